@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernrec.store.share import place_at, read_bundle
-from kernrec.store.share.contribution import bundle_name
+from kernrec.store.share.manifest import bundle_name
 from tests.helpers.notebook import cells, program, requirements
 from tests.helpers.paths import ROOT
 from tests.helpers.process import environment
@@ -53,7 +53,7 @@ def test_notebook_writes_a_bundle_and_lists_its_content(tmp_path):
     (path := tmp_path / "notebook.py").write_text(program(NOTEBOOK, {"BUDGET": "8configs"}))
     printed = run([sys.executable, str(path)], tmp_path)
     name = bundle_in(tmp_path / "contributed")
-    assert f"datasets/contributed/{name}" in printed
+    assert f"written to contributed/{name}" in printed
     assert re.search(rf"^contributed/{name} [\d,]+ bytes$", printed, re.MULTILINE)
     assert printed.endswith("download them from the notebook's list of files\n")
 
@@ -110,7 +110,7 @@ def test_action_measures_and_prints_the_bundle_path(tmp_path):
     name = bundle_in(folder)
     assert name.startswith(f"{GPU}/")
     assert Path(files["GITHUB_OUTPUT"]).read_text() == f"folder={folder}\n"
-    assert f"datasets/contributed/{name}" in Path(files["GITHUB_STEP_SUMMARY"]).read_text()
+    assert f"written to contributed/{name}" in Path(files["GITHUB_STEP_SUMMARY"]).read_text()
     assert (tmp_path / "kept.duckdb").exists()
 
 

@@ -126,7 +126,8 @@ def _ratio(difference: str) -> float:
         return float("nan")
     old, new = map(float, numbers.groups())
     if difference.partition(" ")[0].endswith(_SHARES):
-        old, new = 1.0 + old, 1.0 + new
+        sign = -1.0 if "energy_saved" in difference else 1.0
+        old, new = 1.0 + sign * old, 1.0 + sign * new
     return new / old if old else float("nan")
 
 

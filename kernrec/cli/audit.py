@@ -33,7 +33,6 @@ class AuditOptions(options.Options):
     ep: Annotated[int, option("GPUs among which experts are distributed.", panel=NETWORK)] = 1
     names: Annotated[bool, option("List the files only, without predictions.", "--names")] = False
     write: Annotated[Path | None, option("Folder for the files that are worth it.")] = None
-    measure: Annotated[bool, option("Measure the best three and the default here.", "--measure")] = False
     as_json: AsJson = False
 
 
@@ -55,24 +54,17 @@ def audit(wanted: AuditOptions) -> None:
         return
     if not wanted.engine:
         raise UsageError("--engine is missing: vllm or sglang")
-    names, write, measure = wanted.names, wanted.write, wanted.measure
+    names, write = wanted.names, wanted.write
     engine, release, triton = _releases(wanted.engine)
     model = wanted.model.removeprefix("hf:")
-    if names and (write is not None or measure):
-        other = "--measure" if measure else "--write"
-        raise UsageError(f"--names predicts nothing; omit --names or {other}")
+    if names and write is not None:
+        raise UsageError("--names predicts nothing; omit --names or --write")
     request = AuditRequest(
         model, wanted.gpu, engine, wanted.tp, wanted.ep, triton, release, compare=not names,
         download=model != wanted.model,
     )  # fmt: skip
     report = None if wanted.as_json else lambda step: print(step, file=sys.stderr)
     audit = run(request, report)
-    if measure:
-        from kernrec.triton.machine import this_machine
-        from kernrec.triton.measure_audit import measure_audit
-
-        if measure_audit(audit, this_machine(wanted.gpu, present=True), report):
-            audit = run(request, report)
     written = write_folder(audit, write) if write is not None else []
     if wanted.as_json:
         print_json({**audit.as_dict(), "written": [str(path) for path in written]})
@@ -86,7 +78,9 @@ def audit(wanted: AuditOptions) -> None:
     if write is not None and not written:
         notes.append(f"{write} was not written: no file is worth it")
     if written:
-        notes.append(f"{counted(len(written), 'file')} in {write}, predicted: measure before you trust them")
+        notes.append(
+            f"{counted(len(written), 'file')} in {write}, predicted: compare them with the engine's defaults first"
+        )
     print_notes(notes)
     if written and write is not None:
         print_line(setting(audit, write))

@@ -48,11 +48,9 @@ def import_(path: Path, database: Path, untrusted: bool) -> None:
             f"{path} is signed by an unknown key, {bundle.signer}; nothing was imported (`kernrec db trust KEY` "
             f"trusts the key; --untrusted imports the bundle anyway)"
         )
-    notes: list[str] = []
     with Steps(f"checking and adding {path}"):
-        added = import_to(database, bundle, notes.append)
+        added = import_to(database, bundle)
     print(f"{counted(added, 'new row')}, licence {bundle.manifest.licence}, signed by {signer_name(bundle.signer)}")
-    print_notes(notes)
     if bundle.manifest.models:
         print_notes(
             [f"skipped: {counted(len(bundle.manifest.models), 'file')} of models; `kernrec train` trains models"]

@@ -6,7 +6,7 @@ import typer
 
 from kernrec import paths
 from kernrec.cli import measuring, options, quantity
-from kernrec.cli.collected import print_collected, print_outlook, print_result
+from kernrec.cli.collected import print_collected, print_result
 from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ _EFFORTS = {"quick": "quick", "all": "normal", "exhaustive": "exhaustive"}
 """Strategies that measure every problem in turn, with the effort per problem."""
 _ONLY_FOR = {
     "objective": ("refine", *_SEARCHES),
-    "dry_run": ("refine",),
     "workload": (*_EFFORTS, "refine"),
 }
 """Strategies to which each option applies."""
@@ -59,7 +58,6 @@ class CollectOptions(options.Options):
             " (refine, plan), 200configs (searches)."
         ),
     ] = None
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="refine: list what would be measured and why.")] = False
     replay: measuring.Replay = None
     set_power_limit: measuring.SetPowerLimit = None
     lock_clocks: measuring.LockClocks = None
@@ -120,8 +118,8 @@ class CollectOptions(options.Options):
             raise unknown("strategy", name, names)
         for option, strategies in _ONLY_FOR.items():
             if getattr(self, option) and name not in strategies:
-                flag, fits = f"--{option.replace('_', '-')}", " or ".join(strategies)
-                raise UsageError(f"{flag} needs --strategy {fits}; the strategy is {name}")
+                fits = " or ".join(strategies)
+                raise UsageError(f"--{option} needs --strategy {fits}; the strategy is {name}")
         effort = _EFFORTS.get(name)
         return (Strategy.ALL, effort) if effort else (Strategy(name), "normal")
 
@@ -140,7 +138,7 @@ def collect(wanted: CollectOptions) -> None:
     minutes, and the rows are kept. With --cluster, all GPUs of a Ray cluster measure, and --gpu is auto or a GPU's
     name.
     """
-    from kernrec.measure.collect import collect_at, outlook
+    from kernrec.measure.collect import collect_at
 
     request, points = wanted.request(), wanted.points()
     if wanted.cluster is not None:
@@ -151,21 +149,12 @@ def collect(wanted: CollectOptions) -> None:
             raise UsageError(
                 "--set-power-limit and --lock-clocks set one GPU of this machine, not those of a --cluster"
             )
-        if wanted.dry_run:
-            raise UsageError("--dry-run lists what one GPU would measure first; omit --cluster")
         request.check(many_gpus=True)
         cards = RayCluster(wanted.cluster, request.database, request.recording is not None)
         measuring.run_measuring(
             lambda report, stopping: collect_on(cards, request, report, stopping),
             lambda result: print_result(result, request),
         )
-    elif wanted.dry_run:
-        from dataclasses import replace
-
-        for point in points:
-            if text := measuring.limit_text(point):
-                print(text)
-            print_outlook(outlook(replace(request, point=point)), request.objective)
     else:
         measuring.run_each(
             lambda report, stopping: collect_at(points, request, report, stopping),

@@ -3,11 +3,10 @@
 from typing import TYPE_CHECKING
 
 from kernrec.cli.format import print_line
-from kernrec.cli.table import print_table
 from kernrec.util.human import config_text, human
 
 if TYPE_CHECKING:
-    from kernrec.measure.refine_planner import Outlook, Refined
+    from kernrec.measure.refine_planner import Refined
     from kernrec.measure.request import CollectRequest, CollectResult
     from kernrec.measure.search_rounds import Searched, SearchedConfig
 
@@ -58,28 +57,6 @@ def print_collected(collected: "CollectResult", request: "CollectRequest") -> No
         print(f"{count} {kind}, such as: {example}")
     left = f", {collected.leftover} of them from an interrupted earlier run" if collected.leftover else ""
     print(f"{collected.stored + collected.leftover} rows are new in {request.database}{left}")
-
-
-def print_outlook(outlook: "Outlook", objective: str) -> None:
-    """Print the problems that refinement would measure, and why."""
-    print_line(f"expected regret {_percent(outlook.regret)} ({objective}, weighted mean over the problems)")
-    columns = {"problem": "left", "count": "right", "regret": "right", "configs": "right", "gain": "right"}
-    columns |= {"time": "right", "first config": "left"}
-    rows = [
-        [
-            visit.name,
-            f"{visit.count:g}",
-            _percent(visit.regret),
-            str(len(visit.configs)),
-            _percent(visit.gain),
-            human(visit.seconds, "s"),
-            visit.configs[0],
-        ]
-        for visit in outlook.visits[:_SHOWN]
-    ]
-    print_table("what would be measured first, by gain per second", list(columns.items()), rows)
-    if (more := len(outlook.visits) - _SHOWN) > 0:
-        print_line(f"and {more} more problems")
 
 
 def _print_refined(refined: "Refined", objective: str, done: str) -> None:

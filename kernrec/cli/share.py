@@ -146,8 +146,6 @@ def print_manifest(manifest: "Manifest") -> None:
             print(f"measured {values[0]}" if values[0] == values[-1] else f"measured {values[0]} to {values[-1]}")
         elif values:
             print(f"{name}: {', '.join(values)}")
-    if manifest.models:
-        print(f"models: {', '.join(model.file for model in manifest.models)}")
 
 
 class PullOptions(options.Options):
@@ -207,7 +205,7 @@ def withdraw(wanted: WithdrawOptions) -> None:
     """Withdraw measurements: answers no longer use them, but the log keeps them.
 
     At a place, this applies to rows that your own key pushed and to every copy that others pulled or merged. Other
-    people's rows stay. Merges, bundles and pushes include the withdrawal.
+    people's rows stay. Pushes and bundles leave withdrawn rows out, and the next push withdraws what you pushed before.
     """
     from kernrec.gpu import find_gpu
     from kernrec.store.connection import quoted
@@ -249,8 +247,7 @@ def withdraw(wanted: WithdrawOptions) -> None:
         beside = own if wanted.db or own.exists() else None
         count = withdraw_there(place, condition, Signer.of(key_file()), wanted.reason, agree=agree, own=beside)
     else:
-        signer = Signer.of(key_file()) if key_file().exists() else None
-        count = withdraw_here(own, condition, signer, wanted.reason, agree=agree)
+        count = withdraw_here(own, condition, wanted.reason, agree=agree)
         if not (count or wanted.dry_run):
             raise UsageError(f"{own} has no matching measurements; nothing was withdrawn")
     if count:

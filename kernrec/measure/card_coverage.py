@@ -1,8 +1,7 @@
-"""Coverage of cards: how much of what people ask for was measured there, and which measurements would help most.
+"""Coverage of GPUs: how much of the standard workloads was measured there, and which measurements would help most.
 
-People ask for the layers of the standard workloads, as in the plan of a card (card_plan.py). A layer counts as
-measured on a card where a database holds a row of it, replayed ones aside, and as recorded where shipped rows of stacks
-are of exactly that layer on that card.
+A layer of the standard workloads counts as measured on a GPU if a database has a row of it, replayed ones aside. It
+counts as recorded if shipped rows of backends are of exactly that layer on that GPU.
 """
 
 from collections import defaultdict
@@ -20,49 +19,49 @@ from kernrec.store.recorded import contents, recorded_lines
 
 @dataclass
 class OpCoverage:
-    """Of an op on a card, or on the cards of an architecture."""
+    """Coverage of an op on a GPU."""
 
     layers: int
-    """That people ask for."""
+    """Number of its layers in the standard workloads."""
     measured: int = 0
-    """Of these."""
+    """Number of measured layers."""
     recorded: int = 0
-    """Of these, by stacks."""
+    """Number of layers with recorded rows of backends."""
     configs: int = 0
-    """Measured, of any problem of the op, counted once a problem and operating point."""
+    """Number of measured configs of any problem of the op, counted once for each problem and operating point."""
     energies: int = 0
-    """Of these."""
+    """Number of these with an energy."""
 
 
 @dataclass(frozen=True)
 class CardCoverage:
-    """Of a card that somebody measured or recorded."""
+    """Coverage of a GPU that somebody measured or recorded."""
 
     gpu: str
     arch: str
-    """Empty for a card that the catalog does not have."""
+    """Empty if the catalog lacks the GPU."""
     ops: Mapping[str, OpCoverage]
-    """By op that people ask for, in their order, and others that were measured, without layers."""
+    """By op: those of the standard workloads in their order, then other measured ops, without layers."""
     last_measured: str
-    """Day; empty where nothing was measured."""
+    """Day of the last measurement; empty if there is none."""
 
 
 @dataclass(frozen=True)
 class Gap:
-    """An op with unmeasured layers on all cards of an architecture."""
+    """An op with unmeasured layers on all GPUs of an architecture."""
 
     arch: str
     op: str
     layers: int
     measured: int
-    """On any of the cards."""
+    """Number of layers that were measured on any of the GPUs."""
     gpus: tuple[str, ...]
-    """The cards of the architecture in the catalog."""
+    """GPUs of the architecture in the catalog."""
 
 
 @dataclass
 class _Layers:
-    """The problems that people ask for, by op; a layer in bf16 is the same in f16, where no kernel computes it else."""
+    """Problems of the standard workloads by op; f16 and bf16 count as one if no kernel distinguishes them."""
 
     by_op: dict[str, list[tuple[Problem, ...]]] = field(default_factory=lambda: defaultdict(list))
 
@@ -85,10 +84,10 @@ class _Layers:
 
 
 def cards_coverage(stack: Stack) -> list[CardCoverage]:
-    """Of each card that somebody measured or recorded: those with the most measured layers first.
+    """Return the coverage of each GPU that somebody measured or recorded, most measured layers first.
 
     Raises:
-        UsageError: a database cannot be read.
+        UsageError: A database cannot be read.
     """
     layers = _Layers.standard()
     rows: dict[str, list[MeasuredProblem]] = defaultdict(list)
@@ -126,9 +125,9 @@ def _catalog(name: str) -> GPU | None:
 
 
 def gaps(stack: Stack) -> list[Gap]:
-    """Ops by architecture that kernels are predicted on, those with the most unmeasured layers first.
+    """Return ops by architecture with predicted kernels, most unmeasured layers first.
 
-    A layer that was measured on one card of an architecture teaches the models of its others.
+    A layer that was measured on one GPU of an architecture teaches the models of the others.
     """
     layers = _Layers.standard()
     measured: dict[str, set[str]] = defaultdict(set)

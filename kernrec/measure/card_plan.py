@@ -1,12 +1,12 @@
-"""The plan of a card when nothing is named: the fixed part, a survey, then what its models are most unsure of.
+"""The plan of a GPU if nothing is named: the fixed part, a survey, then what its models are most uncertain about.
 
-    fixed part (kernrec.kernel.fixed_part)
-    survey      of each kernel in turn some configs drawn over its space (survey.py): once all of them
-    refined     visits of greatest gain per second (refine_planner.py), and the survey goes on between them, until the
-                budget: what may be the best is measured, and what teaches a model how long the others take
+    fixed part  the same on every GPU (kernrec.kernel.fixed_part)
+    survey      some configs of each kernel, drawn over its space (survey.py): once all kernels
+    refinement  visits with the greatest gain per second (refine_planner.py), alternating with the survey until the
+                budget is spent: measures possible best configs, and teaches a model the time of the others
 
 `kernrec collect` without an op and `kernrec contribute` measure it. The problems are the layers of the standard
-workloads, every op with the same weight; a recording has those that it holds.
+workloads, every op with the same weight; for a recording, its problems.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -30,21 +30,21 @@ from kernrec.op import Problem, problem_from_key
 from kernrec.store.measurement import Measurement
 
 USUAL_BUDGET_S = 600.0
-"""Where no budget is named."""
+"""Budget in seconds if none is named."""
 _FIXED_SHARE = 0.1
-"""Of the time that is left, what each problem of the fixed part may take; ten minutes are enough for its energies."""
+"""Share of the remaining time for each problem of the fixed part; ten minutes are enough for its energies."""
 _ENERGY_EVERY = 5
-"""Of so many visits one measures energies, too: each takes some five times as long as a latency alone. Odd, so it is
-the survey's and the planner's in turn."""
+"""Every fifth visit measures energies, too, which takes about five times as long as a latency. The number is odd, so
+the survey and the planner take turns."""
 
 
 class CardPlan(Chooser):
-    """Chooses the fixed part, a round of the survey, then what the planner of a refinement wants and the survey."""
+    """Chooses the fixed part, a round of the survey, then visits of the refinement planner and the survey."""
 
     def __init__(
         self, fixed: Sequence[PlannedProblem], survey: Survey | None = None, planner: RefinePlanner | None = None
     ) -> None:
-        """Begin; survey and planner: None where nothing but the fixed part can be measured."""
+        """Begin a plan; survey and planner are None if only the fixed part can be measured."""
         self._fixed = list(fixed)
         self._survey, self._planner = survey, planner
         self._refining = False  # whether the visit under way is the planner's
@@ -92,7 +92,7 @@ class CardPlan(Chooser):
 
 
 def card_plan(name: str, request: CollectRequest) -> CardPlan:
-    """Return the plan of a GPU, or of the recording of one."""
+    """Return the plan of a GPU, or of its recording."""
     gpu = find_gpu(name)
     if request.recording is None:
         fixed, subject = fixed_problems(gpu), asked_subject(gpu, request)
@@ -105,7 +105,7 @@ def card_plan(name: str, request: CollectRequest) -> CardPlan:
 
 
 def fixed_problems(gpu: GPU) -> list[PlannedProblem]:
-    """The fixed part on a GPU, without what cannot run there."""
+    """Return the fixed part on a GPU, without what cannot run there."""
     tasks = []
     for each in fixed_part():
         if (kernel := each.kernel_on(gpu)) is not None and _fits(each.problem, gpu):
@@ -114,7 +114,7 @@ def fixed_problems(gpu: GPU) -> list[PlannedProblem]:
 
 
 def _recorded_part(recording: Path, gpu: GPU) -> list[PlannedProblem]:
-    """The part of the fixed part that a recording has."""
+    """Return the part of the fixed part that a recording contains."""
     by_key = {each.problem.key: each for each in load_recordings(recording, gpu.name)}
     tasks = []
     for each in fixed_part():
@@ -127,7 +127,7 @@ def _recorded_part(recording: Path, gpu: GPU) -> list[PlannedProblem]:
 
 
 def _planned(tasks: Iterable[tuple[FixedMeasurement, Task]]) -> list[PlannedProblem]:
-    """Tasks of one problem are measured side by side."""
+    """Group tasks by problem: tasks of one problem are measured side by side."""
     by_problem: dict[Problem, list[tuple[str, Task]]] = {}
     for each, task in tasks:
         by_problem.setdefault(each.problem, []).append((each.bound, task))
@@ -144,9 +144,9 @@ def _planned(tasks: Iterable[tuple[FixedMeasurement, Task]]) -> list[PlannedProb
 
 
 def asked_problems(gpu: GPU) -> list[WantedProblem]:
-    """The layers of the standard workloads that kernels here can run on a GPU, every op with a weight of one in all.
+    """Return the layers of the standard workloads that kernels can run on a GPU; the weights of each op add up to one.
 
-    A layer in bf16 is one in f16 where no kernel computes it otherwise.
+    A layer in bf16 becomes one in f16 if no kernel computes it in bf16.
     """
     layers: dict[Problem, tuple[str, float]] = {}
     for layer in select_layers("all", None, None, None, None) or ():
@@ -159,7 +159,7 @@ def asked_problems(gpu: GPU) -> list[WantedProblem]:
 
 
 def _able(problem: Problem, gpu: GPU) -> Problem | None:
-    """The problem, or the same in f16, that a kernel can run on a GPU; None where none can."""
+    """Return the problem, or the same in f16, if a kernel can run it on a GPU."""
     for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
         try:
             kernels_of(each, gpu.sm)
@@ -179,7 +179,7 @@ def _fits(problem: Problem, gpu: GPU) -> bool:
 
 
 def asked_subject(gpu: GPU, request: CollectRequest) -> RefineSubject | None:
-    """The contenders of the problems that people ask for, without those that no config can run."""
+    """Return the contenders of the standard workloads' problems, without those that no config can run."""
     if not (problems := asked_problems(gpu)):
         return None
     try:

@@ -1,13 +1,15 @@
-"""One campaign: what next (`Chooser`) -> measure -> journal -> database -> learn -> enough?
+"""One campaign: choose what to measure (`Chooser`), measure it, store it, learn from it, and decide when to stop.
 
-Every strategy shares this loop. `Strategy.ALL` works through plans that are made beforehand; the others choose visit
-after visit. The devices of this machine make the measurements, or the GPUs of a cluster do (`kernrec.cluster`).
+    Chooser -> device -> journal -> database -> Chooser
 
-Several GPUs of one kind share the problems, and one GPU measures each problem: two GPUs of a kind differ by more than
-good configs do. One campaign at a time fills a database.
+Every strategy shares this loop. `Strategy.ALL` works through plans that are made beforehand; the others choose visit by
+visit. The devices of this machine make the measurements, or the GPUs of a cluster do (`kernrec.cluster`).
+
+Several GPUs of one model share the problems, and one GPU measures each problem: two GPUs of a model differ by more than
+good configs do. Only one campaign at a time fills a database.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -27,7 +29,7 @@ from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.knowledge import Knowledge
 from kernrec.measure.measuring_device import MeasuringDevice, card_device, inputs_of, new_session, recorded_device
 from kernrec.measure.problems import planned_on
-from kernrec.measure.refine_planner import Outlook, RefinePlanner
+from kernrec.measure.refine_planner import RefinePlanner
 from kernrec.measure.refine_subject import subject_on
 from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopping, Strategy
 from kernrec.measure.search_rounds import SearchRounds
@@ -42,22 +44,20 @@ def collect(
     request: CollectRequest,
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
-    begun: Callable[[str, str], object] = lambda session, gpu: None,
 ) -> CollectResult:
     """Measure what is requested.
 
     Args:
-        request: problems, device, strategy and database.
-        report: called with each measurement and note.
-        stopping: called often; once it returns true, collecting ends.
-        begun: called with the session of the rows and the kind of GPU before anything is measured.
+        request: Problems, device, strategy and database.
+        report: Called with each measurement and note.
+        stopping: Called often; once it returns true, collecting ends.
 
     Returns:
-        The result; an error after measuring has begun is part of it.
+        The result. Errors after the first measurement are part of it.
 
     Raises:
-        UsageError: before anything is measured: no such device, a problem that nothing can run, an impossible budget.
-        KernrecError: before anything is measured: no driver.
+        UsageError: Before measuring: no such device, a problem that nothing can run, an impossible budget.
+        KernrecError: Before measuring: no driver.
     """
     if request.strategy is Strategy.PLAN and request.budget == CampaignBudget():
         request = replace(request, budget=CampaignBudget(USUAL_BUDGET_S))
@@ -66,12 +66,9 @@ def collect(
         devices = devices_of(request, Path(scratch))
         run = _LocalRun(request, journal, report, stopping)
         if request.strategy is Strategy.ALL:
-            begun(run.session, devices[0].gpu)
             run.measure_plans(devices)
         else:
-            chooser = chooser_on(devices[0].gpu, request)
-            begun(run.session, devices[0].gpu)
-            run.measure_chosen(devices[0], chooser)
+            run.measure_chosen(devices[0], chooser_on(devices[0].gpu, request))
         return concluded(replace(run.result, leftover=leftover), journal, request.database)
 
 
@@ -81,14 +78,14 @@ def collect_at(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> list[tuple[OperatingPoint, CollectResult]]:
-    """Collect at each operating point; the first result that ends early is the last. Raises as `collect`.
+    """Collect at each operating point; stop after the first result that ends early. Raises as `collect` does.
 
     Args:
-        points: checked before anything is measured. The GPU is as before once this ends, in any way; at
-            `DEFAULT_POINT` alone, nothing is set.
-        request: names one GPU of this machine.
-        report: as for `collect`.
-        stopping: as for `collect`.
+        points: Checked before anything is measured. The GPU's settings are restored at the end, in any case. With only
+            `DEFAULT_POINT`, nothing is set.
+        request: Names one GPU of this machine.
+        report: See `collect`.
+        stopping: See `collect`.
     """
     if tuple(points) == (DEFAULT_POINT,):
         return [(DEFAULT_POINT, collect(request, report, stopping))]
@@ -109,24 +106,16 @@ def collect_at(
 
 
 def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> tuple[OperatingPoint, ...]:
-    """Return every pair of a power limit and a clock; the GPU's own if there are none of a kind."""
+    """Return every pair of a power limit and a clock; without limits or clocks, the GPU's current one."""
     return tuple(OperatingPoint(*pair) for pair in product(limits_w or (None,), clocks_hz or (None,)))
 
 
-def outlook(request: CollectRequest) -> Outlook:
-    """Return the problems that refinement would measure first, and why. Raises as `collect`."""
-    request.check()
-    with TemporaryDirectory(prefix="kernrec-") as scratch:
-        (device,) = devices_of(request, Path(scratch))
-        return RefinePlanner(request, Knowledge(subject_on(device.gpu, request), request)).outlook()
-
-
 def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
-    """Return the chooser of a request on a kind of GPU; `Strategy.ALL` has none on one machine. Raises as `collect`.
+    """Return the chooser of a request on a GPU model; `Strategy.ALL` has none on one machine. Raises as `collect` does.
 
     Args:
-        gpu: name in the catalog.
-        request: names the strategy.
+        gpu: Name in the catalog.
+        request: Names the strategy.
     """
     if request.strategy is Strategy.PLAN:
         return card_plan(gpu, request)
@@ -137,7 +126,8 @@ def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
 
 @contextmanager
 def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Journal, int]]:
-    """(the journal of a request's database; how many rows of interrupted runs entered the database)."""
+    """Yield the journal of a request's database, and the number of rows of interrupted runs that entered the
+    database."""
 
     def note(text: str) -> None:
         report(Progress("", "", "", 0, 0, note=text))
@@ -151,7 +141,7 @@ def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Jour
 
 
 def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
-    """Return a result once the rest of the journal is in the database, with the reason if that or all else failed."""
+    """Store the rest of the journal and return the result, with the reason if that or all else failed."""
     error, stored = result.error, result.stored
     try:
         stored += ingest(journal, database)
@@ -164,7 +154,7 @@ def concluded(result: CollectResult, journal: Journal, database: Path) -> Collec
 
 
 def devices_of(request: CollectRequest, scratch: Path) -> list[MeasuringDevice]:
-    """Return the devices of a request, at least one. Raises as `collect`."""
+    """Return the devices of a request, at least one. Raises as `collect` does."""
     if request.recording is not None:
         gpus = chosen_gpus(request.recording, request.gpu)
         return [recorded_device(request.recording, gpu, request.seed) for gpu in gpus]
@@ -179,7 +169,7 @@ def devices_of(request: CollectRequest, scratch: Path) -> list[MeasuringDevice]:
 
 
 class _LocalRun:
-    """The measurements of one request on this machine."""
+    """Measurements of one request on this machine."""
 
     def __init__(self, request: CollectRequest, journal: Journal, report: Report, stopping: Stopping) -> None:
         self._request, self._journal, self._report, self._stopping = request, journal, report, stopping
@@ -187,7 +177,7 @@ class _LocalRun:
         self.result = CollectResult()
 
     def measure_plans(self, devices: Sequence[MeasuringDevice]) -> None:
-        """Measure the planned problems, those of a kind of GPU divided among its devices."""
+        """Measure the planned problems; the GPUs of one model share them."""
         plans = {gpu: planned_on(gpu, self._request) for gpu in dict.fromkeys(device.gpu for device in devices)}
         alike = {gpu: [device for device in devices if device.gpu == gpu] for gpu in plans}
         shares = [(each, plans[each.gpu][alike[each.gpu].index(each) :: len(alike[each.gpu])]) for each in devices]
@@ -199,7 +189,7 @@ class _LocalRun:
         self._run(campaigns)
 
     def measure_chosen(self, device: MeasuringDevice, chooser: Chooser) -> None:
-        """Measure what a chooser wants, visit after visit."""
+        """Measure what a chooser selects, visit by visit."""
 
         def take(progress: Progress) -> None:
             self._report(progress)
@@ -230,12 +220,11 @@ class _LocalRun:
         number: int | None = None,
         devices: int = 1,
     ) -> Campaign:
-        """A campaign on a device, which has a number if there are several."""
+        """Return a campaign on a device, with a number if there are several devices."""
         request = self._request
 
         def earlier(problem: Problem) -> list[Measurement]:
-            rows = device.earlier(request.database, problem) if request.resume else []
-            return [row for row in rows if request.resumed is None or row.origin.session in request.resumed]
+            return device.earlier(request.database, problem) if request.resume else []
 
         session = self.session if number is None else f"{self.session}-{number}"
         return Campaign(

@@ -1,4 +1,4 @@
-"""`kernrec doctor` as a library call: what this machine can measure, found by trying."""
+"""Diagnose what this machine can measure, by trying; the library call behind `kernrec doctor`."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,47 +22,47 @@ _PROBE_LIMIT_S = 60.0
 
 @dataclass(frozen=True)
 class CardDiagnosis:
-    """One card of this machine."""
+    """Diagnosis of one GPU of this machine."""
 
     index: int
-    """The number that `nvidia-smi` shows."""
+    """Index of the GPU in `nvidia-smi`."""
     name: str
     """Name given by the driver."""
     gpu: str | None
-    """Name in the GPU catalog; None if it is not there."""
+    """Name in the GPU catalog; None if the catalog lacks it."""
     latency: bool
     """Whether latency can be measured."""
     energy: bool
     """Whether energy can be measured."""
     problems: tuple[str, ...]
-    """Why something cannot be measured, and what else to know, one line each."""
+    """Reasons why something cannot be measured, and remarks, one line each."""
     info: DeviceInfo | None = None
-    """None if the card was not probed."""
+    """None if the GPU was not probed."""
     probe: Probe | None = None
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The measurements that this machine can make."""
+    """Measurements that this machine can make."""
 
     compiler: str | None
-    """Its name and version; None if there is none."""
+    """Name and version of the compiler; None if there is none."""
     database: str
     """State of the database, in one line."""
     cards: tuple[CardDiagnosis, ...]
     problems: tuple[str, ...]
-    """Of the machine, one line each."""
+    """Problems of the machine, one line each."""
     engine: str
-    """The compiler that made the engine, or why there is no engine."""
+    """Compiler that built the engine, or the reason why there is no engine."""
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Which of `latency` and `energy` can be measured here."""
+        """`latency` and `energy`, if they can be measured here."""
         usable = [card for card in self.cards if self.compiler is not None]
         return tuple(kind for kind in ("latency", "energy") if any(getattr(card, kind) for card in usable))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {"measures": list(self.measures), **asdict(self)}
 
 

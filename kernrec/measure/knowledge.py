@@ -1,4 +1,4 @@
-"""The beliefs about all problems while they are refined: predictions, rows of the database, new measurements."""
+"""The posterior of all problems during refinement, from predictions, rows of the database and new measurements."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,20 +20,20 @@ from kernrec.store.measurement import Measurement, Outcome
 
 @dataclass(frozen=True)
 class ChangedAnswer:
-    """A problem whose best config is now another one."""
+    """A problem with a new best config."""
 
     name: str
     before: str
     after: str
     faster: float
-    """By which fraction of its cost the new choice is expected to be better than the old one."""
+    """Expected reduction of its cost, as a fraction."""
 
 
 class Knowledge:
     """The joint posterior of a subject's problems, with the names of everything in it."""
 
     def __init__(self, subject: RefineSubject, request: CollectRequest) -> None:
-        """Begin with predictions and what the database holds."""
+        """Begin with predictions and the rows of the database."""
         self._subject = subject
         self._objective = request.objective
         self._point = request.point
@@ -46,15 +46,15 @@ class Knowledge:
         self.posterior.rescale()
 
     def wanted(self, problem: int) -> WantedProblem:
-        """A problem by its number."""
+        """Return a problem by its number."""
         return self._subject.wanted[problem]
 
     def task(self, problem: int, contender: int) -> Task:
-        """The task of measuring a contender."""
+        """Return the task of measuring a contender."""
         return self._subject.task(problem, contender)
 
     def config_text(self, problem: int, contender: int) -> str:
-        """A contender as people read it."""
+        """Return a contender as text for people."""
         kernel, config = self._subject.contenders[problem].keys[contender]
         return f"{kernel} {config_text(dict(config))}"
 
@@ -77,7 +77,8 @@ class Knowledge:
         )
 
     def measured(self, problem: int, measurement: Measurement) -> Measured | None:
-        """The cost in a new measurement; None if it failed or lacks the objective's cost. A failed one is excluded."""
+        """Return the cost in a new measurement, or None if it failed or lacks the objective's cost. Exclude failed
+        configs."""
         identity = measurement.identity
         place = self._subject.contenders[problem].place(key_of(identity.kernel, identity.config))
         if place is None:
@@ -99,7 +100,11 @@ class Knowledge:
         return Measured(place, math.log(cost), noise_between(low, high)) if cost else None
 
     def changed(self, before: Sequence[int]) -> Iterator[ChangedAnswer]:
-        """The problems whose choice is another one than before; before: the choice of each problem."""
+        """Yield the problems whose choice differs from an earlier one.
+
+        Args:
+            before: Earlier choice of each problem.
+        """
         for problem, old in enumerate(before):
             new = self.posterior.choice(problem)
             if new != old:

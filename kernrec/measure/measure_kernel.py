@@ -1,4 +1,4 @@
-"""Measuring the configs of one kernel of a user's own on a GPU of this machine, and what is known afterwards."""
+"""Measure the configs of a user's kernel on a GPU of this machine, and return the resulting recommendation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _SHOWN = ("config", "latency_s", "energy_j", "device")
 
 @dataclass(frozen=True)
 class KernelMeasurement:
-    """A kernel and a problem to be measured on a GPU."""
+    """A kernel and a problem to measure on a GPU."""
 
     kernel: Kernel
     problem: Problem
@@ -31,16 +31,18 @@ class KernelMeasurement:
     def prepared(
         cls, kernel: Kernel, problem: Problem, gpu: GPU, database: Path, folder: Path, effort: str
     ) -> "KernelMeasurement":
-        """One that can be measured here.
+        """Return a measurement that is possible on this machine.
 
         Args:
-            kernel, problem, gpu: what is measured.
-            database: that keeps the rows.
-            folder: of the kernel's files.
+            kernel: Kernel to measure.
+            problem: Problem to measure it on.
+            gpu: GPU to measure it on.
+            database: Database for the rows.
+            folder: Folder of the kernel's files.
             effort: `quick`, `normal` or `exhaustive`.
 
         Raises:
-            KernrecError: whatever stands in the way, before anything long is done.
+            KernrecError: Measuring is not possible. It is raised before any long computation.
         """
         if effort not in EFFORTS:
             raise unknown("effort", effort, EFFORTS)
@@ -53,11 +55,11 @@ class KernelMeasurement:
         return cls(kernel, problem, gpu, request)
 
     def recommendation(self, query: Query) -> Recommendation:
-        """The recommendation from the database, measurements included."""
+        """Return the recommendation from the database, measurements included."""
         return Recommender([self.request.database]).answer_kernel(self.kernel, self.problem, self.gpu, query)
 
     def best(self, collected: CollectResult) -> Sequence[dict[str, Any]]:
-        """The fastest and the most frugal config of each result, as plain values for JSON."""
+        """Return the configs of least latency and least energy of each result, as plain values for JSON."""
         objects = []
         for result in collected.results:
             rows: dict[str, Any] = {"kernel": self.kernel.name, "problem": result.problem, "gpu": self.gpu.name}

@@ -1,4 +1,4 @@
-"""The device of a campaign, a card of this machine or a recording that is replayed, and what campaigns on it share."""
+"""The device of a campaign: a GPU of this machine, or a recording to replay."""
 
 import os
 import uuid
@@ -22,7 +22,7 @@ from kernrec.store.measurement import InputInfo, Measurement
 from kernrec.version import __version__
 
 STANDARD_INPUTS = InputInfo("numpy default_rng", 0, "normal; weights of a sum over the root of its terms")
-"""The inputs of the library's kernels on a card."""
+"""Inputs of the library's kernels on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class MeasuringDevice:
     """A device to measure on."""
 
     opening: dict[str, Any]
-    """The request that opens it."""
+    """Request that opens it."""
     gpu: str
-    """Its name in the catalog."""
+    """Name in the catalog."""
     sm: int
     uuid_hash: str | None
-    """Of a card; None for a recording."""
+    """Hash of the GPU's UUID; None for a recording."""
     inputs: InputInfo
-    """The inputs of kernels, as rows state them."""
+    """Inputs of kernels, as rows state them."""
 
     @property
     def replayed(self) -> bool:
@@ -45,7 +45,7 @@ class MeasuringDevice:
         return self.uuid_hash is None
 
     def settings(self, session: str, effort: MeasuringEffort, budget: CampaignBudget, seed: int) -> CampaignSettings:
-        """The settings of a campaign on this device: its rows state where they come from."""
+        """Return the settings of a campaign on this device, from which its rows state their origin."""
         return CampaignSettings(
             session=session,
             effort=effort,
@@ -58,30 +58,34 @@ class MeasuringDevice:
         )
 
     def compile_queue(self, devices: int = 1) -> CompileQueue | None:
-        """Compiles for the device, which is one of so many in use; None where nothing has to be compiled."""
+        """Return a queue that compiles for the device, or None if nothing has to be compiled.
+
+        Args:
+            devices: Number of devices in use.
+        """
         # One CPU is left for each device's worker process, which must not be kept waiting.
         processes = max(1, ((os.cpu_count() or 1) - devices) // devices)
         return None if self.replayed else CompileQueue(self.sm, processes)
 
     def earlier(self, database: Path, problem: Problem) -> list[Measurement]:
-        """The measurements that a database has of a problem on this device."""
+        """Return the measurements of a problem on this device in a database."""
         return earlier_measurements(database, problem, self.gpu, self.uuid_hash)
 
 
 def card_device(
     card: Card, scratch: Path, inputs: InputInfo = STANDARD_INPUTS, kernel: Mapping[str, str] | None = None
 ) -> MeasuringDevice:
-    """A card of this machine.
+    """Return a GPU of this machine as a device.
 
     Args:
-        card: which one.
-        scratch: a folder for the device's process.
-        inputs: what the inputs of kernels hold.
-        kernel: of a kernel of the user's, what opening the device says of it.
+        card: The GPU.
+        scratch: Folder for the device's process.
+        inputs: Inputs of kernels, as rows state them.
+        kernel: Additional items of the opening request, for a kernel of the user.
 
     Raises:
-        UsageError: the catalog does not know the card.
-        KernrecError: it still has the limits of a run that was killed, and they cannot be restored.
+        UsageError: The catalog does not contain the GPU.
+        KernrecError: The GPU still has the limits of a run that was killed, and they cannot be restored.
     """
     gpu = find_gpu(card.name)
     restore_abandoned(card)
@@ -90,14 +94,14 @@ def card_device(
 
 
 def recorded_device(recording: Path, name: str, seed: int) -> MeasuringDevice:
-    """The GPU of a recording, by its name; the seed draws which of the recorded repetitions it answers with."""
+    """Return a GPU of a recording by name; the seed draws which recorded repetitions it returns."""
     gpu = find_gpu(name)
     opening = {"device": "replay", "file": str(recording.absolute()), "gpu": gpu.name, "seed": seed}
     return MeasuringDevice(opening, gpu.name, gpu.sm, None, InputInfo())
 
 
 def inputs_of(kernel: Kernel) -> InputInfo:
-    """Return the content of a user's kernel's inputs, as rows state it."""
+    """Return the inputs of a user's kernel, as rows state them."""
     if not kernel.declares_problem:
         return STANDARD_INPUTS
     samples = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())
@@ -107,5 +111,5 @@ def inputs_of(kernel: Kernel) -> InputInfo:
 
 
 def new_session() -> str:
-    """A name for a campaign that no other has; it sorts by time."""
+    """Return a unique name for a campaign; names sort by time."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}"

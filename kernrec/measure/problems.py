@@ -1,4 +1,4 @@
-"""The problems of a campaign: as a user names them, and their plans on a kind of GPU."""
+"""The problems of a campaign: as a user names them, and their plans on a GPU model."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,17 +22,17 @@ from kernrec.store import Stack
 def select_layers(
     op: str | None, shape: str | None, workload: str | None, dtype: str | None, layout: str | None
 ) -> list[Layer] | None:
-    """Return the layers for what a user named, each problem once; None if no op, shape or workload was named.
+    """Return the layers that a user named, each problem once; None if no op, shape or workload was named.
 
     Args:
-        op: name or alias of an op; None or `all`: every op that some kernel computes.
-        shape: dimensions, `m=4096,n=4096,k=4096`; None: the layers of a workload.
-        workload: name or file of a workload; None: the standard workload of each op.
-        dtype: data type; None: the default of the op or the layer.
-        layout: tensor layout; None: the one in which the layer is answered on a GPU (`layers_on`).
+        op: Name or alias of an op; None or `all`: every op that some kernel computes.
+        shape: Dimensions, `m=4096,n=4096,k=4096`; None: the layers of a workload.
+        workload: Name or file of a workload; None: the standard workload of each op.
+        dtype: Data type; None: the default of the op or the layer.
+        layout: Tensor layout; None: the layout in which the layer is answered on a GPU (`layers_on`).
 
     Raises:
-        UsageError: for an unknown name, and if no layer is left.
+        UsageError: A name is unknown, or no layer is left.
     """
     if op is None and workload is None and shape is None:
         return None
@@ -75,7 +75,7 @@ def recordings_on(gpu: str, request: CollectRequest) -> list[tuple[WantedProblem
     """Return the problems of a request with their recordings on a GPU; all recorded problems if none are named.
 
     Raises:
-        UsageError: the recording has none of the problems.
+        UsageError: The recording has none of the problems.
     """
     assert request.recording is not None
     keys = {key: each for each in request.wanted for key in _recorded_keys(each)}
@@ -88,10 +88,10 @@ def recordings_on(gpu: str, request: CollectRequest) -> list[tuple[WantedProblem
 
 
 def planned_on(gpu: str, request: CollectRequest) -> list[PlannedProblem]:
-    """Return the plans of a request's problems on a kind of GPU.
+    """Return the plans of a request's problems on a GPU model.
 
     Raises:
-        UsageError: nothing can run a problem, or a recording has none of them.
+        UsageError: Nothing can run a problem, or a recording has none of them.
     """
     most = request.effort.configs if request.strategy is Strategy.ALL else None
     if request.recording is not None:
@@ -112,7 +112,6 @@ def context_of(request: CollectRequest, with_rows: bool) -> Context:
 
 
 def _wanted(wanted: Layer | WantedProblem, problem: Problem) -> WantedProblem:
-    """A wanted problem in a layout; a problem named by its key gets the new key."""
     return WantedProblem(problem.key if wanted.name == wanted.problem.key else wanted.name, problem, wanted.count)
 
 

@@ -1,9 +1,9 @@
-"""The chooser of `--strategy refine`: only what is uncertain and matters is measured, until a budget or a bound.
+"""The chooser of `--strategy refine`: measure only what is uncertain and matters, until a budget or a bound.
 
-    predictions and rows of the database -> joint posterior -> the visit of greatest gain per second -> posterior ...
+    predictions and rows of the database -> joint posterior -> visit with the greatest gain per second -> posterior ...
 
-Beliefs are about one objective at one power limit and clock. A visit may be under way while others are chosen: a
-cluster's GPUs make many at once.
+The posterior is about one objective at one power limit and clock. Several visits may be under way at once: a cluster's
+GPUs make many.
 """
 
 import math
@@ -22,44 +22,18 @@ from kernrec.recommender.request import Objective
 from kernrec.store.measurement import Measurement
 
 FORECAST_S = 600.0
-"""Time of which a result says what it would buy."""
+"""Seconds for which a result forecasts the fall of the regret."""
 _VISIT_S, _LATENCY_S = 1.0, 0.6
-"""First guesses of what it takes to prepare a problem and to measure one latency; measured as it goes."""
+"""First estimates of the seconds to prepare a problem and to measure one latency; measurements then update them."""
 _NOISE = {Objective.LATENCY: 0.01, Objective.ENERGY: 0.02, Objective.EDP: 0.025}
-"""Standard deviation of the logarithm of a measurement: what the protocol lets a card drift."""
+"""Standard deviation of the logarithm of a measurement: the drift that the protocol tolerates."""
 _CHECKED_EVERY = 16
-"""Visits after which the regret is compared with the bound again."""
-
-
-@dataclass(frozen=True)
-class ProposedVisit:
-    """A problem that is worth measuring, and why."""
-
-    name: str
-    count: float
-    regret: float
-    """Expected regret of the present choice."""
-    configs: tuple[str, ...]
-    """Configs that would be measured, in order."""
-    gain: float
-    """Expected fall of the weighted mean regret."""
-    seconds: float
-    """Expected duration."""
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """The first visits of a refinement."""
-
-    regret: float
-    """Weighted mean expected regret of the present choices."""
-    visits: tuple[ProposedVisit, ...]
-    """The most useful first; each problem at most once."""
+"""Number of visits between two comparisons of the regret with the bound."""
 
 
 @dataclass(frozen=True)
 class Refined:
-    """The measurements made, and the regret that is left."""
+    """The measurements made, and the remaining regret."""
 
     measured: int
     """Number of configs."""
@@ -69,15 +43,15 @@ class Refined:
     regret: tuple[float, float]
     """Weighted mean expected regret before and after."""
     forecast: float
-    """By how much it is expected to fall in another `FORECAST_S` seconds."""
+    """Expected reduction of the regret in another `FORECAST_S` seconds."""
     ended: str
-    """Why it ended, in words."""
+    """Reason for the end, in words."""
     deciding_s: float
-    """Time spent on decisions."""
+    """Seconds spent on decisions."""
 
 
 class RefinePlanner(Chooser):
-    """Chooses the visits of one kind of GPU."""
+    """Chooses the visits of one GPU model."""
 
     def __init__(self, request: CollectRequest, knowledge: Knowledge) -> None:
         each_s = _LATENCY_S
@@ -148,25 +122,8 @@ class RefinePlanner(Chooser):
         self.refinement.look(visit.problem)
 
     def _fruitless(self, visit: Visit) -> bool:
-        """Whether nothing is known of the contenders of a visit; of one that time cut short some have to be known."""
         measured = {row.contender for row in self.knowledge.posterior.measured(visit.problem)}
         return measured.isdisjoint(visit.contenders)
-
-    def outlook(self) -> Outlook:
-        """Return the visits that would be made first, and why."""
-        posterior, knowledge = self.knowledge.posterior, self.knowledge
-        visits = [
-            ProposedVisit(
-                knowledge.wanted(visit.problem).name,
-                knowledge.wanted(visit.problem).count,
-                posterior.regret(visit.problem),
-                tuple(knowledge.config_text(visit.problem, contender) for contender in visit.contenders),
-                visit.gain,
-                visit.seconds,
-            )
-            for visit in self.refinement.visits()
-        ]
-        return Outlook(posterior.mean_regret(), tuple(visits))
 
     def outcome(self) -> Refined:
         posterior = self.knowledge.posterior

@@ -1,8 +1,7 @@
-"""The subject of a refinement: a kind of GPU, and for each problem its contenders with the tasks that measure them.
+"""The subject of a refinement: a GPU model, and for each problem its contenders with the tasks that measure them.
 
-On a card the contenders are what the recommender finds best among the library's configs. On a recording they are the
-recorded configs, by the recommender's prediction where they are the library's, and a sample of them where nothing is
-predicted.
+On a GPU, the contenders are the library's configs that the recommender ranks best. In a recording, they are the
+recorded configs: those of the library by the recommender's prediction, or a sample if nothing is predicted.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,52 +28,52 @@ from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence
 
 MOST_UNPREDICTED = 128
-"""Contenders of a problem of whose configs nothing is predicted."""
+"""Most contenders of a problem without predictions."""
 _UNPREDICTED_DEVIATION = 0.4
-"""Standard deviation of the log costs of the configs of a space: the median of the recorded ones."""
+"""Standard deviation of the log costs of a space's configs: the median of recorded spaces."""
 
 
 @dataclass(frozen=True)
 class SampledKernel:
-    """A kernel on a problem, and what of its space can be measured."""
+    """A kernel on a problem, and the measurable part of its space."""
 
     name: str
     hash: str
     kernel: Kernel | None
-    """None for a recorded one, which is known by name alone."""
+    """None for a recorded kernel, of which only the name is known."""
     table: StaticTable | None
-    """None where nothing is predicted."""
+    """None if nothing is predicted."""
     configs: Sequence[Config] | None = None
     """None: all that can run."""
     measured: Collection[Key] = ()
-    """Of all kernels of the problem, before anything is now."""
+    """Configs of all kernels of the problem that were measured earlier."""
 
 
 @dataclass(frozen=True)
 class RefineSubject:
-    """A kind of GPU and the contenders of each problem."""
+    """A GPU model and the contenders of each problem."""
 
     gpu: str
     """Name in the catalog."""
     replayed: bool
     wanted: tuple[WantedProblem, ...]
     contenders: tuple[ProblemContenders, ...]
-    """Of each of them."""
+    """Contenders of each problem."""
     hashes: tuple[dict[str, str], ...]
-    """Of each of them: by kernel, the hash of its source."""
+    """Hash of the source by kernel, for each problem."""
 
     def task(self, problem: int, contender: int) -> Task:
-        """The task of measuring a contender."""
+        """Return the task of measuring a contender."""
         kernel, config = self.contenders[problem].keys[contender]
         source = None if self.replayed else find_kernel(kernel)
         return Task(kernel, self.hashes[problem][kernel], dict(config), self.wanted[problem].problem, source)
 
 
 def subject_on(name: str, request: CollectRequest) -> RefineSubject:
-    """Return the contenders of a request's problems on a kind of GPU, by its name.
+    """Return the contenders of a request's problems on a GPU model, by its name.
 
     Raises:
-        UsageError: nothing can run a problem, or a recording has none of them.
+        UsageError: Nothing can run a problem, or a recording has none of them.
     """
     if request.recording is not None:
         return _recorded(name, request)
@@ -93,7 +92,8 @@ def subject_on(name: str, request: CollectRequest) -> RefineSubject:
 
 
 def sampled_kernels(name: str, request: CollectRequest) -> Callable[[Problem], list[SampledKernel]]:
-    """The kernels of a problem with what can be measured of their spaces, on a kind of GPU or its recording."""
+    """Return a function that lists the kernels of a problem with the measurable parts of their spaces, on a GPU or
+    recording."""
     gpu, context = find_gpu(name), context_of(request, with_rows=True)
     if request.recording is None:
 
@@ -135,7 +135,7 @@ def _measured(problem: Problem, gpu: GPU, context: Context) -> set[Key]:
 def _candidates(
     problem: Problem, gpu: GPU, context: Context, point: OperatingPoint, whole_space: bool = False
 ) -> CandidateSet:
-    """The candidates of a problem as if nothing of it had been measured."""
+    """Return the candidates of a problem, ignoring its measurements."""
     check_memory(problem, gpu)
     tables = context.tables(problem, gpu)
     candidates = None
@@ -153,7 +153,7 @@ def _recorded(name: str, request: CollectRequest) -> RefineSubject:
     kernels = _kernels([recording for _, recording in recorded], context)
 
     def contenders(wanted: WantedProblem, recording: Recording) -> ProblemContenders:
-        """The recorded configs: those with a prediction, or a sample."""
+        """Return the recorded configs with a prediction, or a sample."""
         keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
         with suppress(KernrecError):
             check_memory(wanted.problem, gpu)
@@ -178,13 +178,11 @@ def _recorded(name: str, request: CollectRequest) -> RefineSubject:
 
 
 def _kernels(recordings: Iterable[Recording], context: Context) -> dict[str, Kernel]:
-    """The recorded kernels, by hash, of the library or analyzed by the user; others are not at hand."""
     names = {name: None for each in recordings for name in each.kernel_hashes}
     return {kernel.hash: kernel for name in names for kernel in context.newest_by_file(name)}
 
 
 def _tables(recording: Recording, gpu: GPU, context: Context, kernels: Mapping[str, Kernel]) -> list[StaticTable]:
-    """The static tables of the recorded kernels; `KernrecError` where one is not at hand, or has no profiles."""
     if missing := [name for name, there in recording.kernel_hashes.items() if there not in kernels]:
         raise KernrecError(f"nothing is predicted of {missing[0]}")
     of_problem = [kernels[there] for there in recording.kernel_hashes.values()]

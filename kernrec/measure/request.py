@@ -1,4 +1,4 @@
-"""What a campaign is asked for, and its result."""
+"""The request for a campaign, and its result."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,11 +24,11 @@ class Strategy(StrEnum):
     ALL = "all"
     """Each problem in turn: screen its configs, then energy near the front, then finals."""
     PLAN = "plan"
-    """The same fixed part on every GPU, then what models are most unsure of."""
+    """The same fixed part on every GPU, then what models are most uncertain about."""
     REFINE = "refine"
     """The configs that lower the expected regret most per second."""
     GUIDE = "guide"
-    """One problem: expected improvement, and energy for the configs whose interval reaches below the best."""
+    """One problem: expected improvement, and energy for configs whose interval reaches below the best."""
     GENETIC = "genetic"
     """One problem: a genetic search, and as much energy as the signal-to-noise ratio of its model requires."""
 
@@ -46,7 +46,7 @@ class WantedProblem:
     problem: Problem
     count: float = 1.0
     layout_free: bool = False
-    """Always false: the layout is the problem's."""
+    """Always false: the problem fixes the layout."""
 
 
 @dataclass(frozen=True)
@@ -67,22 +67,20 @@ class CollectRequest:
     """For `Strategy.ALL`; the other strategies choose every config themselves."""
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     until: float | None = None
-    """Weighted mean regret at which refinement stops, once it is below this with a probability of 95 %."""
+    """Weighted mean regret at which refinement stops, once the regret is lower with a probability of 95 %."""
     resume: bool = True
     """Whether to skip what the database already has."""
-    resumed: tuple[str, ...] | None = None
-    """Sessions whose rows are skipped; None: all sessions."""
     seed: int = 0
     point: OperatingPoint = DEFAULT_POINT
-    """The power limit and clock that the GPU is set to."""
+    """Power limit and clock of the GPU."""
     kernel: Kernel | None = None
-    """A kernel of the user, measured instead of the library's; its profiles in the database order its configs."""
+    """Kernel of the user, measured instead of the library's; its profiles in the database order its configs."""
     folder: Path = Path()
     """Folder of the files that the kernel's spec names."""
 
     @property
     def wanted(self) -> Sequence[Layer | WantedProblem]:
-        """The problems, empty if none are named."""
+        """The named problems, or an empty sequence."""
         return self.problems or ()
 
     @property
@@ -93,12 +91,16 @@ class CollectRequest:
 
     @property
     def campaign_effort(self) -> MeasuringEffort:
-        """The effort of the campaign that measures what the strategy chooses."""
+        """Effort of the campaign that measures what the strategy chooses."""
         chosen = MeasuringEffort(None, FINALS if self.strategy is Strategy.PLAN else 0)
         return self.effort if self.strategy is Strategy.ALL else chosen
 
     def check(self, many_gpus: bool = False) -> None:
-        """Raise `UsageError` for what is wrong before a device is opened; many_gpus: whether a cluster measures."""
+        """Raise `UsageError` for mistakes that need no device.
+
+        Args:
+            many_gpus: Whether a cluster measures.
+        """
         if self.recording is not None and self.recording.absolute() == self.database.absolute():
             raise UsageError("a recording cannot be collected into itself: give another --db")
         if self.strategy is Strategy.PLAN and self.problems is not None:
@@ -118,7 +120,7 @@ class CollectRequest:
 
 @dataclass(frozen=True)
 class CollectResult:
-    """The result of a campaign."""
+    """Result of a campaign."""
 
     results: tuple[ProblemResult, ...] = ()
     stored: int = 0
@@ -126,8 +128,8 @@ class CollectResult:
     leftover: int = 0
     """Measurements of an interrupted earlier run that were added to the database."""
     stopped: bool = False
-    """Whether the campaign was told to stop."""
+    """Whether the caller stopped the campaign."""
     error: str | None = None
-    """The reason for an early end, in one line."""
+    """Reason for an early end, in one line."""
     outcomes: tuple[tuple[str, object], ...] = ()
-    """By kind of GPU, what refinement (`Refined`) or a search (`Searched`) came to."""
+    """Result of refinement (`Refined`) or of a search (`Searched`), by GPU model."""

@@ -1,11 +1,10 @@
-"""The chooser of the strategies that search one problem: the config of least latency, energy or energy-delay product.
+"""The chooser of strategies that search one problem for least latency, energy or energy-delay product.
 
-Round by round, the guide (`kernrec.model.search.energy_guide`) or the genetic search
-(`kernrec.model.search.genetic_search`) chooses whose latency is measured and whose energy.
+In each round, the guide (`kernrec.model.search.energy_guide`) or the genetic search
+(`kernrec.model.search.genetic_search`) chooses configs to measure latency for, and configs to measure energy for.
 
-The latencies of a round are measured on all cards of a kind. Its energies are measured on one card, the same for all
-rounds, because two cards of a kind differ in power by more than good configs do; meanwhile the others begin the next
-round.
+All GPUs of a model measure the latencies of a round. One GPU measures the energies of all rounds, because two GPUs of a
+model differ in power by more than good configs do; meanwhile the others begin the next round.
 """
 
 import math
@@ -32,11 +31,11 @@ WEIGHTS = {
     Objective.EDP: (1.0, 1.0),
     Objective.PARETO: None,
 }
-"""Powers of latency and energy in what is minimized; None: the front."""
+"""Exponents of latency and energy in the minimized product; None: the Pareto front."""
 _ORDERED = 2
-"""Configs that ran from which on models of costs choose."""
+"""Number of configs that ran from which on cost models choose."""
 _LEAST_TOGETHER = 2
-"""Configs that a card measures at least before it runs the reference kernels, where the round has as many."""
+"""Least number of configs that a GPU measures between two runs of the reference kernels, if the round has as many."""
 
 
 @dataclass(frozen=True)
@@ -51,27 +50,27 @@ class SearchedConfig:
 
 @dataclass(frozen=True)
 class Searched:
-    """The state of a search, earlier measurements included."""
+    """State of a search, earlier measurements included."""
 
     problem: str
-    """The problem's key."""
+    """Key of the problem."""
     space: int
-    """Configs that can run."""
+    """Number of configs that can run."""
     latencies: int
-    """Configs with a measured latency."""
+    """Number of configs with a measured latency."""
     energies: int
-    """Configs with a measured energy."""
+    """Number of configs with a measured energy."""
     best: SearchedConfig | None
-    """Of least cost; None where nothing ran."""
+    """Config of least cost; None if nothing ran."""
     front: tuple[SearchedConfig, ...]
-    """The measured front of latency and energy, fastest first; empty where energy does not count."""
+    """Measured front of latency and energy, fastest first; empty if the objective is latency."""
 
 
 class SearchRounds(Chooser):
-    """Chooses what is measured for one problem on one kind of GPU."""
+    """Chooses what to measure for one problem on one GPU model."""
 
     def __init__(self, problems: Sequence[PlannedProblem], request: CollectRequest) -> None:
-        """Prepare a search of the only problem. Raises `UsageError` if there are several."""
+        """Prepare a search of the only problem; raise `UsageError` if there are several."""
         if len(problems) != 1:
             examples = ", ".join(planned.problem.key for planned in problems[:3])
             raise UsageError(
@@ -128,7 +127,7 @@ class SearchRounds(Chooser):
         return bool(self._energies)
 
     def _begin_round(self) -> bool:
-        """Whether there is one more round of latencies, while others may be under way."""
+        """Begin another round of latencies, possibly while others are under way; return False if there is none."""
         if self._pending and len(self._steps.ran()) < _ORDERED:
             return False  # too little is known for a round to be better than the configs of the first one
         self._latencies = self._steps.latency_round()

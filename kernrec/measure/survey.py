@@ -1,11 +1,11 @@
-"""Configs drawn over the spaces of kernels: what teaches a model how long all of them take, whichever are fast.
+"""A survey: draw configs over the spaces of kernels, to teach a model the time of all configs, not only of the fastest.
 
-    kernel      each of each op in turn, in a new order every round
-    problem     of those that it computes, the one that was drawn from least
-    configs     a pool at random  ->  those predicted within `SLOWEST` times its fastest  ->  in order of the predicted
-                time, one of each of as many parts as configs are wanted
+    kernel      each kernel of each op in turn, in a new order every round
+    problem     the problem of the kernel that was drawn from least
+    configs     a random pool -> those predicted within `SLOWEST` times its fastest -> in order of the predicted time,
+                one from each of as many parts as configs are wanted
 
-A model that sees those configs alone that are predicted fastest learns their errors, and not those of the others.
+A model that only sees the configs with the fastest predictions learns their errors, and not those of the others.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +21,11 @@ from kernrec.recommender.contenders import Key, key_of
 from kernrec.recommender.estimate.prediction import predict
 
 CONFIGS = 4
-"""Drawn of a problem at a time: making its inputs takes as long as measuring two."""
+"""Configs drawn from a problem at a time: making its inputs takes as long as measuring two."""
 SLOWEST = 10.0
-"""A config that is slower than that takes the time of several, and nobody asks how much slower."""
+"""Slower configs are skipped: they take the time of several, and it does not matter how much slower they are."""
 _POOL = 16 * CONFIGS
-"""They are predicted in milliseconds, a whole space in tenths of a second."""
+"""Their prediction takes milliseconds, that of a whole space tenths of a second."""
 
 
 class Survey:
@@ -34,12 +34,12 @@ class Survey:
     def __init__(
         self, subject: RefineSubject, kernels: Callable[[Problem], Sequence[SampledKernel]], seed: int
     ) -> None:
-        """Begin.
+        """Begin a survey.
 
         Args:
-            subject: the problems, with the kernels that compute them.
-            kernels: what can be measured of the kernels of a problem.
-            seed: of the draws.
+            subject: Problems, with the kernels that compute them.
+            kernels: Returns the measurable parts of the spaces of a problem's kernels.
+            seed: Seed of the draws.
         """
         self._kernels = kernels
         self._draw = np.random.default_rng(seed)
@@ -59,7 +59,7 @@ class Survey:
         return not self._problems or self._begun > 1 or (self._begun == 1 and not self._turns)
 
     def next(self) -> PlannedProblem | None:
-        """Some configs of a problem; None where all were drawn."""
+        """Return some configs of a problem, or None if all were drawn."""
         while self._problems:
             if not self._turns:
                 kernels = sorted(self._problems)
@@ -92,7 +92,7 @@ class Survey:
     def _by_time(
         self, kernel: SampledKernel, problem: Problem, among: Sequence[Config] | None, taken: set[Key]
     ) -> list[Config]:
-        """Configs of a kernel whose time is predicted."""
+        """Return configs of a kernel with predicted times."""
         table = kernel.table
         assert table is not None
         space = table.space.at(problem)

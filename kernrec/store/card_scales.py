@@ -1,16 +1,17 @@
-"""The scale of each contributor's card: its costs over those of its kind, from configs that several of them measured.
+"""The scale of each contributor's GPU: its costs relative to other GPUs of its model, from configs that several
+measured.
 
-A throttled laptop, or a board with another power limit, says which of two configs is better, not how long they take. So
-before rows of others are combined (`db/schema/views.sql`), each card's are divided by its scale.
+A throttled laptop, or a board with another power limit, ranks configs correctly, but its times are not those of its
+model. So before rows of others are combined (`db/schema/views.sql`), each GPU's costs are divided by its scale.
 
-    item    what can be compared: one config on one problem, at one power limit and clock, by one protocol
-    yard    of an item: the median over contributors, of each the median over his cards; with three of them or more
-    ratio   of a card: the median over its items of its cost over the yard
-    scale   the ratio, nearer to 1 by how much the items differ among themselves: a card whose memory is like others'
-            and whose cores are not has no one scale
+    item        what can be compared: one config on one problem, at one power limit and clock, with one protocol
+    reference   of an item: the median over at least three contributors, each with the median over their GPUs
+    ratio       of a GPU: the median over its items of cost / reference
+    scale       the ratio, moved toward 1 by the spread of the items: a GPU with average memory and unusual cores
+                has no single scale
 
-With two contributors nobody can say whose card is off: both stay as they are, and answers show how far they are apart.
-The fixed part (`kernrec.kernel.fixed_part`), which every card runs, is five such items.
+With two contributors it is unclear which one is unusual: both stay as they are, and answers show how far they differ.
+Every GPU runs the fixed part (`kernrec.kernel.fixed_part`), which has five such items.
 """
 
 from collections.abc import Mapping
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 LEAST_CONTRIBUTORS = 3
-"""Of an item, for a yard: of two, neither is the odd one."""
+"""Least number of contributors to an item: with two, neither can be called unusual."""
 LEAST_CONFIGS = 3
-"""Items that a card shares with others, for a scale."""
+"""Least number of items that a GPU shares with others."""
 UNLIKE = 0.1
-"""A card whose costs differ by more from those of its kind is named."""
+"""Relative difference from the GPU's model above which a GPU is reported."""
 
 _RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTINCT FROM true"
 COLUMNS = "gpu, contributor, card, latency_scale, energy_scale, latency_ratio, energy_ratio, configs"
@@ -35,31 +36,31 @@ COLUMNS = "gpu, contributor, card, latency_scale, energy_scale, latency_ratio, e
 
 @dataclass(frozen=True)
 class CardScale:
-    """How the costs of a contributor's card compare with those of others on the same kind of card."""
+    """Costs of a contributor's GPU compared with others of its model."""
 
     gpu: str
     contributor: str
     """`own`, a public key, or empty: unsigned."""
     card: str
-    """Which of his cards, as a hash; empty where its rows do not say."""
+    """Hash that identifies one of the contributor's GPUs; empty if its rows do not have it."""
     latency_scale: float
-    """By which its latencies are divided."""
+    """Number by which its latencies are divided."""
     energy_scale: float | None
     latency_ratio: float
-    """Its latencies over those of its kind, the median."""
+    """Median of its latencies over those of its model."""
     energy_ratio: float | None
     configs: int
-    """That were compared."""
+    """Number of compared configs."""
 
 
 def scales_query(rows: str, part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> str:
-    """The scales of cards in SQL, with the columns `COLUMNS`.
+    """Return SQL for the scales of GPUs, with the columns `COLUMNS`.
 
     Args:
-        rows: a relation with `gpu`, `contributor`, `kernel`, `kernel_hash`, `config_id`, `problem_id`, the limits and
-            clocks, `protocol_version`, `device_uuid_hash`, `latency_s` and `energy_j`, of measurements that ran well.
-        part: a condition on these.
-        contributors: least number of an item.
+        rows: Relation of successful measurements with `gpu`, `contributor`, `kernel`, `kernel_hash`, `config_id`,
+            `problem_id`, limits, clocks, `protocol_version`, `device_uuid_hash`, `latency_s` and `energy_j`.
+        part: Condition on these rows.
+        contributors: Least number of contributors to an item.
     """
     same = (
         "kernel, kernel_hash, config_id, problem_id, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,"
@@ -101,18 +102,19 @@ def scales_query(rows: str, part: str = "true", contributors: int = LEAST_CONTRI
 
 
 def scale_statements() -> list[str]:
-    """Return the statements that estimate the scales of a database anew, after rows of others came or went."""
+    """Return the statements that estimate the scales of a database again, after rows of others were added or
+    removed."""
     scales = f"FROM ({scales_query('sourced_rows', _RAN_WELL)})"
     estimate = with_derived("sourced_rows", scales)
     return ["DELETE FROM db.card_scale", f"INSERT INTO db.card_scale BY NAME {estimate}"]
 
 
 def scales_among_few() -> str:
-    """A relation in place of `card_scale` for whom it is enough that rows of several cards fit together.
+    """Return a relation that replaces `card_scale` where rows of several GPUs only have to fit together.
 
-    Of two contributors neither is the odd one, so answers leave both as they are; a model that learns from rows of both
-    would take the difference of the cards for one of the configs. Here the scale is that to the median of all, however
-    few; where some rows are the user's own, whose cards are on no other scale, that to his.
+    With two contributors, answers leave both as they are. A model that learns from both would mistake the difference of
+    the GPUs for a difference of configs. Here the scale is relative to the median of all contributors, or to the user's
+    own GPUs if there are any.
     """
     scales = [
         f"{name} / coalesce(median({name}) FILTER (WHERE contributor = 'own') OVER (PARTITION BY gpu), 1) AS {name}"
@@ -125,8 +127,8 @@ def scales_among_few() -> str:
 
 
 def update_scales(connection: "DuckDBPyConnection") -> None:
-    """Do so for a database of one's own and merged rows, within the caller's transaction; where there are too few
-    contributors for a scale, no row is read."""
+    """Estimate the scales of a database within the caller's transaction; no row is read if there are too few
+    contributors."""
     ((signers,),) = connection.execute("SELECT count(DISTINCT signer) FROM db.merged").fetchall()
     clear, estimate = scale_statements()
     connection.execute(clear)
@@ -135,9 +137,11 @@ def update_scales(connection: "DuckDBPyConnection") -> None:
 
 
 def shown(scale: CardScale, whose: str) -> str | None:
-    """A line about a card whose costs are not as those of its kind; None about one whose are.
+    """Return a line about a GPU with unusual costs, or None.
 
-    whose: the subject of the line.
+    Args:
+        scale: Scale of the GPU.
+        whose: Subject of the line.
     """
     ratios: Mapping[str, float | None] = {"latencies": scale.latency_ratio, "energies": scale.energy_ratio}
     apart = [f"{name} {ratio:.2f}" for name, ratio in ratios.items() if ratio is not None and unlike(ratio)]
@@ -151,5 +155,5 @@ def shown(scale: CardScale, whose: str) -> str | None:
 
 
 def unlike(ratio: float) -> bool:
-    """Whether a ratio of costs is worth a line."""
+    """Return whether a ratio of costs is unusual enough to be reported."""
     return not 1.0 / (1.0 + UNLIKE) <= ratio <= 1.0 + UNLIKE

@@ -1,14 +1,13 @@
-"""Opening DuckDB files, and DuckDB's errors as one line each.
+"""Open DuckDB files, and turn DuckDB's errors into one line each.
 
 A file is attached to an empty database in memory under the name `db`, and every statement names its tables in full
-(`db.measurement`). So nothing that is in the file apart from its base tables is ever looked up: no view, no macro that
-has the name of a function. Nothing else can be read or written through the connection: access to other files is off,
-but for one folder with an unguessable name that exists only while rows are exchanged, no extension is loaded, and the
-settings are locked.
+(`db.measurement`). So only base tables of the file are ever looked up: no view, and no macro with the name of a
+function. The connection cannot read or write anything else: access to other files is off, except for one folder with an
+unguessable name while rows are exchanged, no extension is loaded, and the settings are locked.
 
 If a path is not a readable database (nothing, a folder, another program's file, a damaged database, one in use),
-opening it raises an error of one line and changes nothing. DuckDB is imported where a file is opened: importing it
-takes longer than a query that needs no database.
+opening it raises an error of one line and changes nothing. DuckDB is imported when a file is opened: the import takes
+longer than a query that needs no database.
 """
 
 import os
@@ -33,14 +32,14 @@ if TYPE_CHECKING:
 STORAGE_VERSION = "v1.2.0"
 
 MEMORY_LIMIT = "600MB"
-"""Memory of one connection; larger data goes through temporary files. With the memory that DuckDB does not count, a
-process that merges 10^7 rows takes less than 1 GB."""
+"""Memory of one connection; DuckDB writes more data to temporary files. A process that merges 10^7 rows should need
+less than 1 GB, including memory that DuckDB does not count."""
 
 _MOST_THREADS = 4
-"""Of a connection that writes: millions of rows may be added at once."""
+"""Threads of a connection that writes, because millions of rows may be added at once."""
 
 WAIT_S = 10.0
-"""How long opening a file waits for another process that has it open."""
+"""Seconds to wait for another process that has the file open."""
 
 # One thread, unless rows are added: our queries are small, and starting DuckDB's thread pool takes longer than they do.
 # Extensions are never downloaded: kernrec works offline.
@@ -56,18 +55,18 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 _LOCK = "SET enable_progress_bar = false; SET enable_external_access = false; SET lock_configuration = true"
 
 _open: "WeakValueDictionary[tuple[str, bool], DuckDBPyConnection]" = WeakValueDictionary()
-"""By path and whether it is read only, the last connection: a file that this process has open is not opened a second
-time, because closing the second would end the first one's lock (POSIX)."""
+"""The last connection by path and mode (read only or not). A file is never opened twice in a process, because closing
+the second connection would end the first one's lock (POSIX)."""
 
 
 def connect_memory() -> "DuckDBPyConnection":
-    """A new, empty database in memory; `db`, as that of a file."""
+    """Return a new, empty database in memory, named `db` like that of a file."""
     return _locked(f"{_private_folder()}; ATTACH ':memory:' AS db")
 
 
 @contextmanager
 def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
-    """A connection that can read one Parquet file and no other file, and the file's rows in SQL."""
+    """Yield a connection that can read only one Parquet file, and the SQL source of its rows."""
     with ExitStack() as stack:
         if any(char in str(path) for char in "*?["):  # DuckDB takes it for a pattern
             import shutil
@@ -79,13 +78,13 @@ def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
 
 
 def connect_stranger(path: Path, folder: Path, limits: "Limits", *, filtered: bool = False) -> "DuckDBPyConnection":
-    """A connection to a stranger's file, read only, for a process of these limits that may die of it.
+    """Return a read-only connection to an untrusted file, for a process with limits that may crash.
 
     Args:
-        path: of the file.
-        folder: the only one in which other files can be read and written.
-        limits: of the process.
-        filtered: the file is `file`, for `kernrec.store.filtered`.
+        path: Path of the file.
+        folder: The only folder in which other files can be read and written.
+        limits: Limits of the process.
+        filtered: Whether the file is attached as `file`, for `kernrec.store.filtered`.
     """
     with one_line(path):
         return _waiting(
@@ -102,9 +101,13 @@ def _attached(path: Path, access: str, filtered: bool) -> str:
 def connect_files(
     files: Sequence[Path], folder: Path, limits: "Limits", database: Path | None = None
 ) -> "DuckDBPyConnection":
-    """A connection to an empty database `db` that reaches these files, and what is in a folder, for such a process.
+    """Return a connection to an empty database `db` that can access some files and a folder, for a process with limits.
 
-    database: a new file for `db`, in the folder; None: it is in memory.
+    Args:
+        files: Files that it can read.
+        folder: Folder in which files can be read and written.
+        limits: Limits of the process.
+        database: New file for `db`, in the folder; None: in memory.
     """
     names = ", ".join(quoted(file.absolute()) for file in files)
     return _locked(
@@ -151,7 +154,7 @@ def _private_folder() -> str:
 
 @contextmanager
 def exchange_folder(connection: "DuckDBPyConnection") -> Iterator[Path]:
-    """The one folder in which a connection can read and write files; private, and deleted at the end."""
+    """Yield the only folder in which a connection can read and write files; it is private, and deleted at the end."""
     query = "SELECT current_setting('allowed_directories')[1], current_setting('temp_directory')"
     exchanged, spilled = map(Path, connection.execute(query).fetchall()[0])
     with scratch_folder(exchanged, beside=spilled) as folder:
@@ -159,12 +162,12 @@ def exchange_folder(connection: "DuckDBPyConnection") -> Iterator[Path]:
 
 
 def quoted(text: object) -> str:
-    """`text` as an SQL string."""
+    """Return a text as an SQL string."""
     return "'" + str(text).replace("'", "''") + "'"
 
 
 def is_open(path: Path) -> bool:
-    """Whether this process has a file open."""
+    """Return whether this process has a file open."""
     real = os.path.realpath(path)
     return any(_cursor(real, read_only) is not None for read_only in (True, False))
 
@@ -179,16 +182,16 @@ def _cursor(real: str, read_only: bool) -> "DuckDBPyConnection | None":
 
 
 def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False) -> "DuckDBPyConnection":
-    """A connection to a database file, which is `db` there.
+    """Return a connection to a database file, which is attached as `db`.
 
     Args:
-        path: of the file.
-        read_only: whether it will only be read.
-        create: whether to create the file and its folder if they do not exist; not with `read_only`.
-        filtered: the file is `file` instead, for `kernrec.store.filtered`.
+        path: Path of the file.
+        read_only: Whether to open it for reading only.
+        create: Whether to create a missing file and its folder; only for writing.
+        filtered: Whether the file is attached as `file` instead, for `kernrec.store.filtered`.
 
     Raises:
-        UsageError: if there is no database; nothing is changed then.
+        UsageError: There is no database; nothing is changed.
     """
     path = path.absolute()
     if path.is_dir():
@@ -242,9 +245,9 @@ _HEADER_BYTES = 3 * 4096  # before a file's blocks: https://duckdb.org/docs/stab
 
 
 def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
-    """Raise `UsageError` for a file that is too short for its blocks; DuckDB notices that only when it reads them.
+    """Raise `UsageError` if a file is too short for its blocks; DuckDB notices that only when it reads them.
 
-    Only the blocks in use count: DuckDB cuts free blocks off the end of a file but still lists them.
+    Only blocks in use count: DuckDB cuts free blocks off the end of a file but still lists them.
     """
     query = "SELECT block_size * used_blocks FROM pragma_database_size() WHERE database_name = 'db'"
     sizes = connection.execute(query).fetchone()

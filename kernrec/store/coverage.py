@@ -1,5 +1,4 @@
-"""The coverage of databases, for a reader who wonders how far to trust an answer: measurements by GPU and kernel, their
-outcomes and age, and how narrow their intervals are."""
+"""Coverage of databases: measurements by GPU and kernel, their outcomes and age, and the width of their intervals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ _MEASURED = {
     "energy_half_width": "median((energy_high_j - energy_low_j) / (2 * energy_j))",
     "with_energy": "count(energy_j)",
 }
-"""The columns of a row about a kernel's measurements on a GPU, in SQL."""
+"""SQL of the columns of a row about a kernel's measurements on a GPU."""
 _COUNTED = {
     **{name: name for name in ("gpu", "op", "kernel", "outcome")},
     "measurements": "count(*)",
@@ -34,7 +33,7 @@ _COUNTED = {
     "configs": "count(DISTINCT config_id)",
     "problems": "count(DISTINCT problem_id)",
 }
-"""The columns of a row of `tally`, in SQL."""
+"""SQL of the columns of a row of `tally`."""
 _FAILED = """
     SELECT gpu, op, kernel, count(*) FROM db.measurement JOIN db.problem USING (problem_id)
     WHERE outcome <> 'ok' GROUP BY ALL
@@ -42,13 +41,13 @@ _FAILED = """
 
 
 def coverage(stack: Stack) -> list[dict[str, Any]]:
-    """A row for each database, GPU, op and kernel with measurements, of plain values.
+    """Return a row of plain values for each database, GPU, op and kernel with measurements.
 
-    `answers` counts configs at an operating point; half widths are fractions of the value, the median of the rows that
-    state an interval, None where none does; `failed` counts rows of configs that failed. Times are UTC, ISO 8601.
+    `answers` is the number of configs at an operating point. Half widths are fractions of the value: the median of the
+    rows with an interval, or None. `failed` is the number of rows of failed configs. Times are UTC, ISO 8601.
 
     Raises:
-        UsageError: a database cannot be read.
+        UsageError: A database cannot be read.
     """
     query = _grouped(_MEASURED, "answer")
     rows: list[dict[str, Any]] = []
@@ -65,9 +64,9 @@ def coverage(stack: Stack) -> list[dict[str, Any]]:
 
 
 def tally(database: Database) -> list[dict[str, Any]]:
-    """How many measurements there are for each GPU, op, kernel and outcome, in that order.
+    """Return the number of measurements for each GPU, op, kernel and outcome, in this order.
 
-    `replayed` and `mig` count those of them that were replayed, and those of MIG slices.
+    `replayed` and `mig` are the numbers of replayed rows and of rows of MIG slices among them.
     """
     return [dict(zip(_COUNTED, values, strict=True)) for values in database.query(_grouped(_COUNTED, "db.measurement"))]
 
@@ -80,11 +79,11 @@ _SHARED = {
     "energies": "count(energy_j)",
     "signers": "list_sort(list_distinct(flatten(list(signers))))",
 }
-"""The columns of a row of `contributed`, in SQL."""
+"""SQL of the columns of a row of `contributed`."""
 
 
 def contributed(database: Database) -> list[dict[str, Any]]:
-    """Return what a database of pulled rows holds by GPU, op and kernel, and the names of who signed it."""
+    """Return the content of a database of pulled rows by GPU, op and kernel, with the names of the signers."""
     signers = "(SELECT measurement_id, list(DISTINCT signer) AS signers FROM db.merged GROUP BY 1)"
     source = f"db.measurement JOIN {signers} USING (measurement_id)"
     rows = [dict(zip(_SHARED, values, strict=True)) for values in database.query(_grouped(_SHARED, source))]
@@ -98,22 +97,22 @@ def _grouped(columns: Mapping[str, str], source: str) -> str:
 
 @dataclass(frozen=True)
 class MeasuredProblem:
-    """Rows that databases hold of a problem on a card, replayed ones aside."""
+    """Rows of a problem on a GPU, without replayed ones."""
 
     gpu: str
     op: str
     problem: str
-    """Its key."""
+    """Key of the problem."""
     configs: int
-    """At an operating point each."""
+    """Number of measured configs, each at one operating point."""
     energies: int
-    """Of these."""
+    """Number of these with an energy."""
     last_measured: str
-    """Day."""
+    """Day of the last measurement."""
 
 
 def measured_problems(stack: Stack) -> list[MeasuredProblem]:
-    """Each measured problem of each database; errors as of `coverage`."""
+    """Return each measured problem of each database. Raises as `coverage` does."""
     query = (
         "SELECT gpu, op, problem.key, count(*), count(energy_j), strftime(max(measured_at), '%Y-%m-%d') FROM answer"
         " JOIN db.problem AS problem USING (problem_id) WHERE NOT coalesce(replayed, false) GROUP BY ALL ORDER BY ALL"

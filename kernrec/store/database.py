@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from kernrec.store.measurement import Measurement
 
 LONGEST_SOURCE = 2**20
-"""Characters of the source of a kernel that a database keeps."""
+"""Characters of the longest kernel source that a database keeps."""
 _ATTEMPTS = 5
-"""How often a file is checked and opened that changes in between."""
+"""Attempts to check and open a file that is replaced in between."""
 _CHUNK = 2000
-"""Measurements that are inserted at a time, so that a large recording is not in memory twice."""
+"""Measurements inserted at a time, so that a large recording is not in memory twice."""
 
 
 class Database(DatabaseQueries):
@@ -63,21 +63,21 @@ class Database(DatabaseQueries):
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = True, create: bool = False, check_rows: bool = True) -> "Database":
-        """Open a database and bring its schema up to date, even if it will only be read.
+        """Open a database and bring its schema up to date, even for reading.
 
-        A file that this program neither wrote nor had checked before is checked first, by a process of its own. Of the
-        user's own files, rows that cannot be are left out (`faults`). What a file of somebody else says of whose its
-        rows are is not believed.
+        A file is checked first by a separate process unless this program wrote or checked it before. Impossible rows of
+        the user's own files are skipped (`faults`). Claims of other people's files about who measured their rows are
+        ignored.
 
         Args:
-            path: of the file.
-            read_only: whether it will only be read.
-            create: whether to create it if it does not exist; not with `read_only`.
-            check_rows: False shows all rows as they are, also those that were changed or cannot be.
+            path: Path of the file.
+            read_only: Whether to open it for reading only.
+            create: Whether to create a missing file; only for writing.
+            check_rows: Whether to skip changed and impossible rows; False shows all rows.
 
         Raises:
-            UsageError: for a file that is not a kernrec database, damaged, in use or of a newer schema, and for one of
-                somebody else with such a row; it is not changed.
+            UsageError: The file is not a kernrec database, is damaged, in use, of a newer schema, or somebody else's
+                with an impossible row. The file is not changed.
         """
         path = Path(path)
         for _ in range(_ATTEMPTS):
@@ -103,15 +103,15 @@ class Database(DatabaseQueries):
         state: str = "",
         filtered: bool = False,
     ) -> "Database":
-        """As `open`, for a file that was checked, and in the process that checks.
+        """Open a file that was checked; also used by the process that checks it.
 
         Args:
-            path: of the file.
-            read_only: as `open` has it.
-            create: as `open` has it.
-            mark: what is known about the file; None: nothing is remembered of it.
-            state: that was checked (`marks.file_state`); empty: any.
-            filtered: whether only what the mark believes is shown.
+            path: See `open`.
+            read_only: See `open`.
+            create: See `open`.
+            mark: Mark of the file; None: no mark is written.
+            state: Checked state of the file (`marks.file_state`); empty: any.
+            filtered: Whether to hide rows and claims that the mark excludes.
         """
         existed = path.exists()
         if create and not read_only and not existed:
@@ -159,7 +159,7 @@ class Database(DatabaseQueries):
 
     @classmethod
     def memory(cls) -> "Database":
-        """An empty database in memory."""
+        """Return an empty database in memory."""
         connection = connect_memory()
         schema.migrate(connection, 0, views=False)
         return cls(connection, "the database in memory")
@@ -182,15 +182,15 @@ class Database(DatabaseQueries):
         self.close()
 
     def add(self, table: str, rows: Iterable[Row]) -> list[str]:
-        """Add rows to a table, all or nothing; rows that are there already are not added again.
+        """Add rows to a table unless it has them already, all or nothing.
 
         Args:
-            table: one of `schema.TABLES`.
-            rows: values by column (`db/schema`), without the key; columns left out are NULL. A mapping or list for a
-                text column is stored as canonical JSON.
+            table: One of `schema.TABLES`.
+            rows: Values by column (`db/schema`), without the key; absent columns are NULL. A mapping or list for a text
+                column is stored as canonical JSON.
 
         Returns:
-            The keys of the rows, in order.
+            Keys of the rows, in order.
         """
         if table not in TABLES:
             raise unknown("table", table, TABLES)
@@ -198,7 +198,7 @@ class Database(DatabaseQueries):
             return store_rows.insert(self._connection, table, rows)
 
     def add_measurements(self, measurements: "Iterable[Measurement]") -> list[str]:
-        """Add measurements with their configs and problems, all or nothing; returns their keys, in order."""
+        """Add measurements with their configs and problems, all or nothing; return their keys, in order."""
         keys: list[str] = []
         remaining = iter(measurements)
         with one_line(self.path), transaction(self._connection):
@@ -220,15 +220,15 @@ class Database(DatabaseQueries):
         return store_rows.insert(self._connection, "measurement", rows)
 
     def add_profiles(self, rows: Iterable[ProfileRow]) -> list[str]:
-        """Add static profiles of the user's own; returns their keys, in order."""
+        """Add the user's own static profiles; return their keys, in order."""
         keys = self.add("profile", (row.columns() for row in rows))
         self._own_rows(keys)
         return keys
 
     def add_kernel(self, kernel: "Kernel", problem: "Problem") -> None:
-        """Add a kernel of the user's own and a problem, from which `Context.kernel` makes them again.
+        """Add a kernel of the user and a problem, from which `Context.kernel` rebuilds them.
 
-        A source of more than `LONGEST_SOURCE` characters is not kept: others would refuse the whole file.
+        Sources of more than `LONGEST_SOURCE` characters are skipped, because others would refuse the whole file.
         """
         row = {
             "name": kernel.name,
@@ -253,13 +253,13 @@ class Database(DatabaseQueries):
         then: Callable[[Path], Sequence[str]] | None = None,
         signer: str | None = None,
     ) -> int:
-        """Add rows that are not here yet from files, all or nothing; returns how many were new.
+        """Add rows from files unless they are here already, all or nothing; return the number of new rows.
 
         Args:
-            write: writes the files, whose rows were checked, to the folder that it is given (`exchange.add_rows`).
-            apart_from: columns of `measurement`; a row that differs from one here in these alone is not added.
-            then: statements that belong to the same transaction, by the folder.
-            signer: public key of whose rows they are, empty where nobody says so; None: the database's own.
+            write: Writes the files, with checked rows, to the folder that it gets (`exchange.add_rows`).
+            apart_from: Columns of `measurement`. A row that differs from a stored one only in these is not added.
+            then: Returns statements that belong to the same transaction; gets the folder.
+            signer: Public key of the rows' owner, empty if unknown; None: the rows are the database's own.
         """
         remove_abandoned()
         with exchange_folder(self._connection) as folder:
@@ -269,7 +269,7 @@ class Database(DatabaseQueries):
                 return exchange.add_rows(self._connection, folder, self.path, apart_from, last, signer)
 
     def rescale(self) -> None:
-        """Estimate the scales of cards anew, after rows answer no more or again."""
+        """Estimate the scales of GPUs again, after measurements were withdrawn or restored."""
         with one_line(self.path), transaction(self._connection):
             update_scales(self._connection)
 
@@ -280,7 +280,7 @@ class Database(DatabaseQueries):
                 self._connection.execute(statement)
 
     def remove(self, faults: Faults) -> int:
-        """Delete rows that cannot be; returns how many there were."""
+        """Delete impossible rows; return the number of deleted rows."""
         before = sum(self.counts().values())
         with one_line(self.path), transaction(self._connection):
             for table, by in faults.items():
@@ -308,12 +308,12 @@ def _checked(path: Path, state: str, check_rows: bool) -> Mark:
 
 
 def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
-    """Put a database that this program wrote, and has closed, in the place of another one.
+    """Replace a database by another one that this program wrote and closed.
 
     Args:
-        new: its path.
-        path: of the other one, which may not exist.
-        faults: rows of the new one that are left out.
+        new: Path of the new database.
+        path: Path of the database to replace, which may not exist.
+        faults: Rows of the new database that are skipped.
     """
     # A process that is killed in between leaves a mark that fits either file.
     write_mark(path, replace(read_mark(path), writing=inode_of(file_state(new))))

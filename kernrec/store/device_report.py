@@ -1,8 +1,8 @@
-"""The report of a device on one config: latency, energy, state of the card, numeric error.
+"""The report of a device on one config: latency, energy, state of the GPU, numeric error.
 
-It is the part of a measurement that only the measuring process can know. Like a measurement it is a record, whose leaf
-fields are columns of a table: the fields that are records themselves are its parts, all others, and those of its parts,
-are columns. `columns_of` and `build` convert between the two.
+It is the part of a measurement that only the measuring process can know. A report is a record: fields that are records
+themselves are its parts, and all other fields, also those of its parts, are columns of a table. `columns_of` and
+`build` convert between the two.
 """
 
 import json
@@ -35,11 +35,11 @@ class LatencyReport:
     latency_outliers: int | None = None
     """Samples more than 5 MAD from the median."""
     latency_converged: bool | None = None
-    """Whether the interval became as narrow as the protocol asks for."""
+    """Whether the interval became as narrow as the protocol requires."""
     latency_window_s: float | None = None
     """Time over which samples were taken."""
     l2_policy: str | None = None
-    """How the L2 cache was treated between launches."""
+    """Treatment of the L2 cache between launches."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class EnergyReport:
 
 @dataclass(frozen=True)
 class CardState:
-    """State of the card while the config ran."""
+    """State of the GPU while the config ran."""
 
     temperature_start_c: float | None = None
     temperature_end_c: float | None = None
@@ -73,7 +73,7 @@ class CardState:
     sm_clock_min_hz: float | None = None
     memory_clock_hz: float | None = None
     event_reasons: Mapping[str, float] | None = None
-    """Share of the sensor readings with each clock event reason."""
+    """Fraction of the sensor readings with each clock event reason."""
 
 
 @dataclass(frozen=True)
@@ -101,17 +101,18 @@ class DeviceReport:
     """Bytes of inputs and outputs over bytes of L2."""
 
     def as_json(self) -> dict[str, Any]:
-        """The columns that are not None, as values that JSON can hold; `from_json` reads them back."""
+        """Return the columns that are not None, as values for JSON; `from_json` reads them."""
         return as_json(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "DeviceReport":
-        """The report from the result of `as_json`."""
+        """Return the report from the result of `as_json`."""
         return build(cls, {name: report_value(name, value) for name, value in values.items()})
 
 
 def report_value(name: str, value: Any) -> Any:
-    """A column's value as a report holds it; one that cannot be converted stays, for the database to refuse."""
+    """Convert a column's value to the type that a report holds; the database later refuses values that cannot be
+    converted."""
     if name == "latency_samples_s" and isinstance(value, list):
         return tuple(value)
     if name == "event_reasons" and isinstance(value, str):
@@ -129,7 +130,7 @@ def _parts(owner: Any) -> Mapping[str, type]:
 
 @cache
 def column_names(owner: Any) -> tuple[str, ...]:
-    """The columns of a class, in the order of its fields."""
+    """Return the columns of a class, in the order of its fields."""
     parts = _parts(owner)
     names: list[str] = []
     for item in fields(owner):
@@ -138,7 +139,7 @@ def column_names(owner: Any) -> tuple[str, ...]:
 
 
 def columns_of(record: Any) -> dict[str, Any]:
-    """Every column of a record by name."""
+    """Return every column of a record by name."""
     parts = _parts(type(record))  # type: ignore[arg-type]  # mypy takes the class for an instance
     columns: dict[str, Any] = {}
     for name, value in vars(record).items():
@@ -150,7 +151,7 @@ def columns_of(record: Any) -> dict[str, Any]:
 
 
 def build(owner: type[_Record], columns: Mapping[str, Any]) -> _Record:
-    """A record from its columns; those left out, and parts without any column, have their defaults."""
+    """Return a record from its columns; absent columns and parts without any column get their defaults."""
     parts = _parts(owner)  # type: ignore[arg-type]
     arguments = {}
     for item in fields(owner):  # type: ignore[arg-type]  # of a dataclass
@@ -163,7 +164,7 @@ def build(owner: type[_Record], columns: Mapping[str, Any]) -> _Record:
 
 
 def as_json(record: Any) -> dict[str, Any]:
-    """The columns of a record that are not None, as values that JSON can hold."""
+    """Return the columns of a record that are not None, as values for JSON."""
     values = {name: value for name, value in columns_of(record).items() if value is not None}
     for name in values.keys() & {"config", "event_reasons"}:
         values[name] = dict(values[name])

@@ -1,6 +1,6 @@
-"""Rows that come and go as files, through the one folder that a connection can reach.
+"""Exchange rows as files, in the only folder that a connection can access.
 
-`add_rows` adds rows that were checked: a set union by key.
+`add_rows` adds checked rows: a set union by key.
 """
 
 import json
@@ -20,22 +20,21 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 CHECKED = "checked.duckdb"
-"""A database whose measurements were checked; they are read where they are, because a file between two processes would
-cost as much as checking them does."""
+"""Database with checked measurements. They are read in place: copying them to another file would take as long as the
+check."""
 SOURCES = "sources.parquet"
-"""Beside it: `measurement_id`, and the `number` of each group of segments that has it."""
+"""File beside it: `measurement_id`, and the `number` of each group of segments that contains the measurement."""
 MEASUREMENTS = "checked.main.measurement"
-"""Its rows, in SQL, while `add_rows` adds them."""
+"""SQL name of its measurements while `add_rows` adds them."""
 _LAUNCH = "kernel, kernel_hash, code_key, sm, launch"
-"""The columns of `profile` that name what was profiled."""
+"""Columns of `profile` that identify the profiled launch."""
 COLUMNS = "checked.json"
-"""Beside it: the columns that have a value in some of them."""
+"""File beside it: names of the columns that are not NULL everywhere."""
 
 
-def move_checked(checked: Path, folder: Path, apart_from: Sequence[str] = ()) -> None:
-    """Move what was checked from a folder to another, without the rows of some tables."""
-    tables = [f"{table}*.parquet" for table in TABLES if table not in apart_from]
-    for pattern in (CHECKED, COLUMNS, SOURCES, *tables):
+def move_checked(checked: Path, folder: Path) -> None:
+    """Move checked rows from a folder to another."""
+    for pattern in (CHECKED, COLUMNS, SOURCES, *(f"{table}*.parquet" for table in TABLES)):
         for file in checked.glob(pattern):
             move(file, folder / file.name)
 
@@ -48,22 +47,21 @@ def add_rows(
     then: Sequence[str] = (),
     signer: str | None = None,
 ) -> int:
-    """Add the rows of `<table>*.parquet` and `CHECKED` in a folder that are not in a database yet, all or nothing.
+    """Add the rows of `<table>*.parquet` and `CHECKED` in a folder that a database lacks, all or nothing.
 
-    A row whose key the database has already is the same row. If its content differs, the row here was changed since it
-    was written (or somebody computed two rows of one hash): then nothing is added, rather than one of the two chosen.
+    Equal keys mean equal rows. If the contents differ nevertheless, the stored row was changed after it was written, or
+    somebody computed two rows with the same hash. Then nothing is added.
 
     Args:
-        connection: with the database at `path` attached as `db`.
-        folder: `exchange_folder` of the connection; tables without a file are left alone, and no row is there twice.
-            Columns that a table's files lack are NULL.
-        path: of the database.
-        apart_from: as `Database.add_from` has it.
-        then: statements that belong to the same transaction.
-        signer: as `Database.add_from` has it.
+        connection: Connection with the database attached as `db`.
+        folder: `exchange_folder` of the connection. No row is in it twice. Columns that a file lacks are NULL.
+        path: Path of the database, for messages.
+        apart_from: See `Database.add_from`.
+        then: Statements that belong to the same transaction.
+        signer: See `Database.add_from`.
 
     Returns:
-        How many rows were added.
+        Number of added rows.
     """
     added = 0
     with _sources(connection, folder) as sources, transaction(connection):
@@ -103,7 +101,8 @@ def add_rows(
 def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[str, str]]:
     sources = {}
     for table in TABLES:
-        if any(folder.glob(files := f"{table}*.parquet")):
+        # Withdrawals hold only in their own database.
+        if table != "retraction" and any(folder.glob(files := f"{table}*.parquet")):
             sources[table] = f"read_parquet({quoted(folder / files)}, union_by_name = true)"
     if not (folder / CHECKED).exists():
         yield sources

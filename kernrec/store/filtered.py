@@ -1,7 +1,7 @@
-"""A database file shown without some of its rows, and without what a file of somebody else says of whose rows are.
+"""Show a database file without some of its rows, and without another person's claims about whose rows they are.
 
-The file is attached as `file`, and `db` is a database in memory with a view for each of its tables. So every query is
-the same for a whole file and for a filtered one.
+The file is attached as `file`, and `db` is a database in memory with a view for each of its tables. So the same queries
+work for whole and for filtered files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,7 @@ _OTHERS = {
     ),
     **{table: f"SELECT * FROM file.main.{table} LIMIT 0" for table in ("card_scale", "bundle", "withdrawn")},
 }
-"""The tables of a file of somebody else that are not believed: all of its rows are of one contributor, who signed
-nothing."""
+"""Queries that replace tables of another person's file: all rows are from one contributor, and nothing is signed."""
 
 ADOPT = (
     *(f"DELETE FROM db.{table}" for table in _OTHERS),
@@ -33,16 +32,16 @@ ADOPT = (
         if not query.endswith("LIMIT 0")
     ),
 )
-"""The statements after which a file of somebody else says the same itself, so that it can be written to."""
+"""Statements that write the same into another person's file, so that it can be written to."""
 
 
 def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequence[str]], own: bool) -> None:
-    """Make the views of a connection whose file is attached as `file`; those of an earlier call are replaced.
+    """Create the views of a connection whose file is attached as `file`, replacing earlier ones.
 
     Args:
-        connection: its file has the tables of the present schema.
-        dropped: keys of rows that are left out, by table.
-        own: whether the file is the user's own; other files have only the tables of the schema.
+        connection: Connection to a file with the tables of the present schema.
+        dropped: Keys of rows to skip, by table.
+        own: Whether the file is the user's own; of other files, only tables of the schema are shown.
     """
     connection.execute("CREATE OR REPLACE TABLE db.left_out (name VARCHAR, id VARCHAR)")
     for table, keys in dropped.items():

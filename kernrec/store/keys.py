@@ -1,8 +1,8 @@
-"""Keys: the user's own, those whose rows are taken, and Ed25519 signatures of manifests and retractions.
+"""Keys: the user's own, those that the user trusts, and Ed25519 signatures of manifests and withdrawals.
 
-~/.config/kernrec/trusted.json     public keys that the user trusts, each with a name of the user's choice
-~/.config/kernrec/key              the own private key, readable by the user alone
-~/.config/kernrec/key.pub          the own public key
+~/.config/kernrec/trusted.json     public keys that the user trusts, each with a name that the user chose
+~/.config/kernrec/key              the user's private key, readable only by the user
+~/.config/kernrec/key.pub          the user's public key
 """
 
 import json
@@ -24,14 +24,14 @@ _SHOWN_DIGITS = 12
 _PRIME = 2**255 - 19
 _EIGHTH = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 _SMALL_ORDER = frozenset((0, 1, _PRIME - 1, _EIGHTH, _PRIME - _EIGHTH))
-"""The y of the eight points of edwards25519 whose order divides 8."""
+"""y of the eight points of edwards25519 whose order divides 8."""
 _LONGEST_KEY = 256
-"""Characters of the file of a key that are read."""
+"""Most characters that are read from a key's file."""
 _LARGEST_SETTINGS = 16 << 20
 
 
 def trusted() -> dict[str, str]:
-    """The keys that the user trusts, apart from the own, with their names."""
+    """Return the keys that the user trusts, without the user's own, with their names."""
     values = read_settings("trusted.json", list)
     for each in values:
         entry = each if isinstance(each, dict) and set(each) == {"key", "name"} else {"key": "", "name": ""}
@@ -41,9 +41,11 @@ def trusted() -> dict[str, str]:
 
 
 def trust(key: str, name: str | None) -> None:
-    """Trust the rows that this public key signs.
+    """Trust the rows that a public key signs.
 
-    name: by which answers call its owner; None: the first digits of the key.
+    Args:
+        key: Public key, as hexadecimal digits.
+        name: Name of its owner in answers; None: the first digits of the key.
     """
     if not is_public_key(key):
         raise UsageError(
@@ -59,7 +61,7 @@ def trust(key: str, name: str | None) -> None:
 
 
 def distrust(key_or_name: str) -> str:
-    """Trust a key no longer; returns the key."""
+    """Stop trusting a key, given by key or name; return the key."""
     names = trusted()
     for key, name in names.items():
         if key_or_name in (key, name):
@@ -73,12 +75,12 @@ def _write_trusted(names: dict[str, str]) -> None:
 
 
 def trusts(signer: str | None) -> bool:
-    """Whether rows of this signer are taken without asking; never those that nobody signed."""
+    """Return whether rows of a signer are accepted without asking; unsigned rows never are."""
     return bool(signer) and (signer in trusted() or signer == own_key())
 
 
 def signer_name(key: str | None) -> str:
-    """How answers call who signed rows."""
+    """Return the name of a signer in answers."""
     if not key:
         return "unsigned"
     if key == own_key():
@@ -87,12 +89,12 @@ def signer_name(key: str | None) -> str:
 
 
 def key_file() -> Path:
-    """The file of the own private key; it may not exist."""
+    """Return the path of the user's private key, which may not exist."""
     return paths.config() / "key"
 
 
 def own_key() -> str | None:
-    """The own public key, if there is one."""
+    """Return the user's public key, or None."""
     try:
         text = _key_text(paths.config() / "key.pub")
     except (OSError, UnicodeDecodeError):
@@ -101,7 +103,7 @@ def own_key() -> str | None:
 
 
 def make_own_key() -> str:
-    """The user's public key; a pair of keys is made if there is none."""
+    """Return the user's public key; create a pair of keys if there is none."""
     path = key_file()
     key = Signer.of(path).key if path.exists() else make_key(path)
     with file_errors(path.parent, "written"):
@@ -110,7 +112,7 @@ def make_own_key() -> str:
 
 
 def make_key(path: Path) -> str:
-    """Make a private key that only its user can read; returns the public key. An existing file stays as it is."""
+    """Create a private key that only its user can read; return the public key. An existing file is never replaced."""
     private = _ed25519().Ed25519PrivateKey.generate()
     with file_errors(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,15 +129,15 @@ def _key_text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Signer:
-    """Signs with the private key in a file."""
+    """Signer with the private key in a file."""
 
     key: str
-    """Public, as hexadecimal digits."""
+    """Public key, as hexadecimal digits."""
     private: Any
 
     @classmethod
     def of(cls, path: Path) -> "Signer":
-        """The signer whose private key a file holds."""
+        """Return the signer whose private key is in a file."""
         try:
             text = _key_text(path)
         except FileNotFoundError:
@@ -148,16 +150,17 @@ class Signer:
         return cls(private.public_key().public_bytes_raw().hex(), private)
 
     def sign(self, content: bytes) -> bytes:
-        """The content of the signature file for the bytes of a manifest."""
+        """Return the content of the signature file for a manifest's bytes."""
         return json.dumps({"key": self.key, "signature": self.signature(content)}).encode() + b"\n"
 
     def signature(self, content: bytes) -> str:
-        """The signature of some bytes, as hexadecimal digits."""
+        """Return the signature of some bytes, as hexadecimal digits."""
         return str(self.private.sign(content).hex())
 
 
 def signer_of(content: bytes, signature: bytes, title: str) -> str:
-    """The public key in a signature file of `content`; raises `UsageError`, which names `title`, if it does not fit."""
+    """Return the public key in a signature file; raise `UsageError`, which names `title`, if it does not fit the
+    content."""
     try:
         document = json.loads(signature)
         key, value = document["key"], document["signature"]
@@ -172,10 +175,11 @@ def signer_of(content: bytes, signature: bytes, title: str) -> str:
 
 
 def is_public_key(text: str) -> bool:
-    """Whether a text is a public key that only the owner of its private key can sign for, as hexadecimal digits.
+    """Return whether a text is a public key, as hexadecimal digits, that only the owner of its private key can sign
+    for.
 
-    A point of small order is none: signatures that fit it can be made without any key (RFC 8032, 5.1.7, leaves that to
-    the caller). Neither is a number that stands for a point in a second way.
+    A point of small order is none, because such signatures can be made without a key (RFC 8032, 5.1.7, leaves this
+    check to the caller). Neither is a number that encodes a point in a second way.
     """
     if not _KEY.fullmatch(text):
         return False
@@ -184,7 +188,7 @@ def is_public_key(text: str) -> bool:
 
 
 def fits(key: str, signature: str, content: bytes) -> bool:
-    """Whether a signature of `content` is by a public key, both as hexadecimal digits."""
+    """Return whether a signature of `content` is by a public key; both are hexadecimal digits."""
     if not is_public_key(key):
         return False
     public_key = _ed25519().Ed25519PublicKey
@@ -205,7 +209,7 @@ def _ed25519() -> Any:
 
 
 def read_settings(name: str, kind: type) -> Any:
-    """A file of the user's settings, JSON of this type; an empty one if there is no such file."""
+    """Return the JSON value of this type in a file of the user's settings; an empty one if there is no such file."""
     path = paths.config() / name
     try:
         value = json.loads(read_input(path, _LARGEST_SETTINGS))

@@ -1,11 +1,10 @@
-"""Marks of database files: whether a file was checked, whether the user's kernrec wrote it, which rows are left out.
+"""Marks of database files: whether a file was checked, whether the user's kernrec wrote it, which rows to skip.
 
 A mark is a small file in the cache. It identifies the content of a database by device, inode, size and the times of its
-last change, of which nobody but the superuser can set `st_ctime`. Looking for a mark costs two calls of `stat` and one
-small file.
+last change; only the superuser can set `st_ctime`. Reading a mark takes two calls of `stat` and one small file.
 
 A file is the user's own if this user's kernrec wrote it, or if it is the user's database or that of pulled rows. Rows
-of any other file answer as if they had been merged: names, scales and contributors that it states are not believed.
+of any other file are used as if they had been merged; its claims about names, scales and contributors are ignored.
 """
 
 import json
@@ -22,42 +21,42 @@ from kernrec.util.atomic_write import write_whole
 from kernrec.util.light_dataclass import dataclass
 
 _CHECKS = 2
-"""Version of the checks: files that passed only earlier ones are checked again."""
+"""Version of the checks: files that passed only older checks are checked again."""
 _AGAIN_S = 86_400.0
-"""Seconds after which a file with rows that are left out is checked again: its reason may have been a wrong clock."""
+"""Seconds after which a file with skipped rows is checked again, because a wrong clock may have been the reason."""
 
 Faults = Mapping[str, Mapping[str, Sequence[str]]]
-"""Keys of rows by table and by fault."""
+"""Keys of impossible rows, by table and by fault."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What is remembered about a file."""
+    """What is known about a file."""
 
     state: str
-    """Its content (`file_state`) when it was checked, or written and closed; empty: neither."""
+    """State of its content (`file_state`) when it was checked, or written and closed; empty: neither."""
     own: bool
     """Whether this user's kernrec wrote it."""
     writing: str = ""
-    """Device and inode of the file that this user's kernrec has open for writing, or had when it was killed."""
+    """Device and inode of the file that this user's kernrec has open for writing, or had open when it was killed."""
     faults: Faults = field(default_factory=dict)
-    """The rows that are left out."""
+    """Rows to skip."""
     checked_at: float = 0.0
-    """When it was checked, in seconds since 1970."""
+    """Time of the check, in seconds since 1970."""
 
     @property
     def dropped(self) -> dict[str, list[str]]:
-        """The keys of the rows that are left out, by table."""
+        """Keys of the rows to skip, by table."""
         return {table: sorted({key for keys in by.values() for key in keys}) for table, by in self.faults.items()}
 
     def holds(self, state: str) -> bool:
-        """Whether a file in this state needs no check."""
+        """Return whether a file in this state needs no check."""
         recent = 0 <= time.time() - self.checked_at < _AGAIN_S
         return bool(state) and self.state == state and (recent or not self.faults)
 
 
 def file_state(path: Path) -> str:
-    """The identity of a file's present content, with that of DuckDB's log beside it; empty if there is no file."""
+    """Return an identifier of the content of a file and of DuckDB's log beside it; empty if there is no file."""
     texts = []
     for name in (path, f"{path}.wal"):
         try:
@@ -70,12 +69,12 @@ def file_state(path: Path) -> str:
 
 
 def inode_of(state: str) -> str:
-    """Device and inode in a state."""
+    """Return device and inode of a state."""
     return " ".join(state.split("\n")[1].split()[:2]) if state else ""
 
 
 def has_open(state: str) -> bool:
-    """Whether this process has the file of a state open; where the system does not list open files, true."""
+    """Return whether this process has the file of a state open; true if the system does not list open files."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:
@@ -89,7 +88,7 @@ def has_open(state: str) -> bool:
 
 
 def read_mark(path: Path) -> Mark:
-    """The mark of the file at a path; an empty one if there is none."""
+    """Return the mark of the file at a path, or an empty mark."""
     try:
         return Mark(**json.loads(mark_path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -97,7 +96,7 @@ def read_mark(path: Path) -> Mark:
 
 
 def write_mark(path: Path, mark: Mark) -> None:
-    """Remember a mark; a cache that cannot be written is no error, and a home is not made."""
+    """Save a mark. A cache that cannot be written is no error, and no home folder is created."""
     if not paths.cache().parent.parent.is_dir():
         return
     with suppress(OSError):
@@ -107,7 +106,7 @@ def write_mark(path: Path, mark: Mark) -> None:
 
 
 def is_own(path: Path, mark: Mark | None = None) -> bool:
-    """Whether the file at a path is the user's own, or none is there yet."""
+    """Return whether the file at a path is the user's own, or does not exist yet."""
     state, mark = file_state(path), mark or read_mark(path)
     if not state or (mark.own and state == mark.state) or (mark.writing and mark.writing == inode_of(state)):
         return True

@@ -7,12 +7,12 @@
       outcome    whether it ran well, and if not, why
       code       what was compiled
       inputs     the contents of the input tensors
-      device     the card, its driver and its settings
+      device     the GPU, its driver and its settings
       report     what the device measured (`kernrec.store.device_report`)
 
-The leaf fields of these classes are the columns of the table `measurement` (`db/schema`), under the same names. There
-is one conversion to columns (`Measurement.columns`) and one back (`Measurement.from_columns`); a line of the journal is
-the JSON of the columns that are not None (`Measurement.as_json`).
+The leaf fields of these classes are the columns of the table `measurement` (`db/schema`), under the same names.
+`Measurement.columns` converts to columns, `Measurement.from_columns` back. The journal stores the JSON of the columns
+that are not None (`Measurement.as_json`).
 """
 
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ from kernrec.store.device_report import DeviceReport, as_json, build, column_nam
 from kernrec.util.light_dataclass import dataclass
 
 NEWEST_PROTOCOL = 1
-"""The version of the measuring protocol (docs/protocol.md) that this program measures by; a row of a newer one is
-refused, because nothing here can tell what it means. `db/schema/views.sql` has the number, too."""
+"""Version of the measuring protocol (docs/protocol.md) that this program follows. Rows of a newer one are refused,
+because their meaning is unknown. `db/schema/views.sql` contains the number, too."""
 
 
 class Outcome(StrEnum):
-    """How a measurement ended."""
+    """Outcome of a measurement."""
 
     OK = "ok"
     COMPILE = "compile"
@@ -41,16 +41,16 @@ class Outcome(StrEnum):
     TIMEOUT = "timeout"
     CRASH = "crash"
     INCORRECT = "incorrect"
-    """The result differs from the reference by more than rounding explains; such a config is not timed."""
+    """The result differs from the reference by more than rounding explains; the config is not timed."""
     QUARANTINED = "quarantined"
-    """The card was disturbed while this was measured; the row says nothing about the config."""
+    """The GPU was disturbed during the measurement; the row says nothing about the config."""
 
 
 class Tier(StrEnum):
-    """How thoroughly a config was measured, the least thorough first."""
+    """Thoroughness of a measurement, the least thorough first."""
 
     SCREEN = "screen"
-    """Latency alone is measured."""
+    """Only latency is measured."""
     COARSE = "coarse"
     """Latency, and energy over a short window."""
     FINAL = "final"
@@ -59,7 +59,7 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True)
 class ProblemRecord:
-    """A problem as the table `problem` stores it; the op's definition is not needed to read it."""
+    """A problem as the table `problem` stores it, readable without the op's definition."""
 
     key: str
     """Canonical name, such as `matmul[m=1,n=2,k=3]f32,nn`."""
@@ -70,13 +70,13 @@ class ProblemRecord:
 
     @classmethod
     def of(cls, problem: Problem) -> "ProblemRecord":
-        """The record of a problem."""
+        """Return the record of a problem."""
         return cls(**problem.as_dict())
 
 
 @dataclass(frozen=True)
 class MeasurementIdentity:
-    """Which config of which kernel was measured, on which problem and GPU."""
+    """The config, kernel, problem and GPU of a measurement."""
 
     gpu: str
     """Name in the GPU catalog."""
@@ -89,7 +89,7 @@ class MeasurementIdentity:
 
 @dataclass(frozen=True)
 class ProtocolInfo:
-    """By which rules a config was measured."""
+    """The rules by which a config was measured."""
 
     protocol_version: int
     """0 for rows that were not measured by kernrec's own protocol."""
@@ -106,17 +106,18 @@ class MeasurementOrigin:
     measured_at: datetime
     """UTC, without a time zone."""
     measured_by: str | None = None
-    """The program and its version."""
+    """Program and version."""
     block: int | None = None
-    """Number of the block in the session: the measurements between two runs of the reference kernels."""
+    """Number of the block in the session. A block contains the measurements between two runs of the reference
+    kernels."""
     position: int | None = None
     """Position in the block."""
     reference_age_s: float | None = None
     """Time since the reference kernels were last measured."""
     reference_latency: float | None = None
-    """Latency of the reference kernels over that at the start of the session."""
+    """Latency of the reference kernels relative to the start of the session."""
     reference_energy: float | None = None
-    """Energy of the reference kernels over that at the start of the session."""
+    """Energy of the reference kernels relative to the start of the session."""
     block_open: bool | None = None
     """True if the run ended before the reference kernels were measured again, so drift was not ruled out; else None."""
     replayed: bool | None = None
@@ -148,7 +149,7 @@ class InputInfo:
 
 @dataclass(frozen=True)
 class MeasuredDevice:
-    """The card, its software and its settings."""
+    """The GPU, its software and its settings."""
 
     device: str | None = None
     """Name given by the driver."""
@@ -159,12 +160,12 @@ class MeasuredDevice:
     cupy: str | None = None
     nvml: str | None = None
     power_limit_w: float | None = None
-    """None: the card's default. Of the clocks: not locked."""
+    """None: the GPU's default. None for a clock: not locked."""
     locked_sm_clock_hz: float | None = None
     locked_memory_clock_hz: float | None = None
     ecc: bool | None = None
     mig: bool | None = None
-    """Whether this is a MIG slice of the card."""
+    """Whether this is a MIG slice of the GPU."""
     persistence: bool | None = None
     other_processes: int | None = None
     idle_w: float | None = None
@@ -180,7 +181,7 @@ class Measurement:
     origin: MeasurementOrigin
     outcome: Outcome
     error: str | None = None
-    """Why it failed, in one line; None if it did not."""
+    """Reason for a failure, in one line."""
     code: CodeInfo = CodeInfo()
     inputs: InputInfo = InputInfo()
     device: MeasuredDevice = MeasuredDevice()
@@ -197,19 +198,19 @@ class Measurement:
         return self.report.energy.energy_j
 
     def columns(self) -> dict[str, Any]:
-        """Every column by name; `config` is a mapping and `problem` a `ProblemRecord`."""
+        """Return every column by name; `config` is a mapping and `problem` a `ProblemRecord`."""
         return columns_of(self)
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> "Measurement":
-        """A measurement from its columns by name; those left out are None.
+        """Return a measurement from its columns by name; absent ones are None.
 
         Args:
-            columns: as `columns` gives them; `problem` may also be a `Problem` or the result of its `as_dict`. Values
-                are checked when the measurement is added to a database.
+            columns: Columns as `columns` returns them; `problem` may also be a `Problem` or the result of its
+                `as_dict`. The database checks the values when the measurement is added.
 
         Raises:
-            UsageError: for an unknown column, and for a `config` or `problem` of another type.
+            UsageError: A column is unknown, or `config` or `problem` has another type.
         """
         if unknown_names := columns.keys() - set(_NAMES):
             raise unknown("column of measurement", sorted(unknown_names)[0], list(_NAMES))
@@ -219,7 +220,7 @@ class Measurement:
         return build(cls, dict.fromkeys(_REQUIRED) | values)
 
     def as_json(self) -> dict[str, Any]:
-        """The columns that are not None, as values that JSON can hold; `from_columns` reads them back."""
+        """Return the columns that are not None, as values for JSON; `from_columns` reads them."""
         return as_json(self)
 
 

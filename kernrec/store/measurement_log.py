@@ -1,4 +1,4 @@
-"""The measurement log as queries read it: the answers and failures of a GPU by problem, in memory.
+"""The measurement log in memory, as queries read it: measured costs and failures of a GPU by problem.
 
 Queries read it from a file that is derived from the database (`kernrec.store.query_file`).
 """
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeasuredAnswer:
-    """The measured costs of one config on one GPU and problem, at one power limit and clock.
+    """Measured costs of one config on one GPU and problem, at one power limit and clock.
 
-    They are combined by the rule of `db/schema/views.sql`: own rows before merged ones; of the newest protocol, in each
-    session the rows of the most thorough tier, their median; of each contributor the median over sessions; then the
-    median over contributors, whose rows are on the scale of their kind of card. The 90 % intervals cover both the
-    uncertainty within a session and the differences between sessions and contributors; None if the only session states
-    none. MIG slices count for nothing.
+    `db/schema/views.sql` combines the rows: own rows before merged ones; of the newest protocol, in each session the
+    median of the most thorough tier; the median over a contributor's sessions; then the median over contributors, whose
+    rows are scaled to their GPU's model. The 90 % intervals cover the uncertainty within a session and the differences
+    between sessions and contributors; None if the only session has none. MIG slices are excluded.
     """
 
     kernel: str
@@ -38,11 +37,11 @@ class MeasuredAnswer:
     sessions: int
     protocol_version: int
     measured_at: datetime
-    """The latest, UTC."""
+    """Time of the latest measurement, UTC."""
     device: str | None
     """Name given by the driver."""
     power_limit_w: float | None
-    """None: the card's default. Of the clocks: not locked."""
+    """None: the GPU's default. None for a clock: not locked."""
     locked_sm_clock_hz: float | None
     locked_memory_clock_hz: float | None = None
     latency_low_s: float | None = None
@@ -50,24 +49,24 @@ class MeasuredAnswer:
     energy_low_j: float | None = None
     energy_high_j: float | None = None
     measured_by: str | None = None
-    """The program that measured, or of an imported row the tool and who recorded it."""
+    """Program that measured; for an imported row, the tool and who recorded it."""
     replayed: bool = False
-    """Whether these are replayed rows, which count only where nothing was measured."""
+    """Whether these are replayed rows, which are used only if nothing was measured."""
     merged: bool = False
-    """Whether the rows came from others, in a file or a bundle; own rows answer before them."""
+    """Whether the rows came from others, in a file or a bundle; own rows take precedence."""
     signers: tuple[str, ...] = ()
-    """Of rows that were pulled: the public keys of who shared them; empty text for unsigned ones."""
+    """Public keys of those who shared pulled rows; an empty text stands for unsigned rows."""
     database: str = ""
-    """The database of the stack that answered: `own`, `pulled`, or a file."""
+    """Database that holds the rows: `own`, `pulled`, or a file."""
     contributors: int = 1
-    """How many people's rows were combined."""
+    """Number of people whose rows were combined."""
     spread_low_s: float | None = None
-    """The least of the contributors' latencies; `spread_high_s` is the greatest."""
+    """Least latency of a contributor; `spread_high_s` is the greatest."""
     spread_high_s: float | None = None
     rescaled: int = 0
-    """How many contributors' rows were put on the scale of their kind of card."""
+    """Number of contributors whose rows were scaled to their GPU's model."""
     others_s: float | None = None
-    """The median latency of others' rows about the same config, at the same limit and clocks, where own ones answer."""
+    """Median latency of others for the same config, limit and clocks, if these are own rows."""
 
 
 @dataclass(frozen=True)
@@ -79,23 +78,23 @@ class FailedConfig:
     config: dict[str, int]
     outcome: str
     failed_at: datetime
-    """The latest, UTC."""
+    """Time of the latest failure, UTC."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that databases contain about one GPU and problem."""
+    """All that databases contain about one GPU and problem."""
 
     measured: tuple[MeasuredAnswer, ...] = ()
-    """Of the requested kernels, fastest first."""
+    """Measurements of the requested kernels, fastest first."""
     failed: tuple[FailedConfig, ...] = ()
-    """Configs of the requested kernels that failed and did not run well later; `incorrect` ones stay, because a race
-    does not show every time. One that failed elsewhere and ran well here is none."""
+    """Configs of the requested kernels that failed and did not run well later. `incorrect` ones stay, because a race
+    does not show every time. A config that ran well here and failed elsewhere is not included."""
     foreign: tuple[MeasuredAnswer, ...] = ()
-    """Of all other kernels, the fastest config at each power limit and clock."""
+    """Fastest config of all other kernels at each power limit and clock."""
 
     def __add__(self, other: "Evidence") -> "Evidence":
-        """Return the evidence of two keys of one problem."""
+        """Return the combined evidence of two keys of one problem."""
         if other == Evidence():
             return self
         measured, foreign = (
@@ -109,7 +108,7 @@ NO_EVIDENCE = Evidence()
 
 
 _LONG_NUMBER = re.compile(r":-?\d{16}")
-"""A whole number beyond 2**53, which no tunable is."""
+"""Integer beyond 2**53; no tunable has one."""
 
 _Row = tuple[Any, ...]
 """kernel, kernel_hash, config as canonical JSON, then the other fields of `MeasuredAnswer` or `FailedConfig`."""
@@ -163,20 +162,20 @@ _FAILED_HERE = f"FROM db.measurement WHERE {_FAILED}"
 
 @dataclass(frozen=True, eq=False)
 class MeasurementLog:
-    """The rows of one database about a GPU by key of the problem: those of `answer`, and failures by outcome."""
+    """Rows of one database about a GPU by key of the problem: those of `answer`, and failures by outcome."""
 
     answers: Mapping[str, list[_Row]]
     failures: Mapping[str, list[_Row]]
 
 
 class LogRows:
-    """The rows that a log is made of.
+    """Rows from which a log is made.
 
     Args:
-        answers: those of `ANSWERS`.
-        failures: those of `FAILURES`.
-        signers: those of `SIGNERS`.
-        others: those of `_OTHERS`.
+        answers: Rows of `ANSWERS`.
+        failures: Rows of `FAILURES`.
+        signers: Rows of `SIGNERS`.
+        others: Rows of `_OTHERS`.
     """
 
     def __init__(self, answers: list[_Row], failures: list[_Row], signers: list[_Row], others: list[_Row]) -> None:
@@ -187,22 +186,21 @@ class LogRows:
         self.others: dict[_Row, Any] = {row[:-1]: row[-1] for row in others}
 
     def add(self, more: "LogRows") -> None:
-        """Add those of other problems."""
+        """Add the rows of other problems."""
         self.answers += more.answers
         self.failures += more.failures
         self.signers |= more.signers
         self.others |= more.others
 
     def log(self, title: str, signed: bool) -> MeasurementLog:
-        """The log of these rows.
+        """Return the log of these rows.
 
         Args:
-            title: how answers call the database.
-            signed: whether its rows were pulled.
+            title: Name of the database in answers.
+            signed: Whether its rows were pulled.
         """
 
         def whole(row: _Row) -> _Row:
-            """An answer with what it lacks: who shared it, the database, and others' latency where it is the user's."""
             values, (from_others, *combined) = row[:-_COMBINED], row[-_COMBINED:]
             name = (*row[:4], *row[1:][_LIMITS])
             return (
@@ -221,9 +219,13 @@ class LogRows:
 
 
 def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], signed: bool = False) -> LogRows:
-    """The rows of a GPU of the catalog and of the problems of these keys.
+    """Read the rows of a GPU and of the problems with these keys.
 
-    signed: whether the database's rows were pulled, so that it says who shared each.
+    Args:
+        connection: Connection to the database.
+        gpu: Name in the catalog.
+        problems: Keys of the problems.
+        signed: Whether the rows were pulled, so that the database has the signers of each.
     """
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
     if not ids:
@@ -251,9 +253,10 @@ def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str
 
 
 def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key: str) -> Evidence:
-    """The evidence of several databases about a problem.
+    """Return the evidence of several databases about a problem.
 
-    The answer of the first database that has one counts; a replayed answer only if no database has a measured one.
+    The first database with a measurement of a config counts; a replayed one counts only if no database has a measured
+    one.
     """
     if not any(problem_key in log.answers or problem_key in log.failures for log in logs):
         return NO_EVIDENCE
@@ -322,10 +325,10 @@ def _by_problem(rows: list[_Row]) -> dict[str, list[_Row]]:
 
 
 def _with_config(rows: Sequence[_Row]) -> Iterable[_Row]:
-    """The rows with their config parsed.
+    """Parse the configs of rows.
 
     Raises:
-        UsageError: for a config that is none; files are checked before they are merged, but not since this rule is new.
+        UsageError: A config is invalid. Merged files are checked, but earlier versions did not check this.
     """
     # One text for all configs: calling the parser costs more than parsing a config.
     texts = f"[{','.join(row[2] for row in rows)}]"
@@ -353,4 +356,4 @@ def _bad_config(rows: Sequence[_Row]) -> UsageError:
 
 
 RETRACTED = "SELECT count(*) FROM db.measurement SEMI JOIN db.retraction USING (measurement_id)"
-"""The number of measurements that were taken back."""
+"""SQL for the number of withdrawn measurements."""

@@ -1,7 +1,7 @@
 """Static profiles as rows to store and as arrays to compute with, in Parquet files and in databases.
 
-Shipped profiles are one Parquet file per kernel, sorted by architecture. The rows that a query reads of a file are
-cached as arrays: importing DuckDB, which reads Parquet, takes longer than all the rest of a query.
+Shipped profiles are one Parquet file per kernel, sorted by architecture. The rows that a query reads are cached as
+arrays: importing DuckDB, which reads Parquet, takes longer than the rest of the query.
 """
 
 import json
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ProfileRow:
-    """The static profile of one launch of one compiled variant of a kernel on one architecture."""
+    """Static profile of one launch of one compiled variant of a kernel on one architecture."""
 
     kernel: str
     kernel_hash: str
@@ -48,7 +48,7 @@ class ProfileRow:
     """float64 (metrics, terms): events per block (first term) and per trip of each loop (the other terms)."""
 
     def columns(self) -> dict[str, object]:
-        """The row as the table `profile` takes it."""
+        """Return the columns of the row for the table `profile`."""
         if self.counts.shape != (len(self.metrics), len(self.terms)):
             shape = (len(self.metrics), len(self.terms))
             name = f"{self.kernel} {self.variant_key}"
@@ -62,7 +62,7 @@ class ProfileRow:
 
 
 _COLUMN_OF_FIELD = {"variant_key": "code_key", "variant": "code"}
-"""Fields of a row whose columns keep an earlier name: a row's key is a hash of its column names too."""
+"""Columns that keep an earlier name, by field: a row's key is also a hash of its column names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,18 +74,18 @@ class ProfileTable:
     variant_keys: tuple[str, ...]
     """(rows,), ascending."""
     registers: np.ndarray
-    """int64 (rows,), per thread; the sizes too."""
+    """int64 (rows,), registers per thread; sizes have the same shape."""
     spill_bytes: np.ndarray
     stack_bytes: np.ndarray
     static_smem_bytes: np.ndarray
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """float64 (rows, metrics, terms); a metric that a variant's profile lacks is 0."""
+    """float64 (rows, metrics, terms); 0 for a metric that a variant's profile lacks."""
 
 
 def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-    """The shipped profiles of a kernel, by launch; empty if this kernel or source is not shipped."""
+    """Return the shipped profiles of a kernel by launch; empty if this kernel or source does not ship."""
     path = paths.shipped("db/prebuilt") / f"{kernel}.profile.parquet"
     try:
         content = path.read_bytes()
@@ -124,13 +124,13 @@ def arrays_of_tables(tables: Mapping[int, ProfileTable]) -> CacheEntry:
 
 
 def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-    """The profiles in a Parquet file, by launch; raises `UsageError` for a bad file."""
+    """Return the profiles in a Parquet file by launch; raise `UsageError` for a bad file."""
     with one_line(path), parquet_rows(path) as (connection, source):
         return query_profiles(connection, source, kernel, kernel_hash, sm)
 
 
 def read_profile_rows(path: Path) -> list[ProfileRow]:
-    """Every row of a Parquet file of profiles, in the order of the file."""
+    """Return every row of a Parquet file of profiles, in file order."""
     with one_line(path), parquet_rows(path) as (connection, source):
         rows = as_dicts(connection.execute(f"FROM {source}"))
     return [_from_columns(row) for row in rows]
@@ -139,10 +139,10 @@ def read_profile_rows(path: Path) -> list[ProfileRow]:
 def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
     """Write rows to a Parquet file, sorted; an old file is replaced once the new one is complete.
 
-    The same rows in any order give the same content hash and, with the same version of DuckDB, the same bytes.
+    Equal rows in any order give the same content hash and, with the same version of DuckDB, the same bytes.
 
     Raises:
-        UsageError: if two rows are of the same launch, variant and architecture.
+        UsageError: Two rows have the same launch, variant and architecture.
     """
     import shutil
 
@@ -172,17 +172,17 @@ def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
 
 
 def profiles_hash(rows: Iterable[ProfileRow]) -> str:
-    """A hash of the rows' content, independent of their order and of the file they came from."""
+    """Return a hash of the content of rows, independent of their order and file."""
     return content_hash(sorted(canonical_json(row.columns()) for row in rows), digits=32)
 
 
 def query_profiles(
     connection: "DuckDBPyConnection", source: str, kernel: str, kernel_hash: str, sm: int
 ) -> dict[int, ProfileTable]:
-    """The profiles in a table as arrays, by launch.
+    """Return the profiles in a table as arrays, by launch.
 
-    If a variant was profiled with several compilers, the newest compiler's profile is taken. `source` is a table or a
-    function in SQL.
+    If several compilers profiled a variant, the newest compiler's profile is used. `source` is a table or function in
+    SQL.
     """
     chosen = f"FROM {source} WHERE sm = $1 AND kernel_hash = $2 AND kernel = $3"
     values = [sm, kernel_hash, kernel]

@@ -1,9 +1,9 @@
-"""Rows of stacks that somebody published, as they ship with kernrec: exact lookup of a problem on a card.
+"""Published rows of backends that ship with kernrec: exact lookup of a problem on a GPU.
 
-`db/prebuilt/recorded` has a Parquet file for each op and `contents.json`, which says what they hold. On the first
-question about an op its file is turned into arrays in the user's cache: hashes of (card, problem without its number of
-items), sorted, and beside them number of items, latency, power and origin. Later questions map that file into memory
-and search it: neither DuckDB nor a pass over rows is needed. `tools/build_recorded.py` writes what ships.
+`db/prebuilt/recorded` has a Parquet file for each op, and `contents.json` describes them. The first question about an
+op converts its file into arrays in the user's cache: sorted hashes of (GPU, problem without its number of items), and
+beside them number of items, latency, power and origin. Later questions map that file into memory and search it, without
+DuckDB and without a pass over rows. `tools/build_recorded.py` writes the shipped files.
 """
 
 import json
@@ -25,45 +25,45 @@ if TYPE_CHECKING:
     import numpy as np
 
 ORIGIN = ("gpu", "dtype", "layout", "stack", "version", "variant", "kernel", "source", "licence", "recorded")
-"""Columns that say what a row is of and where it comes from, in the order in which files are sorted by them."""
+"""Columns that describe a row and its source, in the order by which files are sorted."""
 WIDTHS = ("fastest", "slowest", "power_error")
-"""Columns of a row's 90 % interval, the same for all rows of a GPU, backend and data type: factors from the time to the
+"""Columns of a row's 90 % interval, equal for all rows of a GPU, backend and data type: factors from the time to the
 low and the high end, and the relative half-width of power."""
 
 
 @dataclass(frozen=True)
 class RecordedLine:
-    """The time and power of a stack for a problem on a card, as somebody recorded it."""
+    """Published time and power of a backend for a problem on a GPU."""
 
     stack: str
     version: str
     variant: str
-    """A word for calls of one stack and dtype that differ, such as `static scales`; else empty."""
+    """Word that distinguishes calls of one backend and dtype, such as `static scales`; else empty."""
     kernel: str
-    """The kernel or backend that the stack ran, where the recording names it; else empty."""
+    """Kernel or library that the backend ran, if the recording names it; else empty."""
     latency_s: float
     power_w: float | None
-    """Mean power of a loop of calls at the card's default power limit; None where it was not recorded."""
+    """Mean power of a loop of calls at the GPU's default power limit; None if it was not recorded."""
     latency_interval_s: tuple[float, float]
-    """The time by nine in ten of other recordings of such problems: again, or by a later version of the backend."""
+    """90 % interval of the time in repetitions of the recording, also with a later version of the backend."""
     power_interval_w: tuple[float, float] | None
     source: str
-    """Who published it: a repository."""
+    """Repository that published it."""
     licence: str
     recorded: str
-    """When and how it was recorded, in words."""
+    """Date and method of the recording, in words."""
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Who published it, under which licence, when and how it was recorded, and the kernel that ran."""
+        """Publisher, license, date and method of the recording, and the kernel that ran."""
         return {name: getattr(self, name) for name in ("source", "licence", "recorded", "kernel")}
 
 
 def recorded_lines(problem: Problem, gpu: GPU) -> tuple[RecordedLine, ...]:
-    """Recorded times of stacks for exactly this problem on this card, fastest first; empty where nobody recorded it.
+    """Return the published times of backends for exactly this problem on this GPU, fastest first.
 
     Raises:
-        KernrecError: a shipped file is damaged.
+        KernrecError: A shipped file is damaged.
     """
     if not has_recorded(problem.op, gpu):
         return ()
@@ -73,7 +73,7 @@ def recorded_lines(problem: Problem, gpu: GPU) -> tuple[RecordedLine, ...]:
 
 
 def has_recorded(op: str, gpu: GPU) -> bool:
-    """Whether anything of an op was recorded on a card."""
+    """Return whether an op was recorded on a GPU."""
     return gpu.name in contents().get(op, {}).get("gpus", ())
 
 
@@ -113,7 +113,7 @@ def _line(table: "_Table", row: int, gpu: GPU) -> RecordedLine:
 
 @cache
 def contents() -> Mapping[str, Mapping[str, Any]]:
-    """Of each op with recorded rows: `rows`, `gpus`, `sources`, `left_out` and the hash of its file."""
+    """Return by op its `rows`, `gpus`, `sources`, `left_out` and the hash of its file."""
     try:
         text = (_folder() / "contents.json").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -163,9 +163,9 @@ def _seed(*names: str) -> int:
 
 _WORD = (1 << 64) - 1
 _FACTOR = 0xD1342543DE82EF95
-"""Sizes are the digits of a key in this base, modulo 2^64 (a multiplier of Steele and Vigna, "Computationally Easy,
-Spectrally Good Multipliers"). A test holds that no two problems that ship share a key; another one does by a chance of
-10^6 in 2^64."""
+"""Base of the keys, whose digits are the sizes, modulo 2^64 (a multiplier of Steele and Vigna, "Computationally Easy,
+Spectrally Good Multipliers"). A test checks that no two shipped problems share a key; another problem collides with a
+probability of 10^6 in 2^64."""
 
 
 # ---- the arrays of an op ---------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class _Table:
     """The rows of an op, by ascending key and number of items."""
 
     origins: tuple[Mapping[str, Any], ...]
-    """Of each kind of rows, the columns `ORIGIN` and `WIDTHS`."""
+    """Columns `ORIGIN` and `WIDTHS` of each kind of row."""
     keys: "np.ndarray"
     items: "np.ndarray"
     """Number of items; 0 where nothing counts them."""
@@ -210,7 +210,6 @@ def _folder() -> Path:
 
 
 def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]":
-    """The head and the arrays of an op, from its Parquet file."""
     import numpy as np
 
     from kernrec.store.connection import parquet_rows
@@ -266,7 +265,7 @@ def _write(path: Path, head: Mapping[str, Any], arrays: "Mapping[str, np.ndarray
 
 
 def _mapped(path: Path) -> _Table:
-    """The arrays of the cache; raises `ValueError` where the file is not whole."""
+    """Return the arrays of the cache; raise `ValueError` if the file is incomplete."""
     import mmap
 
     import numpy as np

@@ -1,10 +1,10 @@
-"""A database that gets many rows at once: written beside the file, which it then replaces.
+"""Add many rows to a copy of a database, which then replaces the file.
 
-While a process writes to a DuckDB file, no other one can read it. A million rows take longer than a query waits. So
-they are added to a copy, and queries ask the file as it was until the copy takes its name.
+While a process writes to a DuckDB file, no other process can read it. Adding a million rows takes longer than a query
+waits. So rows are added to a copy, and queries use the old file until the copy takes its name.
 
-Two locks exclude who else would write. The file is open for reading, so that nobody writes to it between its copy and
-its replacement. The copy is locked, so that two processes do not replace the same file.
+Two locks exclude other writers. The file is open for reading, so nobody writes to it between its copy and its
+replacement. The copy is locked, so two processes do not replace the same file.
 """
 
 import os
@@ -22,10 +22,10 @@ from kernrec.util.file_lock import lock_path
 
 @contextmanager
 def rewritten(path: Path) -> Iterator[Database]:
-    """A copy of a database, open for writing, that takes its place at the end; an error leaves the file as it was.
+    """Open a copy of a database for writing; it replaces the file at the end, unless there is an error.
 
     Raises:
-        UsageError: if another process writes to the file, or it cannot be copied.
+        UsageError: Another process writes to the file, or it cannot be copied.
     """
     path = Path(os.path.realpath(path))
     beside = path.with_name(f".{path.name}.new")

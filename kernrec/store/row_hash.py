@@ -1,7 +1,7 @@
-"""A row's key computed by DuckDB, for millions of rows: the same hash as `rows.row_key`, as one SQL expression.
+"""Compute the keys of millions of rows in DuckDB: the hash of `rows.row_key`, as one SQL expression.
 
-`row_key` is the definition. Where the two differ for a row (a number that DuckDB spells in another way than Python),
-`wrong_keys` asks `row_key`, so only a row whose content really has another hash counts as altered.
+`row_key` is the definition. DuckDB may format a number differently from Python; `wrong_keys` then checks the row with
+`row_key`, so it reports only rows whose content really has another hash.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,12 @@ _BATCH = 1000
 
 
 def key_expression(table: str, kinds: Mapping[str, str]) -> str:
-    """The key of a row of `table`, whose name is hashed too, as SQL; `kinds`: its columns, the key first, by type."""
+    """Return SQL that computes the key of a row.
+
+    Args:
+        table: Name of the table, which is part of the hash.
+        kinds: Types of its columns by name, the key first.
+    """
     _, *names = kinds
     required = layout_of().required[table]
     before, after = [], []
@@ -50,18 +55,18 @@ _TEXT = {
         "ELSE strftime({0}, '\"%Y-%m-%dT%H:%M:%S.%f\"') END"
     ),
 }
-"""A column's value as canonical JSON, by the type of the column."""
+"""SQL that formats a column's value as canonical JSON, by the column's type."""
 
 
 def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> dict[str, str]:
-    """The columns that have a value in some row, the key among them; without any row all columns.
+    """Return the key and the columns that have a value in some row; all columns if there are no rows.
 
-    A recording fills a fifth of the columns, and one that is NULL everywhere costs as much time as another.
+    A recording fills a fifth of the columns, and a column that is NULL everywhere costs as much time as any other.
 
     Args:
-        connection: to query.
-        source: a table or other source of the rows, in SQL.
-        kinds: the columns with their types.
+        connection: Connection to query.
+        source: Table or other source of the rows, in SQL.
+        kinds: Types of the columns by name, the key first.
     """
     columns = ", ".join(f'count("{name}")' for name in kinds)
     ((total, *counts),) = connection.execute(f"SELECT count(*), {columns} FROM {source}").fetchall()
@@ -75,9 +80,9 @@ def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[s
 def wrong_keys(
     connection: "DuckDBPyConnection", table: str, source: str, kinds: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """(key as stored, key of the content) of each row whose key is not the hash of its content.
+    """Yield (stored key, key of the content) for each row whose key is not the hash of its content.
 
-    The arguments are as for `used_columns`; columns that are NULL in all rows may be left out of `kinds`.
+    The arguments are those of `used_columns`; `kinds` may omit columns that are NULL in all rows.
     """
     key = next(iter(kinds))
     cursor = connection.cursor()

@@ -1,6 +1,7 @@
-"""Rows of the database: columns are checked against the schema, values made canonical, keys computed.
+"""Rows of a database: check columns against the schema, make values canonical, compute keys.
 
-Identity is by content: equal values have the same canonical text, whose hash is their key in every database.
+A row is identified by its content: equal values have the same canonical text, whose hash is their key in every
+database.
 """
 
 import json
@@ -19,37 +20,42 @@ if TYPE_CHECKING:
 Row = Mapping[str, object]
 
 KEY_DIGITS = {"gpu": 16, "kernel": 16, "config": 16, "problem": 16, "profile": 16, "measurement": 32, "retraction": 32}
-"""Hexadecimal digits of a key, by table."""
+"""Number of hexadecimal digits of a key, by table."""
 
 
 def canonical_json(value: object) -> str:
-    """`value` as JSON with sorted keys and no spaces; equal values give equal text on every machine.
+    """Return a value as JSON with sorted keys and no spaces; equal values give equal text on every machine.
 
-    For None, bool, int, finite float, str, and lists, tuples and str-keyed mappings of these. Raises `ValueError`
-    for NaN and infinities, `TypeError` for anything else.
+    Args:
+        value: None, bool, int, finite float, str, or lists, tuples and str-keyed mappings of these.
+
+    Raises:
+        ValueError: The value contains NaN or an infinity.
+        TypeError: The value has another type.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def content_hash(value: object, digits: int = 16) -> str:
-    """The first `digits` hexadecimal digits of the SHA-256 of `value`'s canonical text.
+    """Return the first hexadecimal digits of the SHA-256 of a value's canonical text.
 
-    16 digits (64 bits) tell the configs, problems and profiles of a database apart; the log of
-    measurements, which is merged from many hands and only grows, takes 32.
+    16 digits (64 bits) distinguish the configs, problems and profiles of a database. Measurements take 32, because
+    their log only grows and many people merge theirs.
     """
     return sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
 def columns(connection: "DuckDBPyConnection", table: str) -> dict[str, str]:
-    """The columns of a table in order, with their types; the first is its key."""
+    """Return the columns of a table in order, with their types; the first is its key."""
     described = connection.execute(f"DESCRIBE db.{table}").fetchall()
     return {name: kind for name, kind, *_ in described}
 
 
 def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) -> list[str]:
-    """Add rows to a table, without those that it has already; returns the key of each row, in order.
+    """Add rows to a table unless it has them already, and return the key of each row, in order.
 
-    Raises `UsageError` for an unknown column or a value that its column cannot hold; nothing is added then.
+    Raises:
+        UsageError: A column is unknown, or cannot hold its value; nothing is added.
     """
     kinds = columns(connection, table)
     key, *names = kinds
@@ -75,7 +81,7 @@ def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) ->
 
 
 def rewrite_keys(connection: "DuckDBPyConnection", table: str, condition: str) -> None:
-    """Give the rows of `table` for which an SQL condition holds the keys of their present content."""
+    """Recompute the keys of the rows of a table for which an SQL condition holds."""
     rows = as_dicts(connection.execute(f"FROM db.{table} WHERE {condition}"))
     connection.execute(f"DELETE FROM db.{table} WHERE {condition}")
     for row in rows:
@@ -84,7 +90,7 @@ def rewrite_keys(connection: "DuckDBPyConnection", table: str, condition: str) -
 
 
 def row_key(table: str, values: Row) -> str:
-    """The key of a row: the hash of its table and its columns that are not NULL, without the key."""
+    """Return the key of a row: the hash of its table's name and of all values that are not NULL, without the key."""
     content = {name: _plain(value) for name, value in values.items() if value is not None}
     return content_hash({"table": table, **content}, digits=KEY_DIGITS[table])
 
@@ -156,7 +162,7 @@ _CONVERSIONS: dict[str, Callable[[object], object]] = {
 
 
 def as_dicts(cursor: "DuckDBPyConnection", most: int | None = None) -> list[dict[str, object]]:
-    """The rows of a query's result as dictionaries; all that are left, or the next `most`."""
+    """Return rows of a query's result as dictionaries: the next `most`, or all."""
     names: Sequence[str] = [column[0] for column in cursor.description or ()]
     rows = cursor.fetchall() if most is None else cursor.fetchmany(most)
     return [dict(zip(names, row, strict=True)) for row in rows]

@@ -1,12 +1,12 @@
-"""The schema of a database file: the steps that make it, its views, and the layout that a file must have to be opened.
+"""The schema of a database file: its migrations, its views, and the layout that a file must have to be opened.
 
-The steps are numbered SQL files that ship with kernrec (`db/schema`); each is applied once and recorded in the
-database. The views of `views.sql` are what is derived from the measurement log; queries contain them as parts.
+Migrations are numbered SQL files that ship with kernrec (`db/schema`). Each is applied once and recorded in the
+database. The views of `views.sql` are derived from the measurement log; queries include them as parts.
 
-A file may consist of base tables of `main` with exactly the columns and types of the schema. Columns that are computed,
-or whose default is an expression, are somebody's program: a file with one is refused, also for reading. Writing into a
-file evaluates its checks and indexes too, so these must be the schema's then. Everything else in a file (its own views,
-macros, other tables) is left alone: it is never looked up (connection.py).
+A file may contain base tables of `main` with exactly the columns and types of the schema. Computed columns and default
+expressions are code of somebody else: a file with one is refused, also for reading. Writing into a file evaluates its
+checks and indexes, so these must then be the schema's, too. All else in a file (views, macros, other tables) is never
+looked up (connection.py).
 """
 
 import os
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement", "retraction")
-"""The tables whose rows have content-hash keys; the others say how rows came to be here, or are derived."""
+"""Tables whose rows have content-hash keys; the other tables record where rows came from, or are derived."""
 
 _REWRITTEN = {4: "block_open OR replayed"}
-"""By the number of a step that changes rows of `measurement`: which rows, whose keys are then computed anew."""
+"""Condition on the rows of `measurement` that a migration changes, by its number; their keys are computed again."""
 
 _VIEWS_APART = 5
-"""The number of the first step after which the views are those of `views.sql`."""
+"""Number of the first migration after which `views.sql` defines the views."""
 
 
 @dataclass(frozen=True)
 class Migration:
-    """One step of the schema, the file `NNN_name.sql`."""
+    """One migration: the file `NNN_name.sql`."""
 
     number: int
     name: str
@@ -50,15 +50,18 @@ class Migration:
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """The steps that ship with kernrec, in order, numbered from 1 without a gap."""
+    """Return the migrations that ship with kernrec, in order, numbered from 1 without a gap."""
     files = sorted(paths.shipped("db/schema").glob("[0-9][0-9][0-9]_*.sql"))
     return tuple(Migration(int(file.name[:3]), file.stem[4:], file.read_text(encoding="utf-8")) for file in files)
 
 
 def migrate(connection: "DuckDBPyConnection", done: int, *, views: bool = True) -> None:
-    """Apply the steps after number `done`, each in a transaction, and make the views anew.
+    """Apply the migrations after number `done`, each in a transaction, and create the views.
 
-    kernrec never looks a view up, and making them takes half of the time: `views` is False if nobody else can.
+    Args:
+        connection: Connection to the database.
+        done: Number of the last applied migration.
+        views: Whether to create the views, which takes half of the time. kernrec never looks them up.
     """
     connection.execute("USE db")
     try:
@@ -87,11 +90,11 @@ def _record(connection: "DuckDBPyConnection", step: Migration, views: bool = Tru
 
 
 def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writing: bool = False) -> int:
-    """The number of the last step applied to the attached file at `path`; 0 for a database without any table.
+    """Return the number of the last migration of the attached file; 0 for a database without tables.
 
     Raises:
-        UsageError: for a database of another program, for one that a newer kernrec has migrated, and for one whose
-            tables are not those of the schema, or may not be written to if `writing`.
+        UsageError: The database belongs to another program or a newer kernrec, its tables are not those of the schema,
+            or `writing` is set and they may not be written to.
     """
     statements = tables(connection)
     if not statements:
@@ -118,10 +121,10 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
 
 
 def make_file(path: Path) -> None:
-    """Make an empty database, unless there is a file by then.
+    """Create an empty database, unless there is a file by then.
 
     Raises:
-        UsageError: if it cannot be made; nothing is left then.
+        UsageError: It cannot be created; nothing is left.
     """
     import duckdb
 
@@ -176,7 +179,7 @@ def _empty(steps: tuple[str, ...]) -> bytes:
 # The relations of `views.sql`, as parts of a query.
 
 MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, position"
-"""The columns that identify the moment of a measurement; two rows that agree in all of them contradict each other."""
+"""Columns that identify the moment of a measurement; two rows that agree in all of them contradict each other."""
 
 _VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction|merged|card_scale)\b")
@@ -187,7 +190,7 @@ _MACRO = re.compile(r"^CREATE MACRO (\w+)\((\w+), (\w+)\) AS$(.*?);$\n", re.MULT
 
 @cache
 def views_sql() -> str:
-    """The statements that make the views, in which macros were replaced by what they stand for."""
+    """Return the statements that create the views, with macros expanded."""
     text = (paths.shipped("db/schema") / "views.sql").read_text(encoding="utf-8")
     views = _MACRO.sub("", text)
     for name, first, second, body in _MACRO.findall(text):
@@ -200,18 +203,18 @@ def views_sql() -> str:
 
 @cache
 def derived() -> dict[str, str]:
-    """The query of each relation by name; a query may use the relations before it."""
+    """Return the query of each relation by name; a query may use the relations before it."""
     return {name: _TABLE.sub(r"\1 db.\2", body).strip() for name, body in _VIEW.findall(views_sql())}
 
 
 def with_derived(name: str, query: str, condition: str = "", scales: str = "db.card_scale") -> str:
-    """A query in SQL that may use the relation `name` and those that it is derived from.
+    """Return an SQL query that may use a relation of `views.sql` and those that it is derived from.
 
     Args:
-        name: of a relation of `views.sql`.
-        query: that uses it.
-        condition: on the measurements that all of these are derived from; it applies while the log is scanned.
-        scales: a relation with the columns of `db.card_scale`.
+        name: Name of the relation.
+        query: Query that uses it.
+        condition: Condition on the measurements, applied while the log is scanned.
+        scales: Relation with the columns of `db.card_scale`.
     """
     parts: list[str] = []
     chosen = f" WHERE {condition}" if condition else ""
@@ -236,20 +239,20 @@ _CAST = re.compile(r"CAST\((\d+)\.0 AS DOUBLE\)|\b1e(\d+)\b")
 
 @dataclass(frozen=True)
 class Layout:
-    """The tables of a schema, by name."""
+    """Tables of a schema, by name."""
 
     statements: Mapping[str, str]
-    """As `tables` gives them."""
+    """The result of `tables`."""
     columns: Mapping[str, Mapping[str, str]]
-    """Their columns in order, with their types; the first is the key."""
+    """Types of their columns, in order; the first column is the key."""
     checks: Mapping[str, list[str]]
-    """The conditions that their rows meet, in SQL."""
+    """Conditions on their rows, in SQL."""
     required: Mapping[str, list[str]]
-    """Their columns that are never NULL."""
+    """Columns that are never NULL."""
 
 
 def layout_of(step: int | None = None) -> Layout:
-    """The tables after a step of the schema, by default the last; cached, because making them takes 100 ms."""
+    """Return the tables after a migration, by default the last; cached, because creating them takes 100 ms."""
     import duckdb
 
     number = len(migrations()) if step is None else step
@@ -280,7 +283,7 @@ def layout_of(step: int | None = None) -> Layout:
 
 
 def tables(connection: "DuckDBPyConnection") -> dict[str, str]:
-    """The base tables of `main` by name, as the statements that would make them."""
+    """Return the statements that would create the base tables of `main`, by table."""
     # Unlike `information_schema`, this function does not touch views: binding one runs a part of it.
     query = "SELECT table_name, sql FROM duckdb_tables() WHERE database_name = 'db' AND schema_name = 'main'"
     return dict(connection.execute(query).fetchall())
@@ -318,7 +321,7 @@ def _check_writable(connection: "DuckDBPyConnection", path: Path | str) -> None:
 
 
 def check_migratable(connection: "DuckDBPyConnection", path: Path | str) -> None:
-    """Raise `UsageError` if the file has macros: the steps of the schema look functions up in the file."""
+    """Raise `UsageError` if the file has macros, because migrations look functions up in the file."""
     query = "SELECT count(*) FROM duckdb_functions() WHERE database_name = 'db' AND NOT internal"
     if connection.execute(query).fetchall()[0][0]:
         raise UsageError(f"{path} has an older schema and macros that are not kernrec's; it is not brought up to date")

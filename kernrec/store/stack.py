@@ -1,6 +1,4 @@
-"""A stack of databases that answers like a single one: the user's own first, then the rows that were pulled, the
-shipped data last.
-"""
+"""Several databases that are queried as one: first the user's own, then pulled rows, then shipped data."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,10 +29,10 @@ class Stack:
         """Check that the databases can be read.
 
         Args:
-            databases: their files; None: the user's own (`KERNREC_DB`), if there is one, then what was pulled.
+            databases: Their files; None: the user's own (`KERNREC_DB`) if it exists, then pulled rows.
 
         Raises:
-            UsageError: if a database cannot be read.
+            UsageError: A database cannot be read.
         """
         self.missing: Path | None = None
         """The user's own database where `KERNREC_DB` names one that does not exist yet."""
@@ -96,10 +94,10 @@ class Stack:
                 yield read(path, self._files[path])
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-        """The static profiles of a kernel's source by launch: those that ship, which no rows displace, else from the
-        first database that has them; else empty.
+        """Return the static profiles of a kernel's source by launch, or an empty mapping.
 
-        Without profiles of its own, an architecture takes those of the one whose code it runs (`code_sm`).
+        Shipped profiles come first, then those of the first database that has some. An architecture without profiles
+        uses those of the architecture whose code it runs (`code_sm`).
         """
         self._refresh()
         if shipped := shipped_profiles(kernel, kernel_hash, sm):
@@ -117,9 +115,10 @@ class Stack:
                 yield path, row
 
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
-        """Evidence of all databases about a GPU and problem: measurements of these kernels, failures, faster others.
+        """Return the evidence of all databases about a GPU and problem: measurements of these kernels, failures, faster
+        others.
 
-        For each config, power limit and clock the first database that has it counts.
+        For each config, power limit and clock, the first database that has it counts.
         """
         if not self._paths:
             return NO_EVIDENCE
@@ -130,15 +129,15 @@ class Stack:
         return evidence(logs, kernels, problem_key)
 
     def measured_problems(self, gpu: str) -> frozenset[str]:
-        """The keys of all problems with a good measurement on `gpu`."""
+        """Return the keys of all problems with a successful measurement on a GPU."""
         return frozenset[str]().union(*(database.measured_problems(gpu) for _, database in self.databases()))
 
     def measurements(self) -> int:
-        """How many rows the logs of all databases have, apart from rows that were pulled, which train no model."""
+        """Return the number of rows in the logs of all databases, without pulled rows, which train no model."""
         return sum(file.measurements for file in self._own_files())
 
     def mark(self) -> str:
-        """Distinguishes logs of the same length: a hash of the least and the greatest key of a measurement."""
+        """Return a hash of the least and the greatest measurement key, which distinguishes logs of the same length."""
         ends = [end for file in self._own_files() for end in file.ends]
         return content_hash([min(ends), max(ends)]) if ends else ""
 
@@ -147,11 +146,11 @@ class Stack:
         return [file for path, file in self._files.items() if path != self._pulled]
 
     def version(self) -> tuple[tuple[int, int], ...]:
-        """Modification time and size of each file: after a change, cached answers have to be dropped."""
+        """Return modification time and size of each file; cached answers are outdated when it changes."""
         return tuple([_written(path) for path in self._paths]) if self._paths else ()
 
     def files(self) -> list[tuple[str, int, int]]:
-        """Each file with its modification time and size: what answers are made of."""
+        """Return each file that answers are made of, with its modification time and size."""
         return [(os.path.realpath(path), *_written(path)) for path in self._paths]
 
 

@@ -22,7 +22,7 @@ from kernrec.store import Database, ProfileRow
 from kernrec.store.coverage import tally
 from kernrec.store.measurement import Measurement
 from kernrec.store.query_file import query_file
-from kernrec.store.retractions import leave_unbelieved, retraction_rows
+from kernrec.store.retractions import retraction_rows
 from tests.fuzz import damage, instructions
 from tests.helpers import foreign_files
 from tests.helpers.paths import ROOT
@@ -159,7 +159,7 @@ def _stored(work: Path) -> Iterator[Format]:
     with Database.open(path, read_only=False, create=True) as database:
         keys = database.add_measurements(measurements)
         database.add_profiles([_profile()])
-        database.add("retraction", retraction_rows(keys[:1], "the fan was broken", None))
+        database.add("retraction", retraction_rows(keys[:1], "the fan was broken"))
         rows = {table: database.rows(table) for table in ("config", "problem", "profile", "measurement", "retraction")}
 
     def merged(path: Path) -> None:
@@ -181,11 +181,7 @@ def _stored(work: Path) -> Iterator[Format]:
         _emptied().add_measurements(measurements)
         before = _answers(_empty())
 
-        def checked(folder: Path) -> None:
-            checked_segments([files], folder, "segments")
-            leave_unbelieved(_empty(), folder)
-
-        _empty().add_from(checked, signer="")
+        _empty().add_from(lambda folder: checked_segments([files], folder, "segments"), signer="")
         _used(_empty())
         after = _answers(_empty())
         assert before.items() <= after.items(), "merged rows changed what was measured here"

@@ -15,12 +15,22 @@ CATALOG = Path(kernrec.gpu.__file__).with_name("catalog")
 
 
 @every_gpu
+def test_f32_peak_follows_from_sms_lanes_and_clock(gpu):
+    assert gpu.peak_flops("f32") == pytest.approx(gpu.datasheet_f32_flops, rel=0.03)
+
+
+@every_gpu
 def test_tensor_peaks_follow_from_sms_rates_and_clock(gpu):
     assert ("f16" in gpu.datasheet_tensor_flops) == (gpu.generation != "pascal")
     for dtype, peak in gpu.datasheet_tensor_flops.items():
         # The data sheets' f64 tensor peak is stated at the boost clock, like the other peaks of ordinary pipes.
         clock = gpu.boost_clock_hz / gpu.tensor_clock_hz if dtype == "f64" else 1.0
         assert gpu.peak_flops(dtype, tensor=True) * clock == pytest.approx(peak, rel=0.03), dtype
+
+
+@every_gpu
+def test_bandwidth_follows_from_bus_and_memory_rate(gpu):
+    assert gpu.memory_bus_bits / 8 * gpu.memory_rate_hz == pytest.approx(gpu.memory_bandwidth, rel=0.015)
 
 
 @every_gpu

@@ -56,7 +56,7 @@ def kill_contribute(folder: Path, kills: int, seed: int) -> Counter[str]:
         take_groups([bundle], taken, path.name)
         sent.update(_moments(taken / CHECKED))
         shutil.rmtree(taken)
-    with Database.open(folder / ".local/share/kernrec/kernrec.duckdb") as database:
+    with Database.open(folder / ".local/share/kernrec/contributed.duckdb") as database:
         there = {(row["session"], row["block"], row["position"]) for row in database.rows("measurement")}
     counts["rows"] = len(sent)
     counts["lost"] = len(there - sent.keys())

@@ -74,7 +74,7 @@ def test_coverage_fits_80_columns(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--gpu", "l40s"), "--gpu was removed; use `kernrec collect --strategy refine --gpu GPU --dry-run`"),
+        (("--gpu", "l40s"), "--gpu was removed; use `kernrec collect --strategy refine --gpu GPU`"),
         (("--db", "none.duckdb"), "none.duckdb"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.results import CampaignBudget
-from kernrec.measure.collect import collect, outlook
+from kernrec.measure.collect import collect
 from kernrec.measure.refine_planner import Refined
 from kernrec.measure.request import CollectRequest, Strategy, WantedProblem
 from kernrec.op import Problem, find_op
@@ -65,17 +65,6 @@ def test_refinement_stops_at_the_bound(library: Path, tmp_path: Path) -> None:
     result = refine(bounded)
     assert result.measured == 0
     assert result.ended == "the regret is below 90 %"
-
-
-def test_dry_run_lists_configs_without_measuring(library: Path, tmp_path: Path) -> None:
-    database = tmp_path / "k.duckdb"
-    listed = outlook(request(library, database))
-    assert len({visit.name for visit in listed.visits}) == len(listed.visits) == 3
-    rates = [visit.gain / visit.seconds for visit in listed.visits]
-    assert rates == sorted(rates, reverse=True)
-    assert all(visit.gain > 0.0 and visit.configs for visit in listed.visits)
-    assert 0.0 < listed.regret < 1.0
-    assert not database.exists()
 
 
 def test_energy_objective_measures_energy(tmp_path: Path) -> None:

@@ -1,25 +1,19 @@
 """Rows of several people: the median over people, each card's on the scale of its kind, shown with their spread."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.cli.contribute import summary
-from kernrec.kernel.fixed_part import fixed_part
 from kernrec.store import Database
 from kernrec.store.card_scales import CardScale, shown
-from kernrec.store.keys import Signer, key_file
 from kernrec.store.measurement import Measurement
 from kernrec.store.measurement_log import MeasuredAnswer, evidence
 from kernrec.store.schema import with_derived
-from kernrec.store.share.contribution import add_pending, ratio_to_others, write_contribution
 from tests.helpers.depth import few_examples
-from tests.helpers.reading import reading_here
-from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, key_of, measurement, merge_signed
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, key_of, measurement, merge_signed
 
 CONFIGS = 6
 TRUE_S = [1e-3 * (1 + i) for i in range(CONFIGS)]
@@ -113,36 +107,6 @@ def test_users_rows_are_neither_rescaled_nor_replaced() -> None:
         assert (answer.merged, answer.rescaled) == (False, 0)
         assert answer.others_s == pytest.approx(TRUE_S[0], rel=0.03)
         assert answers(database)[CONFIGS - 1].latency_s == pytest.approx(TRUE_S[-1], rel=0.03)
-
-
-def test_contribution_reports_how_the_gpu_compares_with_others(tmp_path: Path) -> None:
-    def fixed(person: str, scale: float) -> list[Measurement]:
-        return [
-            measurement(
-                session=person,
-                kernel=each.kernel_name,
-                config=each.config,
-                problem=each.problem,
-                latency_s=scale * (4e-6 if each.bound == "launch" else 5e-3),
-                position=position,
-            )
-            for position, each in enumerate(fixed_part())
-        ]
-
-    me = Person(tmp_path / "me")
-    me.measure(fixed("mine", 1.5))
-    key = me.key()
-    with me.at_work():
-        others = {person: fixed(person, 1.0) for person in ("ann", "ben")}
-        with Database.open(me.database, read_only=False) as database:
-            merge_signed(database, others)
-        add_pending(me.database, "mine")
-        with reading_here():
-            written = write_contribution(me.database, GPU, Signer.of(key_file()), tmp_path)
-    assert written.leaving.manifest.owner == key
-    assert ratio_to_others(written.fixed) == (pytest.approx(1.5), 5)
-    assert "Its times are 1.50 times those of others on the same GPU (5 configs)." in summary(written)
-    assert "1.50 x others'" in summary(written)
 
 
 def test_file_with_false_sources_and_scales_contributes_only_its_rows() -> None:

@@ -101,7 +101,7 @@ def test_config_in_another_spelling_is_a_different_config(own: Path, value: obje
 
 def test_merged_rows_can_be_retracted_separately(own: Path) -> None:
     merged(own, measurement(session="theirs", latency_s=3e-4), measurement(session="theirs", config=OTHER))
-    assert withdraw_here(own, ALL, None, "", agree=lambda rows: len(rows) == 2) == 2
+    assert withdraw_here(own, ALL, "", agree=lambda rows: len(rows) == 2) == 2
     assert answers(own) == [(1e-3, False, None)]
 
 

@@ -1,10 +1,10 @@
-"""Blocks of measurements: those between two runs of the reference kernels. A block in which the card drifted is void.
+"""Blocks of measurements between two runs of the reference kernels. A block in which the GPU drifted is void.
 
     references -- measurements of block 0 -- references -- measurements of block 1 -- references
 
 A block ends with its problem, with the worker process, or when it is old: after a minute, and in a young session after
-a quarter of the session's time. So a run that is killed, however often, leaves at most a quarter of what it measured in
-an open block, whose configs the next run measures again.
+a quarter of the session's time. So a run that is killed leaves at most a quarter of its measurements in an open block;
+the next run measures their configs again.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from kernrec.measure.protocol.drift import DriftMonitor, describe_changes
 from kernrec.store.measurement import Tier
 
 REFERENCE_S = 60.0
-"""Age at which a block ends, at the latest."""
+"""Most seconds of a block."""
 _FIRST_S, _SHARE = 4.0, 0.25
-"""Age at which the first block of a session ends, and later ones as a share of the session's age."""
+"""Seconds of the first block of a session, and of later ones as a share of the session's age."""
 
 
 @dataclass(frozen=True)
@@ -28,22 +28,22 @@ class Block:
 
     number: int
     since_s: float
-    """When it began, of the campaign's clock."""
+    """Time of its beginning on the campaign's clock."""
     items: list[ScheduledMeasurement] = field(default_factory=list)
     """Its measurements so far."""
 
 
 class BlockControl:
-    """The present block of a campaign, and when it ends."""
+    """Begins and ends the blocks of a campaign."""
 
     def __init__(self, session: DeviceSession, journal: Records, name: str, note: Callable[[str], None]) -> None:
-        """Make a control; `begin` starts the first block.
+        """Create a control; `begin` starts the first block.
 
         Args:
-            session: the open device.
-            journal: records how each block ended.
-            name: of the campaign's session, as rows state it.
-            note: is called with what the user should know, one line each.
+            session: Open device.
+            journal: Records how each block ended.
+            name: Name of the campaign's session in rows.
+            note: Called with remarks for the user, one line each.
         """
         self._session = session
         self._journal = journal
@@ -56,7 +56,7 @@ class BlockControl:
         self._energy_unchecked = False  # whether energy was measured since
 
     def begin(self, number: int, with_energy: bool) -> str | None:
-        """Run the reference kernels and begin a block; returns what has changed since the last one, if anything."""
+        """Run the reference kernels and begin a block; return what has changed since the last one, if anything."""
         session = self._session
         costs, settings = session.measure_references(with_energy)
         if self.drift.drifted(costs):  # it may be the moment after a heavy load: a second run decides
@@ -84,7 +84,7 @@ class BlockControl:
         return not self._session.client.alive or self._session.clock() - since_s >= due_s
 
     def close(self) -> list[ScheduledMeasurement]:
-        """End the block and begin another; returns the measurements to repeat, if the card drifted."""
+        """End the block and begin another; return the measurements to repeat if the GPU drifted."""
         number, items = self.present.number, self.present.items
         if not items:
             return []

@@ -1,8 +1,8 @@
-"""A campaign: problems measured one after the other on one device, and every measurement written to the journal.
+"""A campaign: measure problems one after the other on one device, and write every measurement to the journal.
 
     for each problem:  screen all configs  ->  coarse energy of those near the front  ->  finals on it
 
-The reference kernels run between blocks of measurements; a block in which the card drifted is measured again
+The reference kernels run between blocks of measurements; a block in which the GPU drifted is measured again
 (blocks.py). A config that takes the worker process down costs itself and a restart (device_session.py). A measurement
 is in the journal before it is reported.
 """
@@ -47,17 +47,17 @@ from kernrec.store.measurement import (
 _SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
 """Shares of a problem's time after which screening and coarse energy end."""
 _LOOKAHEAD = 128
-"""Scheduled configs among which one is looked for whose code is ready."""
+"""Scheduled configs among which the next one with compiled code is chosen."""
 
 
 @dataclass(frozen=True)
 class CampaignHooks:
-    """The caller's part in a campaign: it answers questions, and hears of measurements."""
+    """The caller's part in a campaign."""
 
     earlier: Callable[[Problem], Iterable[Measurement]] = lambda problem: ()
-    """Gives the measurements of earlier campaigns on a problem, which are not made again."""
+    """Returns the measurements of earlier campaigns on a problem, which are not repeated."""
     stopping: Callable[[], bool] = lambda: False
-    """Called often; once it returns true the campaign ends at once."""
+    """Called often; once it returns true, the campaign ends at once."""
     report: Callable[[Progress], None] = lambda progress: None
     """Called with each measurement after it is in the journal, and with notes."""
     finished: Callable[[], None] = lambda: None
@@ -79,17 +79,17 @@ class _Phase:
     """A part of a problem's measurements: when it ends, and how it is reported."""
 
     until_s: float
-    """Of the campaign's clock."""
+    """Time of its end on the campaign's clock."""
     count: int | None = None
-    """Measurements to make, the rest of the list being there for its code to be compiled; None: all."""
+    """Measurements to make; the rest of the list is only compiled ahead. None: all."""
     done_before: int = 0
-    """Measurements of the tier that were made before."""
+    """Earlier measurements of the tier."""
     total: int | None = None
     """Measurements of the tier; None: those of the list."""
 
 
 class Campaign:
-    """One device's campaign: call `run` once. `results` hold what is known so far, also if it was cut short."""
+    """The campaign of one device: call `run` once. `results` has what is known so far, also after an early end."""
 
     def __init__(
         self,
@@ -100,16 +100,16 @@ class Campaign:
         hooks: CampaignHooks | None = None,
         compile_queue: CompileQueue | None = None,
     ) -> None:
-        """Make a campaign.
+        """Create a campaign.
 
         Args:
-            client: of the worker process that owns the device.
-            problems: what to measure, in this order. Of an iterator the next one is taken when the one before it is
-                measured, so that what comes next can depend on it.
-            journal: where every measurement is written.
-            settings: how much to measure.
-            hooks: what is asked of and reported to the caller.
-            compile_queue: compiles code ahead of the measurements; None for recorded kernels.
+            client: Client of the worker process that owns the device.
+            problems: Problems to measure, in order. The next item of an iterator is taken when the one before is
+                measured.
+            journal: Receives every measurement.
+            settings: How much to measure.
+            hooks: The caller's functions.
+            compile_queue: Compiles code ahead of the measurements; None for recorded kernels.
         """
         self._problems = problems
         self._journal = journal
@@ -130,9 +130,9 @@ class Campaign:
         """Measure everything, or until the budget is spent.
 
         Raises:
-            Stopped: if the campaign was told to stop.
-            JournalError: if the journal cannot be written.
-            KernrecError: if the device cannot be used any more.
+            Stopped: The caller stopped the campaign.
+            JournalError: The journal cannot be written.
+            KernrecError: The device cannot be used any more.
         """
         try:
             self.begin()
@@ -256,7 +256,7 @@ class Campaign:
         return again
 
     def _work(self, items: Iterable[ScheduledMeasurement], phase: _Phase) -> list[ScheduledMeasurement]:
-        """Make measurements; returns those of blocks in which the card drifted, which have to be repeated."""
+        """Make measurements; return those to repeat, because the GPU drifted in their block."""
         waiting = deque(items)
         if self._compile_queue is not None:
             self._compile_queue.want([item.task for item in waiting] + self._upcoming)
@@ -281,7 +281,7 @@ class Campaign:
     def _next_ready(
         self, waiting: "deque[ScheduledMeasurement]"
     ) -> tuple[ScheduledMeasurement, CompiledVariant | None] | None:
-        """The first item whose code is ready, taken out of the queue; None, after a short wait, if there is none."""
+        """Take the first item with compiled code out of the queue; wait a little and return None if there is none."""
         if self._compile_queue is None:
             return waiting.popleft(), None
         for i in range(min(len(waiting), _LOOKAHEAD)):

@@ -1,4 +1,4 @@
-"""The choice of what a campaign measures next, and of when enough is measured."""
+"""Choose what a campaign measures next, and when enough is measured."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ class Visit:
 
     planned: PlannedProblem
     earlier: tuple[Measurement, ...] = ()
-    """Measurements that are not made again; on this machine the database has them."""
+    """Measurements that are not repeated; on this machine the database has them."""
 
 
 class Chooser:
-    """Chooses what is measured next on one kind of GPU."""
+    """Chooses what to measure next on one GPU model."""
 
     @property
     def needs_energy(self) -> bool:
@@ -27,33 +27,33 @@ class Chooser:
 
     @property
     def recalled(self) -> Sequence[Problem]:
-        """Problems whose earlier measurements `begin` wants."""
+        """Problems whose earlier measurements `begin` needs."""
         return ()
 
     def begin(self, earlier: Iterable[Measurement]) -> None:
-        """Take measurements of earlier campaigns into account."""
+        """Learn from measurements of earlier campaigns."""
 
     def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
         """Return the next visit; None if enough is measured, or if nothing is left until a visit under way is done.
 
         Args:
-            card: name of the GPU that makes the visit.
-            cards: names of all GPUs of the kind.
+            card: Name of the GPU that makes the visit.
+            cards: Names of all GPUs of the model.
         """
         raise NotImplementedError
 
     def learn(self, measurement: Measurement) -> None:
-        """Take a new measurement into account, which is in the journal."""
+        """Learn from a new measurement, which is in the journal."""
 
     def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
-        """Take the end of a visit into account.
+        """Learn that a visit has ended.
 
         Args:
-            visit: the visit.
-            seconds: its duration on the device's clock.
-            over: whether it ended before its slice of time did.
+            visit: The visit.
+            seconds: Its duration on the device's clock.
+            over: Whether it ended before its slice of time did.
         """
 
     def outcome(self) -> object:
-        """Return what the measurements came to: `Refined`, `Searched`, or None if their rows are all there is."""
+        """Return the result: `Refined`, `Searched`, or None if it has only rows."""
         return None

@@ -1,6 +1,6 @@
-"""Code is compiled ahead of the measurements, in processes of its own, so that the GPU never waits for the compiler.
+"""Compile code ahead of the measurements, in separate processes, so that the GPU never waits for the compiler.
 
-The compiled code is in the compile cache, from which the worker process loads it; here only its properties are kept.
+The worker process loads compiled code from the compile cache; only its properties are kept here.
 """
 
 import threading
@@ -19,26 +19,26 @@ from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.store.measurement import CodeInfo, Outcome
 
 VARIANTS_AHEAD = 64
-"""Variants compiled but not yet used, at most; more would be wasted when the budget ends."""
+"""Most variants that are compiled but not yet used; more would be wasted when the budget ends."""
 _STOP_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True)
 class CompiledVariant:
-    """The properties of a compiled variant, or why it did not compile."""
+    """Properties of a compiled variant, or why it did not compile."""
 
     code: CodeInfo
     smem_bytes: int = 0
     """Static shared memory per block."""
     error: str | None = None
-    """Why it did not compile; None if it did."""
+    """Compiler error, or None."""
 
 
 class CompileQueue:
-    """Compiles the variants of the tasks last wanted, in their order, at most `VARIANTS_AHEAD` beyond those used.
+    """Compiles the variants of the tasks last wanted, in order, at most `VARIANTS_AHEAD` beyond those used.
 
-    Each of `processes` threads has a compiling process of its own: a thread that shared several would have to wait for
-    a free one while results of others are ready.
+    Each of `processes` threads has its own compiling process: a thread with several would have to wait for a free one
+    while results of others are ready.
     """
 
     def __init__(self, sm: int, processes: int) -> None:
@@ -55,7 +55,7 @@ class CompileQueue:
             thread.start()
 
     def want(self, tasks: Iterable[Task]) -> None:
-        """From now on compile the code of these tasks, and nothing else that was wanted before."""
+        """Compile the code of these tasks from now on, and nothing that was wanted before."""
         named = {task.code: task for task in tasks}
         with self._changed:
             self._pending = deque((name, task) for name, task in named.items() if name not in self._started)
@@ -63,7 +63,8 @@ class CompileQueue:
             self._changed.notify_all()
 
     def ready(self, task: Task) -> CompiledVariant | None:
-        """The code of a task; None while it is being compiled. Raises the error that stopped the compiler, if any."""
+        """Return the code of a task, or None while it is compiled; raise the error that stopped the compiler, if
+        any."""
         with self._changed:
             if self._error is not None:
                 raise self._error
@@ -79,7 +80,7 @@ class CompileQueue:
             self._changed.wait(seconds)
 
     def stop(self) -> None:
-        """Compile nothing more; wait up to ten seconds for what is being compiled."""
+        """Stop compiling; wait at most ten seconds for running compilations."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -117,9 +118,10 @@ class CompileQueue:
 
 
 def launchable_code(task: Task, variant: CompiledVariant, sm: int) -> CodeInfo:
-    """The properties of a task's code, with all its shared memory.
+    """Return the properties of a task's code, with all its shared memory.
 
-    Raises `MeasurementFailure` if it did not compile or cannot be launched.
+    Raises:
+        MeasurementFailure: It did not compile or cannot be launched.
     """
     if variant.error is not None:
         raise MeasurementFailure(Outcome.COMPILE, variant.error)

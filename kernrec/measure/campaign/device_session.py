@@ -1,4 +1,4 @@
-"""One device during a campaign: its worker process, its probe and the prepared problem, restarted when it is lost."""
+"""One device during a campaign: its worker process, its probe and the prepared problem, restarted after a loss."""
 
 import math
 import time
@@ -17,17 +17,17 @@ from kernrec.store.device_report import DeviceReport
 from kernrec.store.measurement import Measurement, Tier
 
 LEAST_LIMIT_S = 5.0
-"""Least time limit of a config."""
+"""Least time limit of a config in seconds."""
 LIMIT_BESTS = 20.0
-"""Time limit of a config, in times of the best one so far."""
+"""Time limit of a config as a multiple of the best time so far."""
 IDLE_EVERY_S = 600.0
-"""How often idle power is measured."""
+"""Seconds between two measurements of idle power."""
 PREPARE_LIMIT_S = 900.0
-"""Time limit for inputs and the float64 reference, which is computed on the CPU."""
+"""Time limit in seconds for inputs and the float64 reference, which is computed on the CPU."""
 _CONTROL_LIMIT_S = 60.0
-"""Time limit for requests other than measuring a config."""
+"""Time limit in seconds for all other requests."""
 _ATTEMPTS = 3
-"""Attempts at a request that must succeed, after which the device is given up."""
+"""Attempts at a request that must succeed, before the device is given up."""
 
 
 class DeviceSession:
@@ -48,12 +48,12 @@ class DeviceSession:
 
     @property
     def opened_info(self) -> DeviceInfo:
-        """The device as its process describes it, once it is open."""
+        """Description of the device by its process, once it is open."""
         assert self.info is not None
         return self.info
 
     def open(self) -> list[str]:
-        """Start the worker and probe the sensors; returns notes for the user, one line each."""
+        """Start the worker and probe the sensors; return notes for the user, one line each."""
         self.client.start()
         self.info = DeviceInfo.from_dict(self.client.info)
         if self.info.energy is None:
@@ -72,27 +72,27 @@ class DeviceSession:
         return notes
 
     def clock(self) -> float:
-        """Seconds since the campaign began, of the device's own clock if it has one."""
+        """Return the seconds since the campaign began, on the device's own clock if it has one."""
         virtual = self.info is not None and self.info.virtual
         return self.client.device_s if virtual else time.monotonic() - self._started_s
 
     def begin_problem(self, planned: PlannedProblem | None) -> None:
-        """Later requests are about this problem, or about none."""
+        """Make later requests about this problem, or about none."""
         self._planned, self._prepared = planned, False
 
     def ensure_prepared(self) -> None:
-        """Make the inputs and the reference of the present problem, unless they are there."""
+        """Make the inputs and the reference of the present problem, unless they exist."""
         if not self._prepared:
             assert self._planned is not None
             self.request(PREPARE_LIMIT_S, "prepare", **self._planned.preparation)
             self._prepared = True
 
     def request(self, limit_s: float, do: str, **items: Any) -> Any:
-        """The answer to a request that must succeed: it is repeated in a new process if the worker is lost.
+        """Return the answer to a request that must succeed; it is repeated in a new process if the worker is lost.
 
         Raises:
-            MeasurementFailure: if the request failed and the worker is still alive.
-            KernrecError: if the worker was lost in every attempt.
+            MeasurementFailure: The request failed and the worker is still alive.
+            KernrecError: The worker was lost in every attempt.
         """
         error: KernrecError | None = None
         for _ in range(_ATTEMPTS):
@@ -113,30 +113,36 @@ class DeviceSession:
         raise KernrecError(f"the device was given up after {_ATTEMPTS} tries: {error}")
 
     def measure_references(self, with_energy: bool) -> tuple[References, CardSettings]:
-        """(costs of the reference kernels, the card's present settings)."""
+        """Return the costs of the reference kernels, and the GPU's present settings."""
         answer = self.request(_CONTROL_LIMIT_S, "references", energy=with_energy)
         return answer["references"], CardSettings(**answer["settings"])
 
     def take_settings(self, settings: CardSettings) -> None:
-        """From now on the card has these settings."""
+        """Replace the GPU's settings."""
         self.info = replace(self.opened_info, settings=settings)
 
     def refresh_idle_power(self) -> None:
-        """Measure idle power again if that was long ago."""
+        """Measure idle power again if the last measurement is old."""
         if self.traits.measures_energy and self.clock() - self._idle_measured_s >= IDLE_EVERY_S:
             self.idle_w = self.request(_CONTROL_LIMIT_S, "idle")
             self._idle_measured_s = self.clock()
 
     def is_present(self, measurement: Measurement) -> bool:
-        """Whether a measurement was made at the card's present limits and clocks; others are of another setting."""
+        """Return whether a measurement was made at the GPU's present limits and clocks."""
         now, then = self.opened_info.measured_device(), measurement.device
         limits = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
         return all(getattr(then, name) == getattr(now, name) for name in limits) and bool(then.mig) == bool(now.mig)
 
     def measure(self, task: Task, tier: Tier, best_s: float | None) -> DeviceReport:
-        """Measure a config; best_s: latency of the best one so far.
+        """Measure a config.
 
-        Raises `MeasurementFailure` for a config that fails, and for one that takes the worker down.
+        Args:
+            task: The config.
+            tier: Thoroughness.
+            best_s: Least latency so far.
+
+        Raises:
+            MeasurementFailure: The config fails, or takes the worker down.
         """
         answer = self.client.request(
             self._limit_s(tier, best_s), "measure", kernel=task.kernel_name, config=task.config,
@@ -145,7 +151,7 @@ class DeviceSession:
         return DeviceReport.from_json(answer)
 
     def _limit_s(self, tier: Tier, best_s: float | None) -> float:
-        """How long a config may take before its process is killed; energy windows are added to it."""
+        """Return the time limit of a config, energy windows included, after which its process is killed."""
         limit_s = max(LEAST_LIMIT_S, LIMIT_BESTS * (best_s or 0.0))
         if tier == Tier.SCREEN or not self.traits.measures_energy:
             return limit_s

@@ -1,7 +1,7 @@
-"""From the journal into the database, some thousand rows in each transaction, after which the journal leaves them out.
+"""Move measurements from the journal to the database, some thousand rows per transaction.
 
 If the process is killed in between, the next collector adds the same rows again: a row's key is the hash of its
-content, so a row is never added twice. Measurements of a block in which the GPU drifted are stored as quarantined.
+content, so no row is added twice. Measurements of a block in which the GPU drifted are stored as quarantined.
 Measurements of a block that never ended, because the run was stopped or killed, are marked `block_open`, and the next
 run measures their configs again. Records that no collector can have written are put aside.
 """
@@ -23,16 +23,16 @@ from kernrec.store.intake.row_checks import is_possible
 from kernrec.store.measurement import Measurement, Outcome
 
 _AHEAD = timedelta(days=1)
-"""How far a row may be ahead of the clock: clocks of machines differ."""
+"""Most time by which a row may be ahead of the clock, because clocks of machines differ."""
 _TOGETHER = 5000
 """Rows of one transaction."""
 _OUR_PROTOCOLS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
 
 
 def check_takes_rows(database: Path) -> None:
-    """Raise `UsageError` if rows could not enter a database: now, not after a night of measuring.
+    """Raise `UsageError` now, not after a night of measuring, if rows could not enter a database.
 
-    A clock that is wrong is such a reason. Rows carry their time, and impossible ones would be left out later.
+    A wrong clock is such a reason: rows carry their time, and impossible rows would be skipped later.
     """
     now = datetime.now(UTC)
     if not is_possible(now):
@@ -52,16 +52,16 @@ def check_takes_rows(database: Path) -> None:
 def ingest(
     journal: Journal, database: Path, note: Callable[[str], None] = lambda text: None, ended_only: bool = False
 ) -> int:
-    """Move measurements of a journal into the database, which is created if there is none; return their number.
+    """Move measurements of a journal into the database, which is created if needed; return their number.
 
     Args:
-        journal: open.
-        database: destination.
-        note: called with one line if records are not measurements; they are appended to `<journal>.damaged`.
-        ended_only: as for `Journal.batch`.
+        journal: Open journal.
+        database: Destination.
+        note: Called with one line if records are not measurements; they are appended to `<journal>.damaged`.
+        ended_only: See `Journal.batch`.
 
     Raises:
-        UsageError: the database cannot take the measurements, which stay in the journal.
+        UsageError: The database cannot store the measurements, which stay in the journal.
     """
     stored, damaged = 0, list[Mapping[str, Any]]()
     while (batch := journal.batch(_TOGETHER, ended_only))[0]:
@@ -98,18 +98,25 @@ def _fits(measurement: Measurement) -> bool:
 
 
 def earlier_measurements(database: Path, problem: Problem, gpu: str, uuid_hash: str | None) -> list[Measurement]:
-    """The measurements of `present_measurements` on one card; uuid_hash: None for a replayed card."""
+    """Return the result of `present_measurements` for one GPU.
+
+    Args:
+        database: See `present_measurements`.
+        problem: See `present_measurements`.
+        gpu: See `present_measurements`.
+        uuid_hash: Hash of the GPU's UUID; None for a recording.
+    """
     rows = present_measurements(database, problem, gpu)
     return [measurement for measurement in rows if measurement.device.device_uuid_hash == uuid_hash]
 
 
 def present_measurements(database: Path, problem: Problem, gpu: str) -> list[Measurement]:
-    """The measurements in a database of a problem on a kind of GPU, by the present protocol, without quarantined ones.
+    """Return the measurements of a problem on a GPU model by the present protocol, without quarantined ones.
 
     Args:
-        database: need not exist.
-        problem: the problem.
-        gpu: name in the GPU catalog.
+        database: Path of the database, which need not exist.
+        problem: The problem.
+        gpu: Name in the GPU catalog.
     """
     if not database.exists():
         return []
@@ -126,11 +133,11 @@ def present_measurements(database: Path, problem: Problem, gpu: str) -> list[Mea
 
 
 def measurements_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Measurement]:
-    """The measurements in a journal's records, without those that are none.
+    """Return the measurements in a journal's records, without invalid ones.
 
     Records are `{"row": columns}` (`Measurement.as_json`) and, for each block that ended, `{"closed": block, "session":
     session}` or, if the reference kernels had drifted, `{"drifted": block, "session": session, "error": text}`. A row
-    has its problem in full, because the problem may be one that only the spec of a user's kernel declares.
+    contains its problem in full, because only the spec of a user's kernel may declare the problem.
     """
     return (measurement for _, measurement in _readable(list(records), []))
 
@@ -138,7 +145,7 @@ def measurements_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Measuremen
 def _readable(
     records: Sequence[Mapping[str, Any]], damaged: list[Mapping[str, Any]]
 ) -> Iterator[tuple[Mapping[str, Any], Measurement]]:
-    """(record, measurement) of each record that is one; those that should be but are not are added to `damaged`."""
+    """Yield (record, measurement) for each valid record; append invalid ones to `damaged`."""
     drifted = {key: str(record.get("error")) for record in records if (key := _ended(record, "drifted"))}
     closed = {key for record in records if (key := _ended(record, "closed"))}
     for record in records:
@@ -159,6 +166,6 @@ def _readable(
 
 
 def _ended(record: Mapping[str, Any], how: str) -> tuple[str, int] | None:
-    """(session, block) of a record that says how a block ended; None for any other."""
+    """Return (session, block) of a record about a block's end; None for any other."""
     session, block = record.get("session"), record.get(how)
     return (session, block) if isinstance(session, str) and type(block) is int else None

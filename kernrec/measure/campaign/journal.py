@@ -1,8 +1,8 @@
-"""The journal: a measurement is on disk before it is acknowledged, so that a crash loses nothing that was acknowledged.
+"""The journal: a measurement is on disk before it is acknowledged, so that a crash loses no acknowledged one.
 
-A SQLite database beside the user's database (`<database>.journal.sqlite`), in WAL mode with an fsync for each commit.
-One campaign at a time fills a database: it holds the lock of `<database>.journal.lock`, whose text names it. Both files
-are deleted once the records are in the database.
+It is a SQLite database beside the user's database (`<database>.journal.sqlite`), in WAL mode with an fsync for each
+commit. Only one campaign at a time fills a database: it holds the lock of `<database>.journal.lock`, whose text names
+it. Both files are deleted once the records are in the database.
 """
 
 import json
@@ -34,13 +34,13 @@ CREATE INDEX IF NOT EXISTS record_of_block ON record (session, block);
 _SAME_BLOCK = "other.session = record.session AND other.block = record.block"
 _SUFFIX = ".journal.sqlite"
 _WAIT_S = 1.0
-"""Seconds to wait for a process that only looks who fills the database."""
+"""Seconds to wait for a process that only checks who fills the database."""
 _FAULTS = (sqlite3.Error, UnicodeError, OverflowError)
 """Exceptions for a damaged file; Python may fail to decode its names or to hold its numbers."""
 
 
 class JournalError(KernrecError):
-    """The journal cannot be written; the records it had acknowledged are still in it."""
+    """The journal cannot be written; acknowledged records are still in it."""
 
 
 class JournalInUseError(UsageError):
@@ -51,7 +51,7 @@ class Records(Protocol):
     """Takes the records of a campaign: a journal, or the driver of a cluster."""
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Take records; raise `JournalError` if they cannot be kept."""
+        """Store records; raise `JournalError` if that is impossible."""
 
 
 class Journal:
@@ -61,12 +61,12 @@ class Journal:
         """Open or create a journal, with the records that a killed campaign left in it.
 
         Args:
-            path: as of `journal_path`.
-            wait_s: seconds to wait for whoever has it open.
+            path: Result of `journal_path`.
+            wait_s: Seconds to wait for a process that has it open.
 
         Raises:
-            JournalInUseError: another campaign fills the database.
-            UsageError: the journal cannot be written.
+            JournalInUseError: Another campaign fills the database.
+            UsageError: The journal cannot be written.
         """
         self.path = path.absolute()
         self._lock = threading.Lock()
@@ -92,10 +92,8 @@ class Journal:
             raise UsageError(_failed(self.path, error)) from None
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Write records; when this returns, they survive any crash.
-
-        Raises `JournalError`, and writes none of them, if they cannot be written.
-        """
+        """Write records, which survive any crash from then on; raise `JournalError`, and write none, if that is
+        impossible."""
         rows = [(*_columns(record), json.dumps(record, allow_nan=False)) for record in records]
         with self._transaction() as connection:
             connection.executemany("INSERT INTO record (session, block, measured, content) VALUES (?, ?, ?, ?)", rows)
@@ -108,8 +106,8 @@ class Journal:
         """Return (numbers of measurements in order, their records with those of the ends of their blocks).
 
         Args:
-            most: measurements at most.
-            ended_only: whether to leave out measurements of blocks that have not ended.
+            most: Most measurements to return.
+            ended_only: Whether to skip measurements of blocks that have not ended.
         """
         ended = f" AND EXISTS (SELECT 1 FROM record other WHERE NOT other.measured AND {_SAME_BLOCK})"
         rows = self._query(
@@ -126,7 +124,7 @@ class Journal:
         return [row[0] for row in rows], [_record(content) for content in (*(row[3] for row in rows), *ends)]
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete measurements by their numbers, and the ends of blocks that have no measurements left."""
+        """Delete measurements by their numbers, and the ends of blocks without remaining measurements."""
         with self._transaction() as connection:
             connection.executemany("DELETE FROM record WHERE id = ?", [(number,) for number in numbers])
             connection.execute(
@@ -135,7 +133,7 @@ class Journal:
             )
 
     def close(self) -> None:
-        """End the campaign; the files are deleted if no record is left."""
+        """End the campaign; delete the files if no record is left."""
         with self._lock:
             empty = False
             with suppress(*_FAULTS):
@@ -174,19 +172,19 @@ class Journal:
 
 @dataclass(frozen=True)
 class Waiting:
-    """The measurements in a journal that are not in its database yet."""
+    """Measurements in a journal that are not in its database yet."""
 
     measurements: int
     holder: str | None
-    """The process that fills the database, as `PID 123 since ...`; None: there is none, and the next campaign stores
-    the measurements."""
+    """Process that fills the database, as `PID 123 since ...`; None: there is none, and the next campaign stores
+    them."""
 
 
 def waiting_measurements(database: Path) -> Waiting:
-    """Return the measurements in the journal of a database, which is not changed.
+    """Return the measurements in the journal of a database, without changing it.
 
     Raises:
-        OSError: the journal cannot be read.
+        OSError: The journal cannot be read.
     """
     path = journal_path(database)
     if not path.exists():
@@ -234,7 +232,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
-    """Raise `sqlite3.DatabaseError` if reading a table could run something that the file says, without an end."""
+    """Raise `sqlite3.DatabaseError` if reading a table could run code of the file."""
     connection.execute("PRAGMA trusted_schema = OFF")
     runs = "type IN ('view', 'trigger') OR sql LIKE '% VIRTUAL %' OR sql LIKE '% AS %'"
     for (name,) in connection.execute(f"SELECT name FROM sqlite_schema WHERE {runs}"):
@@ -242,7 +240,7 @@ def _check_schema(connection: sqlite3.Connection) -> None:
 
 
 def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
-    """(session, block, whether it is a measurement) of a record, which may be damaged."""
+    """Return (session, block, whether it is a measurement) of a record, which may be damaged."""
     row = record.get("row")
     place = row if isinstance(row, dict) else record
     block = place.get("block", place.get("closed", place.get("drifted")))
@@ -252,7 +250,7 @@ def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
 
 
 def _record(content: object) -> dict[str, Any]:
-    """A record as it was appended; of a damaged one, a measurement that nobody can read."""
+    """Return a record as it was appended; for a damaged one, an unreadable measurement."""
     with suppress(ValueError, RecursionError, TypeError):
         if isinstance(record := json.loads(content), dict):  # type: ignore[arg-type]
             return record

@@ -1,8 +1,7 @@
 """The plan of a campaign: for each problem the configs of every kernel that computes it, most promising first.
 
-The order is the analytic prior's, or a trained model's, and while it is worked through a search corrects it by what was
-measured (`kernrec.model.search.expected_improvement`), so that a budget that ends early was spent where the best
-configs are.
+The analytical model or a trained model ranks them. During the campaign, a search corrects the order by measurements
+(`kernrec.model.search.expected_improvement`), so that even a short budget is spent near the best configs.
 """
 
 import math
@@ -29,14 +28,14 @@ if TYPE_CHECKING:
     from kernrec.recommender.context import Context
 
 _MEMORY_SHARE = 0.5
-"""Of the card's memory, what the tensors of a problem may take: the reference and rotating copies lie beside them."""
+"""Share of the GPU's memory for the tensors of a problem: the reference and rotating copies need space, too."""
 
 _UNPREDICTED = 1e9  # seconds
 
 
 @dataclass(frozen=True)
 class Task:
-    """One config to measure; kernel: None for a recorded one, which is known by name alone."""
+    """One config to measure; `kernel` is None for a recorded kernel, of which only the name is known."""
 
     kernel_name: str
     kernel_hash: str
@@ -46,35 +45,35 @@ class Task:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Tells its measurements from those of other tasks of the problem."""
+        """Distinguishes its measurements from those of other tasks of the problem."""
         return self.kernel_name, self.kernel_hash, canonical_json(self.config)
 
     @property
     def code(self) -> str:
-        """Names its compiled code: tasks that differ in run-time tunables alone share one."""
+        """Name of its compiled code; tasks that differ only in run-time tunables share it."""
         kernel = self.kernel
         assert kernel is not None
         problem = kernel.form(self.problem)
         return f"{kernel.name} {kernel.variant_key(self.config, problem.dtype, problem.layout)}"
 
     def job(self, sm: int) -> CompileJob:
-        """How its code is compiled."""
+        """Return how its code is compiled."""
         assert self.kernel is not None
         return compile_job_for(self.kernel, self.config, self.problem, sm)
 
 
 class Search(Protocol):
-    """Chooses, from what was measured, which of a problem's configs come next: `ExpectedImprovement`, say."""
+    """Chooses the next configs of a problem from measurements, such as `ExpectedImprovement`."""
 
     def order(self, tried: np.ndarray, latency_s: np.ndarray) -> np.ndarray:
-        """All configs that were not tried, the most promising first; arguments as `ExpectedImprovement.order`."""
+        """Return all untried configs, the most promising first; see `ExpectedImprovement.order`."""
 
     def batch(self, measured: int) -> int:
-        """How many configs of an order to measure before asking for another."""
+        """Return how many configs of an order to measure before asking for another."""
 
 
 class EnergyRule(Enum):
-    """Which of the screened configs of a problem get an energy measurement."""
+    """Which screened configs of a problem get an energy measurement."""
 
     GUIDE = "those that may be on the front"
     ALL = "all"
@@ -83,13 +82,18 @@ class EnergyRule(Enum):
 
 @dataclass(frozen=True)
 class PlannedProblem:
-    """A problem with its tasks in order. name: of the layer, where it is one.
+    """A problem with its tasks in order.
 
-    probability: with which each config of the space came to be among the tasks; None where they were not drawn.
-    most: of the tasks that are measured; None: all. search: chooses, from what was measured, which of them come next.
-    baseline: the config whose output the others have to have; None where an op or a spec says what is right.
-    energy: whose energy is measured. finals: whether those near the front are measured in the final tier. share: of the
-    time that is left, what the problem may take. slice_s: seconds after which the rest is left for another time.
+    Args:
+        name: Name of the layer, or of the problem.
+        probability: Probability with which each config of the space became a task; None if they were not drawn.
+        most: Most tasks to measure; None: all.
+        search: Chooses the next tasks from measurements.
+        baseline: Config whose output the others must reproduce; None if an op or a spec defines the result.
+        energy: Which tasks get an energy measurement.
+        finals: Whether tasks near the front are measured in the final tier.
+        share: Most of the remaining time that the problem may take.
+        slice_s: Seconds after which the rest waits for another visit.
     """
 
     name: str
@@ -106,7 +110,7 @@ class PlannedProblem:
 
     @property
     def preparation(self) -> dict[str, Any]:
-        """The arguments with which the measuring process makes inputs and expected results."""
+        """Arguments for the measuring process to make inputs and expected results."""
         return {"problem": self.problem.key, "baseline": self.baseline}
 
 
@@ -115,9 +119,9 @@ class PlanOptions:
     """How many configs of a problem are measured, and which."""
 
     most: int | None = None
-    """Configs of a problem at most; None for its whole space."""
+    """Most configs of a problem; None: its whole space."""
     drawn: bool = False
-    """Whether they are drawn at random, not chosen by the search."""
+    """Whether they are drawn at random instead of chosen by the search."""
     seed: int = 0
 
 
@@ -128,17 +132,17 @@ def plan_library(
     options: PlanOptions,
     kernel: Kernel | None = None,
 ) -> list[PlannedProblem]:
-    """The plan for (name, problem) pairs on a GPU, from the kernels of the library, or from `kernel` alone.
+    """Plan (name, problem) pairs on a GPU, with all kernels of the library or with one kernel.
 
     Args:
-        problems: names and problems, in the order in which they are measured.
-        gpu: the GPU.
-        context: profiles to predict from, and the models that correct the prior.
-        options: how many configs, and which.
-        kernel: the only kernel to measure; None for every kernel of the library that computes the problem.
+        problems: Names and problems, in measuring order.
+        gpu: The GPU.
+        context: Profiles to predict from, and models that correct the predictions.
+        options: How many configs, and which.
+        kernel: The only kernel to measure; None: every kernel of the library that computes the problem.
 
     Raises:
-        UsageError: nothing can run a problem, or it does not fit into the GPU's memory.
+        UsageError: Nothing can run a problem, or it does not fit into the GPU's memory.
     """
     draw = np.random.default_rng(options.seed)
     planned = []
@@ -149,7 +153,7 @@ def plan_library(
 
 
 def check_memory(problem: Problem, gpu: GPU) -> None:
-    """Raises `UsageError` for a problem whose tensors leave too little of a GPU's memory for their copies."""
+    """Raise `UsageError` if the tensors of a problem leave too little of a GPU's memory for their copies."""
     needed, most = sum(tensor.bytes for tensor in problem.tensors.values()), _MEMORY_SHARE * gpu.memory_bytes
     if needed > most:
         raise UsageError(
@@ -160,9 +164,9 @@ def check_memory(problem: Problem, gpu: GPU) -> None:
 def plan_recordings(
     recordings: Iterable[tuple[str, Recording]], most: int | None, seed: int = 0
 ) -> list[PlannedProblem]:
-    """Return the plans for (name, recording) pairs, from the recorded configs.
+    """Plan (name, recording) pairs with the recorded configs.
 
-    Nothing is predicted for kernels that are not kernrec's: the search learns only from what was measured.
+    Nothing is predicted for kernels that are not kernrec's: the search learns only from measurements.
     """
     planned = []
     for name, recording in recordings:
@@ -176,7 +180,8 @@ def plan_recordings(
 
 
 def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
-    """A column for each tunable of each kernel and one for the kernel, (tasks, T); NaN for what a config lacks."""
+    """Return a column for each tunable of each kernel and one for the kernel, (tasks, T); NaN if a config lacks a
+    tunable."""
     kernels = {name: i for i, name in enumerate(dict.fromkeys(task.kernel_name for task in tasks))}
     place: dict[tuple[str, str], int] = {}
     for task in tasks:
@@ -191,7 +196,7 @@ def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
 
 
 def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.random.Generator) -> PlannedProblem:
-    """The configs that can run a problem: by predicted latency, and after them those without a prediction."""
+    """Plan the configs that can run a problem: by predicted latency, then those without a prediction."""
     problem, order = ranking.problem, ranking.order
     if options.drawn:
         draw.shuffle(order)
@@ -209,9 +214,12 @@ def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.rand
 
 
 def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.ndarray | None:
-    """Predictions of tasks, (tasks,), where those of a kernel that lack one get it from the others; None without any.
+    """Return predictions of tasks, (tasks,), filling gaps from other tasks of the kernel; None if there are none.
 
-    columns: as of `tunable_columns`.
+    Args:
+        columns: Result of `tunable_columns`.
+        predicted_s: Predictions in seconds, (tasks,); NaN: none.
+        seed: Seed of the model.
     """
     if not np.isfinite(predicted_s).any():
         return None
@@ -225,22 +233,22 @@ def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.nd
 
 @dataclass(frozen=True)
 class _Ranking:
-    """The configs that can run a problem, in the order of their predicted latency."""
+    """Configs that can run a problem, by predicted latency."""
 
     problem: Problem
     kernels: tuple[Kernel, ...]
     spaces: tuple[Space, ...]
     order: list[tuple[float, int, int]]
-    """(seconds, or a number above any where nothing is predicted; number of the kernel; row of its space)."""
+    """(seconds, or a huge number without a prediction; number of the kernel; row of its space)."""
     baseline: dict[str, int] | None
-    """The config whose output the others have to have, where neither an op nor the spec says what is right: the first
-    one of the spec that can run, and has a profile if any has."""
+    """Config whose output the others must reproduce, if neither an op nor the spec defines the result: the first one of
+    the spec that can run, and has a profile if any has."""
 
     @classmethod
     def of(
         cls, problem: Problem, gpu: GPU, context: "Context", only: Kernel | None, draw: np.random.Generator
     ) -> "_Ranking":
-        """Of one kernel or of all that compute the problem; `UsageError` where no config can run it."""
+        """Rank one kernel or all that compute the problem; raise `UsageError` if no config can run it."""
         from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
         from kernrec.recommender.infeasible import why_not
         from kernrec.recommender.rank import candidate_set
@@ -280,6 +288,6 @@ class _Ranking:
         return cls(problem, kernels, spaces, sorted(order), baseline)
 
     def task(self, which: int, row: int) -> Task:
-        """The task of measuring one config."""
+        """Return the task of measuring one config."""
         kernel = self.kernels[which]
         return Task(kernel.name, kernel.hash, self.spaces[which].config(row), self.problem, kernel)

@@ -1,4 +1,4 @@
-"""How much to measure, and the results of a campaign while it runs and at its end."""
+"""How much to measure, and the results of a campaign during it and at its end."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ from kernrec.store.measurement import InputInfo, Measurement, Outcome, Tier
 
 @dataclass(frozen=True)
 class MeasuringEffort:
-    """How thoroughly a problem is measured."""
+    """Thoroughness of measuring a problem."""
 
     configs: int | None
-    """Configs that are screened at most; None: all."""
+    """Most configs to screen; None: all."""
     finals: int
-    """Configs that are measured in the final tier; 0: none."""
+    """Configs to measure in the final tier."""
     drawn: bool = False
     """Whether the configs are a random sample of the space, as a test set for predictions, not the most promising."""
 
@@ -32,14 +32,14 @@ EFFORTS = {
 
 @dataclass(frozen=True)
 class CampaignBudget:
-    """The time and number of screened configs at which a campaign ends; None: without limit."""
+    """Time and number of screened configs at which a campaign ends; None: no limit."""
 
     seconds: float | None = None
-    """Of the device's clock."""
+    """Seconds on the device's clock."""
     configs: int | None = None
 
     def check(self, with_energy: bool) -> None:
-        """Raise `UsageError` for a time that is shorter than one measurement, of latency or with energy."""
+        """Raise `UsageError` if the time is shorter than one measurement, of latency or with energy."""
         least_s = measure_config.LATENCY_CAP_S
         if with_energy:
             least_s += measure_config.SETTLE_S + min(coarse for coarse, _ in measure_config.WINDOWS_S.values())
@@ -75,10 +75,10 @@ class Progress:
     """Name of the problem."""
     tier: str
     done: int
-    """Of the problem's measurements in this tier."""
+    """Finished measurements of the problem in this tier."""
     total: int
     left_s: float | None = None
-    """Of the budget; None without a budget in seconds."""
+    """Remaining seconds of the budget; None without one."""
     measurement: Measurement | None = None
     """The measurement; None for a note."""
     note: str | None = None
@@ -86,11 +86,11 @@ class Progress:
 
 @dataclass
 class ProblemResult:
-    """The results for one problem."""
+    """Results for one problem."""
 
     name: str
     problem: str
-    """The problem's key."""
+    """Key of the problem."""
     configs: int
     """Configs of the problem's plan."""
     measured: int = 0
@@ -98,13 +98,13 @@ class ProblemResult:
     earlier: int = 0
     """Measurements of earlier campaigns."""
     best: Measurement | None = None
-    """The measurement of least latency, of any campaign."""
+    """Measurement of least latency, of any campaign."""
     frugal: Measurement | None = None
-    """The measurement of least energy, of any campaign."""
+    """Measurement of least energy, of any campaign."""
     failures: dict[str, int] = field(default_factory=dict)
-    """By outcome, the failures of this campaign."""
+    """Number of failures of this campaign, by outcome."""
     examples: dict[str, str] = field(default_factory=dict)
-    """By outcome, the error text of one such failure."""
+    """Error text of one failure, by outcome."""
 
     def add_new(self, measurement: Measurement) -> None:
         """Count a measurement of this campaign."""
@@ -152,7 +152,7 @@ ConfigKey = tuple[str, str, str]
 
 
 class ProblemHistory:
-    """The measurements of one problem by config, those of earlier campaigns included."""
+    """Measurements of one problem by config, with those of earlier campaigns."""
 
     def __init__(self) -> None:
         self._measurements: dict[ConfigKey, list[Measurement]] = {}
@@ -162,21 +162,21 @@ class ProblemHistory:
         return self._length
 
     def add(self, measurement: Measurement) -> None:
-        """One more measurement."""
+        """Add a measurement."""
         identity = measurement.identity
         key = identity.kernel, identity.kernel_hash, canonical_json(dict(identity.config))
         self._measurements.setdefault(key, []).append(measurement)
         self._length += 1
 
     def has(self, key: ConfigKey) -> bool:
-        """Whether there is any measurement of a config."""
+        """Return whether there is any measurement of a config."""
         return key in self._measurements
 
     def count(self, key: ConfigKey, *tiers: Tier) -> int:
-        """How many measurements of a config count, of these tiers or, without any, of all.
+        """Return the number of valid measurements of a config in these tiers, or in all.
 
-        Those of open blocks count only once another session has measured the config too; otherwise runs that are cut
-        short again and again would make no progress.
+        Measurements of open blocks count only once another session has measured the config, too; otherwise runs that
+        are cut short again and again would make no progress.
         """
         measurements = self._measurements.get(key, ())
         alone = len({measurement.origin.session for measurement in measurements}) < 2
@@ -186,12 +186,12 @@ class ProblemHistory:
         )
 
     def median(self, key: ConfigKey, cost: str, *tiers: Tier) -> float | None:
-        """The median of a cost of a config; None if it was not measured.
+        """Return the median of a cost of a config, or None if it was not measured.
 
         Args:
-            key: of the config.
+            key: Key of the config.
             cost: `latency_s` or `energy_j`.
-            tiers: those that count; none: all.
+            tiers: Tiers that count; none: all.
         """
         values = [
             value

@@ -1,7 +1,7 @@
-"""Which measurements of a problem are still to be made: what to screen next, and what to measure with energy.
+"""Remaining measurements of a problem: what to screen next, and what to measure with energy.
 
-Each choice is a function of the plan and of what was measured at the tiers below, whichever campaign measured it: a run
-that resumes chooses as the interrupted one did, and for a finished problem there is nothing left to do.
+Each choice depends only on the plan and on measurements at lower tiers, of any campaign. So a resumed run chooses as
+the interrupted one did, and a finished problem has nothing left to do.
 """
 
 import math
@@ -27,19 +27,19 @@ class ScheduledMeasurement:
     probability: float | None = None
     """Probability with which the config was selected for its tier; None if it was not drawn."""
     again: bool = False
-    """Whether it is repeated because the card drifted."""
+    """Whether it is repeated because the GPU drifted."""
 
 
 class Schedule:
-    """The measurements of one problem that are still to be made."""
+    """Remaining measurements of one problem."""
 
     def __init__(self, planned: PlannedProblem, history: ProblemHistory, draw: np.random.Generator) -> None:
-        """Make a schedule.
+        """Create a schedule.
 
         Args:
-            planned: the problem and its configs.
-            history: its measurements, which grow while the schedule is worked through.
-            draw: of this problem alone, so that its choices do not depend on other problems.
+            planned: The problem and its configs.
+            history: Its measurements, which grow while the schedule is worked through.
+            draw: Random numbers for only this problem, so that its choices do not depend on others.
         """
         self._planned = planned
         self._keys = [task.key for task in planned.tasks]
@@ -49,13 +49,13 @@ class Schedule:
 
     @property
     def screened(self) -> int:
-        """How many configs of the plan count as measured."""
+        """Number of configs of the plan that count as measured."""
         return sum(self._history.count(key) > 0 for key in self._keys)
 
     def screen(self) -> tuple[list[ScheduledMeasurement], int]:
-        """(configs to screen, in order; how many of them to measure before calling this again).
+        """Return (configs to screen, in order; how many of them to measure before calling this again).
 
-        Configs whose only measurements are of open blocks come first.
+        Configs with measurements only in open blocks come first.
         """
         most = len(self._keys) if self._planned.most is None else self._planned.most
         left = most - self.screened
@@ -68,7 +68,7 @@ class Schedule:
         return items, max(0, min(left, len(items), len(of_open_blocks) + step))
 
     def _order(self) -> tuple[list[int], int]:
-        """(configs that nobody measured, in order; how many of them to measure before asking again)."""
+        """Return (unmeasured configs, in order; how many of them to measure before asking again)."""
         tried = np.array([i for i, key in enumerate(self._keys) if self._history.has(key)], dtype=np.int64)
         if self._planned.search is None:
             left = np.setdiff1d(np.arange(len(self._keys)), tried, assume_unique=True)
@@ -78,9 +78,9 @@ class Schedule:
         return self._planned.search.order(tried, latency_s).tolist(), self._planned.search.batch(len(tried))
 
     def coarse(self) -> list[ScheduledMeasurement]:
-        """The configs whose energy is measured next over a short window; empty where enough is known.
+        """Return the configs whose energy to measure next over a short window; empty if enough is known.
 
-        The guide asks for a few at a time, and for others once these are measured.
+        The guide selects a few at a time, and others once these are measured.
         """
         ran = {i: value for i, key in enumerate(self._keys) if (value := self._screened_s(key))}
         if self._finished_before(1, 1, Tier.FINAL):
@@ -96,7 +96,7 @@ class Schedule:
         ]
 
     def _guided(self, ran: Mapping[int, float]) -> list[int]:
-        """The configs that may be on the front of latency and energy; ran: by config, its latency."""
+        """Return the configs that may be on the front of latency and energy, given the latency of each config."""
         assert isinstance(self._planned.search, ExpectedImprovement)
         guide = EnergyGuide(self._planned.search, None)
         for i, seconds in ran.items():
@@ -106,9 +106,9 @@ class Schedule:
         return guide.energy_round()
 
     def finals(self, count: int, with_energy: bool) -> list[ScheduledMeasurement]:
-        """At most `count` configs near the latency/energy front, each once in every round.
+        """Return at most `count` configs near the latency/energy front, each once in every round.
 
-        Without any energy, as for a kernel whose inputs are renewed for every launch, the fastest configs.
+        Without any energy, as for a kernel whose inputs are renewed for every launch, return the fastest configs.
         """
         positions, first, second = self._costs("latency_s", "energy_j") if with_energy else ([], [], [])
         if not positions:
@@ -146,7 +146,7 @@ class Schedule:
 
 
 def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], count: int) -> list[int]:
-    """At most `count` positions, those nearest to the latency/energy front first.
+    """Return at most `count` positions, nearest to the latency/energy front first.
 
     The distance of a config from the front is the fraction by which both its costs must fall until no other config
     beats it in both. If more than `count` configs are on the front itself, both ends and evenly spaced ones between
@@ -169,5 +169,5 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
 
 
 def interleaved(count: int, rounds: int, draw: np.random.Generator) -> list[int]:
-    """The order in which `count` finals are measured: all of them in each round, each round in a random order."""
+    """Return the order in which `count` finals are measured: each round measures all of them in a random order."""
     return [int(i) for _ in range(rounds) for i in draw.permutation(count)]

@@ -1,10 +1,10 @@
-"""Rows of strangers: read and checked by a process of its own with limits, then added.
+"""Read and check untrusted rows in a separate process with limits, then add them.
 
-a stranger's file -> child (read_file.py): open, check the tables, check every row (row_checks.py), write plain
-Parquet -> parent (`kernrec.store.reader`): add the rows
+untrusted file -> child (read_file.py): open, check the tables, check every row (row_checks.py), write plain Parquet ->
+parent (`kernrec.store.reader`): add the rows
 
-The database that gets the rows is opened once they were checked. Many rows are added to a copy of it
-(`kernrec.store.rewritten`). So queries go on meanwhile.
+The database that gets the rows is opened after they were checked. Many rows are added to a copy of it
+(`kernrec.store.rewritten`), so that queries continue meanwhile.
 """
 
 import os
@@ -16,75 +16,68 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.store.database import Database
 from kernrec.store.exchange import move_checked
 from kernrec.store.reader import checked_database
-from kernrec.store.retractions import leave_unbelieved
 from kernrec.store.rewritten import rewritten
+from kernrec.util.human import counted
 from kernrec.util.scratch import remove_abandoned, scratch_folder
 
 _MANY_BYTES = 2**24
-"""Size of checked rows from which on they are added to a copy: to add less takes no second."""
+"""Size of checked rows above which they are added to a copy; smaller amounts take less than a second."""
 
 
 def merge(database: Database, other: Path, note: Callable[[str], object] = str) -> int:
-    """Add all rows of another database file that are not in `database` yet, all or nothing; returns how many were new.
+    """Add all rows of another database file that are not in `database` yet, all or nothing.
 
-    The other file is treated as hostile and is not changed. `note` is given a line about each kind of retraction that
-    was left because nobody trusted signed it.
+    Args:
+        database: Gets the rows.
+        other: An untrusted file, which is not changed. Its withdrawals are not taken.
+        note: Called with a line about such withdrawals.
+
+    Returns:
+        Number of new rows.
 
     Raises:
-        UsageError: if the file cannot be read, or a row of it is not what its key says, or not possible.
+        UsageError: The file cannot be read, or a row is impossible or does not match its key.
     """
-    with _checked(other, database.path) as checked:
-        return add_checked(database, checked, note)
+    with _checked(other, database.path, note) as checked:
+        return add_checked(database, checked)
 
 
 def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> int:
     """Do what `merge` does to the database at a path, which is made if there is none, and is not open meanwhile."""
-    with _checked(other, path) as checked, adding_to(path, checked) as database:
-        return add_checked(database, checked, note)
+    with _checked(other, path, note) as checked, adding_to(path, checked) as database:
+        return add_checked(database, checked)
 
 
 @contextmanager
-def _checked(other: Path, path: Path | str) -> Iterator[Path]:
+def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> Iterator[Path]:
     if os.path.realpath(other) == os.path.realpath(path):
         raise UsageError(f"{other} cannot be merged with itself")
     remove_abandoned()
     with scratch_folder() as folder:
-        checked_database(Path(other), folder)
+        if count := checked_database(Path(other), folder)["retraction"]:
+            note(f"not taken: {counted(count, 'withdrawal')} of {other}, which hold only there")
         yield folder
 
 
-def add_checked(
-    database: Database,
-    checked: Path,
-    note: Callable[[str], object] = str,
-    signer: str = "",
-    apart_from: Sequence[str] = (),
-) -> int:
-    """Add rows of others that were checked, all or nothing; returns how many were new.
+def add_checked(database: Database, checked: Path, signer: str = "", apart_from: Sequence[str] = ()) -> int:
+    """Add checked rows of others, all or nothing; return the number of new rows.
 
     Args:
-        database: to add them to.
-        checked: a folder with the rows, which are moved away.
-        note: is given a line about each kind of retraction that was left because nobody trusted signed it.
-        signer: as `Database.add_from` has it; so is `apart_from`.
-        apart_from: see `signer`.
+        database: Gets the rows.
+        checked: Folder of the rows, which are moved away.
+        signer: See `Database.add_from`.
+        apart_from: See `Database.add_from`.
     """
-
-    def rows(folder: Path) -> None:
-        move_checked(checked, folder)
-        for line in leave_unbelieved(database, folder):
-            note(line)
-
-    return database.add_from(rows, apart_from=apart_from, signer=signer)
+    return database.add_from(lambda folder: move_checked(checked, folder), apart_from=apart_from, signer=signer)
 
 
 @contextmanager
 def adding_to(path: Path, checked: Path | None = None) -> Iterator[Database]:
-    """A database open for rows of a file; it is made if there is none, and deleted again if the file is refused.
+    """Open a database to add rows of a file; create it if needed, and delete it again if the file is refused.
 
     Args:
-        path: of the database.
-        checked: a folder with the rows that will be added; for many, queries ask the file as it was until the end.
+        path: Path of the database.
+        checked: Folder with the rows that will be added. If they are many, queries use the old file until the end.
     """
     existed = path.exists()
     size = sum(file.stat().st_size for file in checked.iterdir()) if checked else 0

@@ -1,7 +1,7 @@
 """Bounds of the time of a problem on a GPU: a floor that no kernel can undercut, and a ceiling that none can need.
 
-A row with the wrong shape, unit or kernel would answer queries as a measurement and teach models. Both bounds are far
-from what kernels do, so that no true recording is refused.
+A row with the wrong shape, unit or kernel would be used in answers and teach models. Both bounds are far from what
+kernels do, so that no true recording is refused.
 """
 
 from kernrec.gpu import GPU
@@ -10,7 +10,7 @@ from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.human import human
 
 _MARGIN = 0.7
-"""Boards run above the data sheet's clocks: an RTX 3090 was seen at 1.10 times its f32 peak, memory at 1.2 times."""
+"""Boards run above the data sheet's clocks: an RTX 3090 reached 1.10 times its f32 peak, memory 1.2 times."""
 _LEAST_S = 0.3e-6
 """A kernel that does nothing takes about a microsecond; a fraction of that cannot be the time of a launch."""
 _WINOGRAD = 4.0
@@ -20,8 +20,11 @@ _SERIAL_FLOP_S, _SERIAL_ACCESS_S, _SERIAL_START_S = 50e-9, 2e-6, 1e-3
 
 
 def floor_s(problem: Problem, gpu: GPU) -> float:
-    """The time that no kernel can undercut: compulsory bytes past L2 at the memory's bandwidth, or operations at the
-    highest peak of any data type of eight bits or more, with a margin for boards above their data sheet."""
+    """Return the time in seconds that no kernel can undercut.
+
+    It is the time of the compulsory bytes past L2 at the memory's bandwidth, or of the operations at the highest peak
+    of any data type of eight bits or more, with a margin for boards above their data sheet.
+    """
     dtypes = ("f16", "bf16", "tf32") if ELEMENT_BYTES[problem.dtype] > 1 else ("f16", "fp8", "i8")
     beyond_l2 = max(problem.bytes - gpu.l2_bytes, 0)
     peak = max(
@@ -34,7 +37,7 @@ def floor_s(problem: Problem, gpu: GPU) -> float:
 
 
 def ceiling_s(problem: Problem) -> float | None:
-    """The time that a single thread would take; None where the spec does not say how many operations there are."""
+    """Return the time in seconds of a single thread; None if the spec does not state the number of operations."""
     if not problem.flops:
         return None
     elements = sum(tensor.touched for tensor in problem.tensors.values())
@@ -42,7 +45,7 @@ def ceiling_s(problem: Problem) -> float | None:
 
 
 def implausible(times_s: list[float], problem: Problem, gpu: GPU) -> str | None:
-    """The problem of recorded times, in one line; None where all can be."""
+    """Return what is wrong with recorded times in one line, or None."""
     least, most = floor_s(problem, gpu), ceiling_s(problem)
     below = [time for time in times_s if time < least]
     if below:

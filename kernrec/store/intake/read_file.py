@@ -1,13 +1,13 @@
-"""The child: reads one file of a stranger, checks every row, and writes what passed: a database, and Parquet.
+"""The child process: reads one untrusted file, checks every row, and writes what passed to a database and to Parquet.
 
-Started by `kernrec.store.reader`; reads a request from standard input and prints one JSON object, `{"found": ...}` or
+`kernrec.store.reader` starts it. It reads a request from standard input and prints one JSON object, `{"found": ...}` or
 `{"refused": text}`. Tasks:
 
     database   the rows of a database: measurements stay in a copy of it, all others go to `<table>.parquet`
-    segments   the same of groups of Parquet files of our tables, such as bundles have; the database is a new one
-    own segments    nothing is written: whether others would take such files of this machine, whose keys are right
-    check      nothing is written: whether a database may be opened by the parent
-    faults     nothing is written: the rows of the user's own database that cannot be
+    segments   the same for groups of Parquet files of our tables, as in bundles; the database is a new one
+    own segments    nothing is written: whether others would accept such files of this machine, whose keys are right
+    check      nothing is written: whether the parent may open a database
+    faults     nothing is written: the impossible rows of the user's own database
     table      a Parquet file of any columns, such as a recording, to `table.parquet`
 """
 
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 _PLAIN = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "DOUBLE", "FLOAT", "BOOLEAN", "VARCHAR", "TIMESTAMP")
 _ROUNDS = 8
-"""Times that the user's own rows are checked: what refers to a row that is left out is found the next time."""
+"""Number of times that the user's own rows are checked: rows that refer to a skipped row are found the next time."""
 _ALL = 10**9
 _LARGEST_TABLE = 512 * 2**20
 _ORDER = {"measurement": " ORDER BY gpu, problem_id"}
-"""In which rows are read: a query about one problem then reads a part of the log."""
+"""Order in which rows are read: a query about one problem then reads a part of the log."""
 
 
 def main() -> int:
-    """Do what the request says; the exit status."""
+    """Do what the request says; return the exit status."""
     request = json.loads(sys.stdin.read())
     limits = Limits(**request["limits"])
     limits.apply()
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """The answer to a request, or the line with which its file is refused."""
+    """Return the answer to a request, or the line with which its file is refused."""
     try:
         return {"found": _TASKS[request["task"]](request, Path(request["folder"]), limits)}
     except KernrecError as error:
@@ -66,9 +66,10 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
-    """Write the rows of a database to a folder, as `exchange.add_rows` reads them; how many each table has.
+    """Write the rows of a database to a folder, as `exchange.add_rows` reads them; return the number of rows of each
+    table.
 
-    The measurements stay where they are in a copy of the file, which nobody can change after it was checked.
+    Measurements stay in a copy of the file, which nobody can change after it was checked.
     """
     with _opened(path, folder, limits, copied=True) as connection:
         counts = _check_taken(connection, path, limits)
@@ -80,11 +81,11 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: 
     """Raise `UsageError` unless a database may be opened.
 
     Args:
-        path: of the file.
-        folder: for temporary files.
-        limits: of this process.
-        rows: whether its rows are checked too; else they are only read, so that a damaged file crashes here.
-        state: of the file that is to be checked.
+        path: Path of the file.
+        folder: Folder for temporary files.
+        limits: Limits of this process.
+        rows: Whether to check its rows, too; else they are only read, so that a damaged file crashes here.
+        state: State of the file to check.
     """
     with _opened(path, folder, limits, copied=False, state=state) as connection:
         try:
@@ -98,10 +99,10 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: 
 
 
 def find_faults(path: Path, folder: Path, limits: Limits, state: str) -> dict[str, dict[str, list[str]]]:
-    """Find the rows of the user's own database that cannot be: keys by table and fault.
+    """Find the impossible rows of the user's own database: keys by table and fault.
 
-    A row may be at fault because another one is left out, so the rest is checked until it has no fault. A wrong clock
-    must not make all rows look as if they came from the future: the time of the last change of the file counts, too.
+    A row may be at fault because another one is skipped, so the rest is checked until it has no fault. A wrong clock
+    must not make all rows look as if they came from the future, so the time of the file's last change counts, too.
     """
     now = datetime.now(UTC)
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
@@ -135,15 +136,15 @@ def _faults(connection: "DuckDBPyConnection", latest: datetime) -> Iterator[tupl
 def _opened(
     path: Path, folder: Path, limits: Limits, *, copied: bool, state: str = "", filtered: bool = False
 ) -> "Iterator[DuckDBPyConnection]":
-    """A database of the present schema; of an older one, or if `copied`, a copy in a folder, brought up to date.
+    """Open a database of the present schema. A copy is opened, and migrated, if the schema is older or `copied` is set.
 
     Args:
-        path: of the file.
-        folder: for temporary files.
-        limits: of this process.
-        copied: whether a copy is opened.
-        state: of the file (`marks.file_state`); empty: any.
-        filtered: as `connect_stranger` has it.
+        path: Path of the file.
+        folder: Folder for temporary files.
+        limits: Limits of this process.
+        copied: Whether to open a copy.
+        state: State of the file (`marks.file_state`); empty: any.
+        filtered: See `connect_stranger`.
     """
     with closing(connect_stranger(path, folder, limits)) as connection, one_line(path):
         if state and not has_open(state):
@@ -180,13 +181,13 @@ def _copied(path: Path, folder: Path) -> Path:
 def read_segments(
     groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits
 ) -> list[dict[str, Any]]:
-    """Do what `read_database` does for groups of Parquet files by table; a row that two of them have is there once.
+    """Do what `read_database` does for groups of Parquet files by table; a row of several groups is written once.
 
-    Whatever the measurements of a group refer to must be in the group. `SOURCES` gets the groups of each measurement.
+    Each group must contain all that its measurements refer to. `SOURCES` gets the groups of each measurement.
 
     Returns:
-        For each group: `rows` of each table (a row that two of its files have counts twice), the `gpus` of its
-        measurements, and whether some are `replayed`.
+        For each group: `rows` of each table (a row in two of its files counts twice), the `gpus` of its measurements,
+        and whether some are `replayed`.
     """
     counts: list[dict[str, int]] = [{} for _ in groups]
     with _segments_opened(groups, title, folder, limits, folder / CHECKED) as connection:
@@ -224,7 +225,7 @@ def _check_references(connection: "DuckDBPyConnection", title: str) -> None:
 
 
 def check_segments(groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits) -> None:
-    """Raise `UsageError` where `read_segments` would, apart from keys."""
+    """Raise `UsageError` if `read_segments` would, except for wrong keys."""
     with _segments_opened(groups, title, folder, limits) as connection:
         _check_tables(connection, title, limits, keys=False)
 
@@ -237,12 +238,17 @@ def _segments_opened(
     limits: Limits,
     database: Path | None = None,
 ) -> "Iterator[DuckDBPyConnection]":
-    """A connection with `db.<table>`, the rows of all files, each once, and `<table>_rows`, which has beside them the
-    `number` of each group that they are in.
+    """Open `db.<table>` with the rows of all files, each once, and `<table>_rows` with the `number` of each row's
+    groups.
 
-    The files are read once: what is checked is what was read, and they may be many.
+    The files are read once, so what is checked is what was read.
 
-    database: a new file for `db`; None: it is in memory.
+    Args:
+        groups: Files of each group by table.
+        title: Name of the files in messages.
+        folder: Folder for temporary files.
+        limits: Limits of this process.
+        database: New file for `db`; None: in memory.
     """
     files = list(dict.fromkeys(file for group in groups for names in group.values() for file in names))
     places = {file: place for place, file in enumerate(files)}
@@ -277,8 +283,7 @@ def _segments_opened(
 
 
 def _rows_of_files(connection: "DuckDBPyConnection", files: Sequence[str], table: str, title: str) -> str:
-    """The rows of Parquet files with the number of the file, in SQL, once their columns were checked; columns of later
-    schemas are NULL."""
+    """Return SQL for the rows of Parquet files with the number of the file, once their columns were checked."""
     kinds = layout_of().columns[table]
     if not files:
         columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
@@ -331,8 +336,8 @@ def _check_taken(connection: "DuckDBPyConnection", path: Path | str, limits: Lim
 
 
 def _write_tables(connection: "DuckDBPyConnection", tables: Iterable[str], folder: Path) -> None:
-    """Write the rows of tables, without the columns that are NULL in all of them; of measurements, which stay where
-    they are, the names of the columns."""
+    """Write the rows of tables without columns that are NULL everywhere; of measurements, which stay in place, the
+    columns."""
     for table in dict.fromkeys(("measurement", *tables)):
         names = list(used_columns(connection, f"db.{table}", layout_of().columns[table]))
         if table == "measurement":

@@ -1,6 +1,6 @@
-"""Checks of a stranger's rows: complete, in range, plain text, the hash of its content its key.
+"""Checks of untrusted rows: complete, in range, plain text, and with the hash of their content as key.
 
-Ranges are the checks of the schema (`db/schema`); the others, which a schema cannot express, are here.
+Ranges are the checks of the schema (`db/schema`); checks that a schema cannot express are here.
 """
 
 import json
@@ -52,7 +52,7 @@ _SCALAR = rf'({_NUMBER}|true|false|"([^"\\]|\\["\\])*")'
 _FLAT_OBJECT = rf'^\{{("[^"\\]*":{_SCALAR}(,"[^"\\]*":{_SCALAR})*)?\}}$'
 _FLAT = {"config": ("tunables",), "problem": ("dims",), "profile": ("code",), "measurement": ("event_reasons",)}
 _CANONICAL = {"config": ("tunables",), "problem": ("dims",)}
-"""Text of which equal values have one form alone: with two, a row could be another's and have another key."""
+"""Columns whose equal values have only one text: otherwise two rows could be equal and have different keys."""
 _REFERENCES = {"config_id": "config", "problem_id": "problem"}
 _PROBLEM_KEY = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]([^,\[\]]*),([^,\[\]]*)")
 _NAMES = {
@@ -63,7 +63,7 @@ _NAMES = {
     "measurement": ("kernel", "session"),
 }
 _LONGEST_DIM = 15
-"""Digits of a dimension: what is larger is no size of a tensor, and a product of three would end in no program."""
+"""Most digits of a dimension: no tensor has a larger size, and products of three must not overflow."""
 _LEAST_POWER_W, _LEAST_CLOCK_HZ = 0.5, 1e7
 _ABOVE_BOARD = 2.0
 """Boards of other makers than the catalog's allow up to 1.3 times its highest limit, and sensors overshoot."""
@@ -74,10 +74,7 @@ _FIRST, _LAST = datetime(2026, 1, 1, tzinfo=UTC), datetime(2041, 1, 1, tzinfo=UT
 
 
 def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout, *, keys: bool = True) -> None:
-    """Raise `UsageError`, which names some rows and what is wrong, unless all rows of `db.<table>` can be taken.
-
-    keys: whether the keys are checked, too.
-    """
+    """Raise `UsageError`, which names some rows and their fault, unless all rows of `db.<table>` can be accepted."""
     for problem, rows in faults(connection, table, layout, keys=keys):
         some = ", ".join(rows[:_MOST_NAMED]) + (", ..." if len(rows) > _MOST_NAMED else "")
         raise UsageError(f"rows of the table {table} {problem} ({some})")
@@ -92,15 +89,15 @@ def faults(
     most: int = _MOST_NAMED + 1,
     latest: datetime | None = None,
 ) -> Iterator[tuple[str, list[str]]]:
-    """Each fault in words with the keys of rows that have it; after the first it is not certain what comes.
+    """Yield each fault in words with the keys of its rows; after the first fault, later ones may be misleading.
 
     Args:
-        connection: with the rows in `db.<table>`.
-        table: one of `schema.TABLES`.
-        layout: of the schema.
-        keys: whether the keys are checked, too.
-        most: keys that are named.
-        latest: moment after which nothing can have been measured yet, but for a day; None: now.
+        connection: Connection with the rows in `db.<table>`.
+        table: One of `schema.TABLES`.
+        layout: Layout of the schema.
+        keys: Whether to check the keys, too.
+        most: Most keys to name.
+        latest: Time after which, plus a day, nothing can have been measured yet; None: now.
     """
     kinds = used_columns(connection, f"db.{table}", layout.columns[table])
     yield from _violated(connection, table, kinds, list(_conditions(table, layout, kinds, latest)), most)
@@ -140,7 +137,7 @@ def faults(
 
 
 def _conditions_of_card(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """As `_conditions`, what a card's powers, energies and clocks can be."""
+    """Yield (problem, condition) about powers, energies and clocks that a GPU can have."""
     other = f"gpu <> '{gpu.name}'"
     most_w, most_hz = _ABOVE_BOARD * gpu.power_max_w, _ABOVE_BOOST * max(gpu.boost_clock_hz, gpu.tensor_clock_hz)
     bounds = {
@@ -163,7 +160,7 @@ def _conditions_of_card(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[st
 
 
 def _latency_faults(connection: "DuckDBPyConnection", most: int) -> Iterator[tuple[str, list[str]]]:
-    """No kernel is faster than a card's peaks; for problems of ops that kernrec knows."""
+    """Find latencies below what a GPU's peaks allow, for problems of ops that kernrec knows."""
     rows = "db.measurement AS measurement JOIN db.problem AS problem USING (problem_id) WHERE outcome = 'ok'"
     least = f"SELECT gpu, problem.key, min(latency_s) FROM {rows} GROUP BY gpu, problem.key ORDER BY ALL"
     for gpu, key, least_s in connection.execute(least).fetchall():
@@ -207,9 +204,9 @@ def _listed(names: Iterable[str]) -> str:
 def _conditions(
     table: str, layout: Layout, kinds: Mapping[str, str], latest: datetime | None
 ) -> Iterator[tuple[str, str]]:
-    """(problem of rows for which it does not hold, condition); NULL counts as true.
+    """Yield (problem of rows that violate the condition, condition); NULL counts as true.
 
-    Conditions on a column alone are left out where it is not among `kinds`, because it is NULL in all rows.
+    Conditions on a single column are omitted if the column is not in `kinds`, because it is NULL in all rows.
     """
     for expression in layout.checks[table]:
         yield f"are not {expression}", expression
@@ -264,7 +261,7 @@ def _conditions(
 
 
 def is_possible(moment: datetime) -> bool:
-    """Whether a clock that shows a moment may be right: this kernrec was not there before, and is outdated later."""
+    """Return whether a clock with this time may be right: kernrec did not exist earlier, and is outdated later."""
     return _FIRST <= moment < _LAST
 
 
@@ -291,8 +288,11 @@ def _problem_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, lis
 
 
 def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
-    """(name, layout) of problems that kernels declare. One may be called as an op is; the op itself has no such layout,
-    so no question about it finds the row."""
+    """Return (name, layout) of problems that kernels declare.
+
+    Such a problem may have the name of an op; no question about the op finds the row, because the op has no such
+    layout.
+    """
     cursor = connection.cursor().execute("SELECT name, spec FROM db.kernel")
     declared = set()
     while rows := cursor.fetchmany(10):

@@ -3,8 +3,7 @@
 A bundle is a zip file or a folder:
 
     segments/<sha256>.parquet   rows of one table, as `db/schema` has them
-    models/<sha256>             a trained model, a calibration, or its card
-    manifest.json               which segments and models make a bundle, how many rows, whose, under which licence
+    manifest.json               its segments, number of rows, owner and license
     manifest.sig                Ed25519 signature of the bytes of manifest.json by its owner
 
 A place is a folder, an object store, a web location or a git folder:
@@ -16,12 +15,12 @@ A place is a folder, an object store, a web location or a git folder:
 Nothing is ever changed, so writers need no lock. `place.py`, `object_store.py` and `web_server.py` read, write and list
 names; `push`, `pull` and `withdraw` work with any of them. Pulled rows go to one database (`pulled.py`).
 
-Everything that is read is hostile until checked: names and numbers of documents (`manifest.py`), sizes and hashes of
-files (`bundle.py`), the rows themselves (`kernrec.store.intake`).
+All input is untrusted until it is checked: names and numbers in documents (`manifest.py`), sizes and hashes of files
+(`bundle.py`), and the rows (`kernrec.store.intake`).
 """
 
 from kernrec.store.share.bundle import Bundle, import_bundle, read_bundle, write_bundle
-from kernrec.store.share.manifest import Manifest, Model, Segment
+from kernrec.store.share.manifest import Manifest, Segment
 from kernrec.store.share.outgoing import Selection, write_segments
 from kernrec.store.share.place import Folder, Place, ZipFile, place_at
 
@@ -29,7 +28,6 @@ __all__ = [
     "Bundle",
     "Folder",
     "Manifest",
-    "Model",
     "Place",
     "Segment",
     "Selection",

@@ -1,4 +1,4 @@
-"""Bundles: written to a folder or zip file, read from one, and their rows taken."""
+"""Write bundles to folders or zip files, read them, and import their rows."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +11,13 @@ from kernrec.store.database import Database
 from kernrec.store.intake import add_checked, adding_to
 from kernrec.store.keys import LARGEST_SIGNATURE, Signer, signer_of
 from kernrec.store.reader import checked_segments
-from kernrec.store.share.manifest import LARGEST_DOCUMENT, TABLES, Manifest, Model, Segment, parse_manifest
+from kernrec.store.share.manifest import LARGEST_DOCUMENT, TABLES, Manifest, Segment, parse_manifest
 from kernrec.store.share.place import MANIFEST, Place, ZipFile
 from kernrec.store.share.privacy import PRIVATE
 from kernrec.util.scratch import scratch_folder
 
 _MOST_UNPACKED = 4
-"""Times the bytes of a zip file: files in it are stored, and other programs pack Parquet little smaller."""
+"""Most unpacked bytes per byte of a zip file: files in it are stored, and Parquet hardly compresses further."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,19 @@ class Bundle:
 
 
 def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], signer: Signer) -> Manifest:
-    """Write a bundle: its segments and models first, then the signature, and the manifest last.
+    """Write a bundle: its segments first, then the signature, and the manifest last.
 
     Args:
-        place: of the bundle's files.
-        manifest: without an owner.
-        files: by name (`Segment.name`, `Model.name`) the files of the segments and models.
-        signer: whose bundle it is.
+        place: Place of the bundle's files.
+        manifest: Manifest without an owner.
+        files: Files of the segments by `Segment.name`.
+        signer: Owner of the bundle.
 
     Returns:
         The manifest with its owner.
     """
-    for item in manifest.items:
-        place.write(item.name, files[item.name])
+    for segment in manifest.segments:
+        place.write(segment.name, files[segment.name])
     owned = replace(manifest, owner=signer.key)
     write_content(place, _signature_name(MANIFEST), signer.sign(owned.to_bytes()))
     write_content(place, MANIFEST, owned.to_bytes())
@@ -63,14 +63,14 @@ def write_content(place: Place, name: str, content: bytes) -> None:
 
 
 def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
-    """Return the bundle whose manifest a place has; the manifest and its signature were checked.
+    """Return the bundle of a manifest at a place, once the manifest and its signature were checked.
 
     Args:
-        place: of the bundle's files.
-        name: of its manifest.
+        place: Place of the bundle's files.
+        name: Name of its manifest.
 
     Raises:
-        UsageError: for anything else than a bundle, and for a signature that does not fit.
+        UsageError: It is not a bundle, or its signature does not fit.
     """
     manifest, content = read_signed(place, name, parse_manifest)
     if isinstance(place, ZipFile) and manifest.size > _MOST_UNPACKED * place.path.stat().st_size:
@@ -79,10 +79,10 @@ def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
 
 
 def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> tuple[Any, bytes]:
-    """Return a document of a place and its bytes; its signature is the file beside it.
+    """Return a document of a place and its bytes; its signature is in the file beside it.
 
     Raises:
-        UsageError: if `parse` refuses the document, or its owner has not signed it.
+        UsageError: `parse` refuses the document, or its owner has not signed it.
     """
     content = b"".join(place.read(name, LARGEST_DOCUMENT))
     document = parse(content, f"{name} of {place.title}")
@@ -94,42 +94,42 @@ def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> 
     return document, content
 
 
-def import_bundle(database: Database, bundle: Bundle, note: Callable[[str], object] = str) -> int:
-    """Add the rows of a bundle that are not in a database yet, all or nothing; return how many were new.
+def import_bundle(database: Database, bundle: Bundle) -> int:
+    """Add the rows of a bundle that are not in a database yet, all or nothing; return the number of new rows.
 
-    Rows that are the database's own, and came back without their private columns, are not new. `note` is called with a
-    line about each kind of retraction that was left because no trusted key signed it.
+    The database's own rows that came back without their private columns are not new. Withdrawals in a bundle of kernrec
+    0.1 are not taken.
 
     Raises:
-        UsageError: if a file is not what the manifest says, or a row cannot be taken.
+        UsageError: A file is not what the manifest says, or a row cannot be taken.
     """
     with scratch_folder() as checked:
         take_groups([bundle], checked, bundle.place.title)
-        return add_checked(database, checked, note, bundle.signer, PRIVATE)
+        return add_checked(database, checked, bundle.signer, PRIVATE)
 
 
-def import_to(path: Path, bundle: Bundle, note: Callable[[str], object] = str) -> int:
+def import_to(path: Path, bundle: Bundle) -> int:
     """Do what `import_bundle` does to the database at a path, which is opened only once the rows were checked."""
     with scratch_folder() as checked:
         take_groups([bundle], checked, bundle.place.title)
         with adding_to(path, checked) as database:
-            return add_checked(database, checked, note, bundle.signer, PRIVATE)
+            return add_checked(database, checked, bundle.signer, PRIVATE)
 
 
 def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: bool = False) -> None:
-    """Write the checked rows of bundles to a folder, as `exchange.add_rows` takes them.
+    """Write the checked rows of bundles to a folder, as `exchange.add_rows` reads them.
 
-    Configs and problems that measurements refer to must be in the same bundle. `exchange.SOURCES` says by number which
-    bundles a measurement is in. The folder is private to this program.
+    Each bundle must contain the configs and problems of its measurements. `exchange.SOURCES` lists by number which
+    bundles contain a measurement. The folder is private to this program.
 
     Args:
-        bundles: at least one.
-        folder: for the rows.
-        title: of all bundles, in messages.
-        placed: whether the bundles are at a place, where rows are measurements of the manifest's GPU.
+        bundles: At least one bundle.
+        folder: Folder for the rows.
+        title: Name of all bundles in messages.
+        placed: Whether the bundles are at a place, where rows are measurements of the manifest's GPU.
 
     Raises:
-        UsageError: if a file is not what the manifest says, or a row cannot be taken.
+        UsageError: A file does not match the manifest, or a row cannot be accepted.
     """
     with scratch_folder() as temporary:
         files: list[dict[str, list[Path]]] = []
@@ -153,8 +153,8 @@ def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: 
             raise UsageError(f"its rows are of {rows}, which its manifest does not say")
 
 
-def fetch(place: Place, item: Segment | Model, target: Path) -> None:
-    """Copy a segment or model from a place; raise `UsageError` if its size or hash is not that of the manifest."""
+def fetch(place: Place, item: Segment, target: Path) -> None:
+    """Copy a segment from a place; raise `UsageError` if its size or hash is not that of the manifest."""
     digest = hashlib.sha256()
     with target.open("xb") as file:
         for piece in place.read(item.name, item.size):

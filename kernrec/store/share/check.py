@@ -1,4 +1,4 @@
-"""Checking a place as a whole: it is pulled into a database of its own, with every key trusted, and looked through."""
+"""Check a whole place: pull it into a separate database with every key trusted, and inspect the result."""
 
 from dataclasses import dataclass, field
 
@@ -15,28 +15,28 @@ from kernrec.util.scratch import scratch_folder
 
 @dataclass
 class PlaceReport:
-    """A place that was checked."""
+    """Result of checking a place."""
 
     bundles: int = 0
-    """Good bundles."""
+    """Number of good bundles."""
     bad: dict[str, str] = field(default_factory=dict)
-    """By name of a file, why it is refused."""
+    """Reason for refusing a file, by its name."""
     rows: list[dict[str, object]] = field(default_factory=list)
-    """What the good bundles hold (`coverage.contributed`)."""
+    """Contents of the good bundles (`coverage.contributed`)."""
     cards: list[CardScale] = field(default_factory=list)
-    """Each GPU that can be compared with those of two other people or more."""
+    """Scales of GPUs that can be compared with those of two or more other people."""
 
     def unlike(self) -> list[str]:
-        """Return a line for each GPU whose costs are not as those of its kind."""
+        """Return a line for each GPU whose costs differ from its model's."""
         lines = (shown(card, f"the {card.gpu} of {signer_name(card.contributor)}") for card in self.cards)
         return [line for line in lines if line is not None]
 
 
 def check_place(place: Place) -> PlaceReport:
-    """Check every bundle and withdrawal of a place, and list what they hold.
+    """Check every bundle and withdrawal of a place, and list their contents.
 
     Raises:
-        KernrecError: the place cannot be read.
+        KernrecError: The place cannot be read.
     """
     names = place.names()
     with scratch_folder() as scratch:

@@ -1,4 +1,4 @@
-"""The signed documents of places: manifests of bundles, and withdrawals; hostile until parsed."""
+"""Signed documents of places: manifests of bundles, and withdrawals. They are untrusted until parsed."""
 
 import hashlib
 import json
@@ -13,26 +13,26 @@ from kernrec.errors import UsageError
 from kernrec.store.rows import KEY_DIGITS
 
 LICENCE = "CC0-1.0"
-"""Licence of shared rows, unless their owner names another."""
+"""License of shared rows, unless their owner names another one."""
 TABLES = ("config", "problem", "profile", "measurement", "retraction")
-"""The tables that are shared. Kernels are not: their source is code."""
+"""Tables of bundles. Kernels are not shared, because their source is code; retractions only occur in bundles of kernrec
+0.1."""
 
 LARGEST_DOCUMENT = 2**22
-"""Bytes of a manifest, a withdrawal or a list of names."""
+"""Most bytes of a manifest, a withdrawal or a list of names."""
 MOST_WITHDRAWN = 50_000
-"""Rows of one withdrawal, which then fits into `LARGEST_DOCUMENT`."""
+"""Most rows of one withdrawal, so that it fits into `LARGEST_DOCUMENT`."""
 MOST_TEXTS = 1000
-"""GPUs, ops or kernels that a manifest names."""
+"""Most GPUs, ops or kernels that a manifest names."""
 TEXT = re.compile(
     r"[^\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     r"\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]{0,200}"
 )
-"""One line without control characters and without characters of no width."""
+"""One line without control characters and without zero-width characters."""
 
 _VERSION = 1
 _BUNDLE, _WITHDRAWAL, _OLD_WITHDRAWAL = "kernrec bundle", "kernrec withdrawal", "kernrec retraction"
 _LARGEST_SEGMENT = 2**30
-_LARGEST_MODEL = 2**26
 _MOST_SEGMENTS = 10_000
 _MOST_ROWS = 10**9
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -59,31 +59,16 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Model:
-    """One file of a trained model or calibration."""
-
-    file: str
-    """Its name in the folder of models."""
-    sha256: str
-    size: int
-    """Bytes."""
-
-    @property
-    def name(self) -> str:
-        """Name of the file in its bundle."""
-        return f"models/{self.sha256}"
-
-
-@dataclass(frozen=True)
 class Manifest:
-    """The parts of a bundle, and whose they are."""
+    """The segments of a bundle, and their owner."""
 
     segments: tuple[Segment, ...]
-    models: tuple[Model, ...] = ()
+    models: tuple[str, ...] = ()
+    """Names of model files, which bundles of kernrec 0.1 could have; they are never read."""
     created_at: str = ""
     """UTC."""
     made_by: str = ""
-    """The program and its version."""
+    """Program and version."""
     licence: str = LICENCE
     provenance: Mapping[str, list[str]] = field(default_factory=dict)
     """GPUs, ops and tools of the measurements, and the days of the first and the last."""
@@ -92,14 +77,9 @@ class Manifest:
     """Public key that must have signed the manifest; empty until the bundle is written."""
 
     @property
-    def items(self) -> "list[Segment | Model]":
-        """Its segments and models."""
-        return [*self.segments, *self.models]
-
-    @property
     def size(self) -> int:
-        """Bytes of its segments and models."""
-        return sum(item.size for item in self.items)
+        """Bytes of its segments."""
+        return sum(segment.size for segment in self.segments)
 
     @property
     def rows(self) -> dict[str, int]:
@@ -114,14 +94,14 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Withdrawal:
-    """Measurements that their signer withdraws. It holds for what the same signer shared, and for nothing else."""
+    """Measurements that their signer withdraws; it applies only to rows that the same signer shared."""
 
     sessions: Mapping[str, list[str]]
-    """By session, the measurements by `outgoing.likeness_key`; of kernrec 0.1, by key, under an empty session."""
+    """Measurements by session, as `outgoing.likeness_key`; in kernrec 0.1 as keys, under an empty session."""
     created_at: str
     """UTC."""
     made_by: str
-    """The program and its version."""
+    """Program and version."""
     reason: str
     owner: str
     """Public key that must have signed the withdrawal."""
@@ -139,11 +119,11 @@ def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
     """Return the name of a bundle at a place: `<gpu>/<day>-<8 digits of the key>-<12 digits of its hash>.zip`.
 
     Args:
-        manifest: of the bundle.
-        content: of its file; None: `Manifest.to_bytes`.
+        manifest: Manifest of the bundle.
+        content: Content of the manifest's file; None: `Manifest.to_bytes`.
 
     Raises:
-        UsageError: it is of several GPUs, or of none.
+        UsageError: It has several GPUs, or none.
     """
     gpus = manifest.provenance.get("gpus", [])
     if len(gpus) != 1:
@@ -153,7 +133,7 @@ def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
 
 
 def parse_manifest(content: bytes, title: str) -> Manifest:
-    """Return the manifest of somebody else; raise `UsageError` of one line unless everything in it is as expected."""
+    """Return an untrusted manifest; raise `UsageError` of one line unless everything in it is as expected."""
     with parsing(title, "the manifest of a bundle"):
         document = json.loads(content)
         if not isinstance(document, dict) or document.get("format") != _BUNDLE:
@@ -164,7 +144,7 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
             raise ValueError("its provenance is not an object")
         manifest = Manifest(
             tuple(map(_segment, listed(document, "segments", _MOST_SEGMENTS))),
-            tuple(map(_model, listed(document, "models", _MOST_SEGMENTS))),
+            tuple(_matching(each, "file", _MODEL) for each in listed(document, "models", _MOST_SEGMENTS)),
             _moment(document, "created_at"),
             _matching(document, "made_by", TEXT),
             _matching(document, "licence", TEXT),
@@ -178,7 +158,7 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
 
 
 def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
-    """Return the withdrawal of somebody else, also one of kernrec 0.1; raise `UsageError` of one line for others."""
+    """Return an untrusted withdrawal, also one of kernrec 0.1; raise `UsageError` of one line if it is invalid."""
     with parsing(title, "a withdrawal"):
         document = json.loads(content)
         old = document["format"] == _OLD_WITHDRAWAL
@@ -205,7 +185,7 @@ def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
 
 @contextmanager
 def parsing(title: str, kind: str) -> Iterator[None]:
-    """Turn each error in somebody else's document into a `UsageError` of one line."""
+    """Turn each error in an untrusted document into a `UsageError` of one line."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -214,7 +194,7 @@ def parsing(title: str, kind: str) -> Iterator[None]:
 
 
 def listed(document: Mapping[str, Any], name: str, most: int) -> list[Any]:
-    """Return a list of at most `most` values."""
+    """Return a list of at most `most` values from a document."""
     values = document[name]
     if not isinstance(values, list) or len(values) > most:
         raise ValueError(f"its {name} are not a list of at most {most}")
@@ -231,11 +211,6 @@ def _segment(value: Any) -> Segment:
         raise ValueError(f"a segment is of the table {value['table']!r:.40}")
     size, rows = _whole(value, "size", _LARGEST_SEGMENT), _whole(value, "rows", _MOST_ROWS)
     return Segment(value["table"], _matching(value, "sha256", _HASH), size, rows)
-
-
-def _model(value: Any) -> Model:
-    size = _whole(value, "size", _LARGEST_MODEL)
-    return Model(_matching(value, "file", _MODEL), _matching(value, "sha256", _HASH), size)
 
 
 def _texts(values: Any) -> list[str]:

@@ -1,8 +1,8 @@
 """Places by URL: `s3://` and `gs://` through obstore, web servers and folders.
 
-Credentials are never in a URL or in kernrec's settings: object stores take them from where their own tools do
-(environment variables such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, the
-machine's role).
+Credentials are never in a URL or in kernrec's settings. Object stores take them from the same sources as their own
+tools: environment variables such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, or
+the machine's role.
 """
 
 import re
@@ -75,7 +75,7 @@ def place_of(url: str) -> Place:
 
 
 class ObjectStore:
-    """A bucket, or a folder of one."""
+    """A bucket, or a folder in one."""
 
     def __init__(self, url: str) -> None:
         """Prepare the client, without network access."""
@@ -99,7 +99,7 @@ class ObjectStore:
                 yield bytes(piece)
 
     def write(self, name: str, source: Path) -> None:
-        """See `Place.write`. A file that never changes is put only where there is nothing yet."""
+        """See `Place.write`. A file that never changes is written only if there is none yet."""
         mode = "create" if stays(checked_name(name)) else "overwrite"
         with _reaching(self.title, name):
             try:

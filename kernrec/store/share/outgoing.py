@@ -1,7 +1,7 @@
 """Rows that leave a machine: selected measurements as segments, and the manifest that lists them.
 
-A segment is a Parquet file of rows of one table, named by its content. Private columns leave in another form
-(privacy.py), so a row may leave with another key than it has here.
+A segment is a Parquet file of rows of one table, named by its content. Private columns are changed (privacy.py), so a
+row may leave with another key than it has here.
 """
 
 import hashlib
@@ -20,31 +20,25 @@ from kernrec.version import __version__
 
 MADE_BY = f"kernrec {__version__}"
 SEGMENT_ROWS = 250_000
-"""Rows of a segment at most; a measurement takes some 200 bytes there."""
+"""Most rows of a segment; a measurement takes some 200 bytes in it."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The measurements that are shared; None: all."""
+    """The measurements to share; None: all."""
 
     gpu: str | None = None
     op: str | None = None
     kernel: str | None = None
     fresh: bool = False
-    """Only those that `keep_fresh` kept."""
-    sessions: tuple[str, ...] | None = None
-    """Only rows of one's own of these sessions, replayed ones too."""
-    retractions: bool = True
-    """Whether retractions go along; places have withdrawals for that."""
+    """Whether to select only measurements that `keep_fresh` kept."""
 
     def condition(self) -> str:
-        """The selection as SQL about `measurement JOIN problem`."""
-        parts = ["measurement_id NOT IN (SELECT measurement_id FROM db.retraction)"]
-        if self.sessions is None:
-            parts.append("replayed IS DISTINCT FROM true")  # a replay repeats what a recording says
-        else:
-            parts.append(f"session IN ({', '.join(map(quoted, self.sessions)) or 'NULL'})")
-            parts.append("measurement_id NOT IN (SELECT measurement_id FROM db.merged)")
+        """Return the selection as an SQL condition on `measurement JOIN problem`."""
+        parts = [
+            "measurement_id NOT IN (SELECT measurement_id FROM db.retraction)",
+            "replayed IS DISTINCT FROM true",  # a replay repeats what a recording says
+        ]
         for column, value in (("gpu", self.gpu), ("op", self.op), ("kernel", self.kernel)):
             if value is not None:
                 parts.append(f"{column} = {quoted(value)}")
@@ -53,7 +47,7 @@ class Selection:
         return " AND ".join(parts)
 
     def source(self) -> str:
-        """The selected rows, after `SELECT` and columns of `measurement` or the op."""
+        """Return SQL for the selected rows, to follow `SELECT` and columns of `measurement` or the op."""
         return (
             "FROM db.measurement AS measurement JOIN (SELECT problem_id, op FROM db.problem) USING (problem_id) "
             f"WHERE {self.condition()}"
@@ -66,9 +60,9 @@ class Outgoing:
 
     manifest: Manifest
     files: Mapping[str, Path]
-    """By name, the files of the manifest's segments."""
+    """Files of the manifest's segments, by name."""
     changed: Mapping[str, int]
-    """By column, in how many measurements it leaves in another form than it has here."""
+    """Number of measurements in which a column is changed, by column."""
 
     @property
     def measurements(self) -> int:
@@ -91,12 +85,14 @@ def outgoing(
     """Write the rows that would leave a database to a folder.
 
     Args:
-        secret: of the database (`privacy.secret_of`).
-        folder: for the segments.
-        licence: of the rows; None: `LICENCE`.
+        database: Database to read.
+        selection: Measurements to write.
+        secret: Secret of the database (`privacy.secret_of`).
+        folder: Folder for the segments.
+        licence: License of the rows; None: `LICENCE`.
 
     Raises:
-        UsageError: if others could not read the manifest.
+        UsageError: Others could not read the manifest.
     """
     if licence is not None and not TEXT.fullmatch(licence):
         raise UsageError("--licence: one line of at most 200 characters is expected")
@@ -116,14 +112,14 @@ def outgoing(
 
 
 def now() -> str:
-    """The time as a manifest has it, UTC."""
+    """Return the present time as a manifest has it, UTC."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def write_segments(database: Database, selection: Selection, secret: str, folder: Path) -> list[Segment]:
     """Write the public form of the selected measurements, with their configs, problems and profiles.
 
-    The files have the names of their segments; segments of equal rows are equal.
+    Files are named after their segments; segments with equal rows are equal.
     """
     segments = []
     for table, query in _queries(database, selection, secret).items():
@@ -136,7 +132,7 @@ def write_segments(database: Database, selection: Selection, secret: str, folder
 
 
 def _queries(database: Database, selection: Selection, secret: str) -> dict[str, str]:
-    """By table, the query for the rows that leave, in the order of their keys."""
+    """Return the query for the rows that leave, in the order of their keys, by table."""
     kinds = database.columns("measurement")
     key = next(iter(kinds))
     chosen = f"SELECT measurement.* {selection.source()}"
@@ -145,31 +141,12 @@ def _queries(database: Database, selection: Selection, secret: str) -> dict[str,
     rows = f"SELECT {key} AS here, {same} AS same, {_public(kinds, secret)} FROM ({chosen})"
     shared = f"CASE WHEN same THEN here ELSE {key_expression('measurement', kinds)} END AS {key}"
     kernels = f"SELECT DISTINCT kernel, kernel_hash FROM ({chosen})"
-    # A measurement that leaves with another key is taken back by that one: `withdraw_here` names both.
-    retracted = "db.measurement SEMI JOIN db.retraction USING (measurement_id)"
-    at_home = f"SELECT measurement_id FROM ({shared_keys(kinds, secret, retracted)}) WHERE shared_id <> measurement_id"
-    # Nobody else believes one that names its signer and is not signed (`withdraw.withdraw_copies`).
-    believed = "(signature <> '' OR signer = '')"
-    retractions = (
-        f"FROM db.retraction WHERE {selection.retractions} AND {believed} AND measurement_id NOT IN ({at_home}) "
-        "ORDER BY 1"
-    )
     return {
         "measurement": f"SELECT {shared}, * EXCLUDE (here, same) FROM ({rows}) ORDER BY 1",
         "config": f"FROM db.config WHERE config_id IN (SELECT config_id FROM ({chosen})) ORDER BY 1",
         "problem": f"FROM db.problem WHERE problem_id IN (SELECT problem_id FROM ({chosen})) ORDER BY 1",
         "profile": f"FROM db.profile WHERE (kernel, kernel_hash) IN ({kernels}) ORDER BY 1",
-        "retraction": retractions,
     }
-
-
-def shared_keys(kinds: Mapping[str, str], secret: str, rows: str) -> str:
-    """The keys of measurements, and `shared_id`, those that they leave with, in SQL."""
-    key = next(iter(kinds))
-    return (
-        f"SELECT {key}, {key_expression('measurement', kinds)} AS shared_id "
-        f"FROM (SELECT {key}, {_public(kinds, secret)} FROM {rows})"
-    )
 
 
 def _public(kinds: Mapping[str, str], secret: str) -> str:
@@ -178,7 +155,7 @@ def _public(kinds: Mapping[str, str], secret: str) -> str:
 
 
 def provenance(database: Database, selection: Selection) -> dict[str, list[str]]:
-    """The origin of the selected measurements, as a manifest has it."""
+    """Return the origin of the selected measurements, as a manifest has it."""
     values: dict[str, list[str]] = {}
     for name, column in (("gpus", "gpu"), ("ops", "op"), ("kernels", "kernel")):
         texts = database.query(f"SELECT DISTINCT {column} {selection.source()} ORDER BY 1 LIMIT {MOST_TEXTS}")
@@ -190,23 +167,23 @@ def provenance(database: Database, selection: Selection) -> dict[str, list[str]]
 
 
 def taken_out(database: Database, selection: Selection, secret: str) -> dict[str, int]:
-    """By column, in how many of the selected measurements it leaves in another form than it has here."""
+    """Return the number of selected measurements in which a column is changed, by column."""
     changed = [f'count(*) FILTER ("{name}" IS DISTINCT FROM {public_column(name, secret)})' for name in PRIVATE]
     (counts,) = database.query(f"SELECT {', '.join(changed)} {selection.source()}")
     return {name: count for name, count in zip(PRIVATE, counts, strict=True) if count}
 
 
 def keep_fresh(database: Database, selection: Selection, stale: Mapping[str, Sequence[Path]]) -> None:
-    """Keep which of the selected measurements a place lacks, for a later `Selection(fresh=True)`.
+    """Keep the selected measurements that a place lacks, for a later `Selection(fresh=True)`.
 
-    Rows are compared by what is not private: a row of somebody else that came by a bundle, and leaves again with
-    another hash for the card, is the same measurement; were it shared twice, the two would contradict each other.
+    Rows are compared without private columns. A row of another person that came in a bundle and leaves again with
+    another hash for the GPU is the same measurement; shared twice, the two would contradict each other.
 
     Args:
-        database: to read.
-        selection: of its measurements.
-        stale: Parquet files of what is not fresh: `likeness` (`likeness_hash`) of what the place has, and `withdrawn`
-            (`likeness_key`) of what was withdrawn.
+        database: Database to read.
+        selection: Measurements to compare.
+        stale: Parquet files of measurements to exclude: `likeness` (`likeness_hash`) of those at the place, and
+            `withdrawn` (`likeness_key`) of withdrawn ones.
     """
     kinds = database.columns("measurement")
     conditions = {"likeness": likeness_hash(kinds), "withdrawn": likeness_key(kinds)}
@@ -216,12 +193,13 @@ def keep_fresh(database: Database, selection: Selection, stale: Mapping[str, Seq
 
 
 def likeness_hash(kinds: Mapping[str, str]) -> str:
-    """A hash, in SQL, of all of a measurement that is not private; of this process and its DuckDB only, but fast."""
+    """Return SQL for a fast hash of a measurement without private columns; it differs between versions of DuckDB."""
     _, *names = kinds
     listed = ", ".join(f'"{name}"' for name in names if name not in PRIVATE)
     return f"hash({listed})"
 
 
 def likeness_key(kinds: Mapping[str, str]) -> str:
-    """The same as a key, which stays as it is in later versions of DuckDB and of the schema."""
+    """Return SQL for a key of a measurement without private columns, stable in later versions of DuckDB and of the
+    schema."""
     return key_expression("measurement", {name: kind for name, kind in kinds.items() if name not in PRIVATE})

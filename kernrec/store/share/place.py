@@ -1,6 +1,6 @@
-"""Where files of bundles and bundles are: a folder or a zip file; object_store.py and web_server.py have the others.
+"""Places of bundles and of their files: a folder or a zip file; see object_store.py and web_server.py for others.
 
-Names are of the closed form of `checked_name`; nothing that somebody else wrote is ever used as a path.
+Names have the closed form of `checked_name`; no text from outside is ever used as a path.
 """
 
 import io
@@ -16,51 +16,59 @@ from kernrec.util.input_file import open_input
 
 MANIFEST, INDEX = "manifest.json", "index.json"
 BUNDLE = re.compile(r"[a-z0-9][a-z0-9-]{0,60}/\d{4}-\d\d-\d\d-([0-9a-f]{8})-[0-9a-f]{12}\.zip")
-"""The name of a bundle at a place; its group is the beginning of the signer's key."""
+"""Name of a bundle at a place; its group is the beginning of the signer's key."""
 WITHDRAWAL = re.compile(r"withdrawn/[0-9a-f]{64}\.json")
 OLD = re.compile(r"manifests/[0-9a-f]{64}\.(?:json|sig)")
-"""The name of a manifest or signature of a remote of kernrec 0.1, which had bundles in parts."""
+"""Name of a manifest or signature of a remote of kernrec 0.1, which stored bundles in parts."""
 _CHANGES = re.compile(r"manifest\.json|manifest\.sig|index\.json")
-_PART = re.compile(r"segments/[0-9a-f]{64}\.parquet|models/[0-9a-f]{64}")
+_PART = re.compile(r"segments/[0-9a-f]{64}\.parquet")
 _NAME = re.compile("|".join(each.pattern for each in (_CHANGES, _PART, OLD, WITHDRAWAL, BUNDLE)))
 MOST_NAMES = 20_000
-"""Names of a place; more are refused."""
+"""Most names of a place."""
 _CHUNK = 2**20
 _LARGEST_DIRECTORY = 2**22
-"""Bytes of the list of files in a zip file: 40,000 names of files in a bundle."""
+"""Most bytes of the list of files in a zip file: 40,000 names of files in a bundle."""
 
 
 class MissingFileError(UsageError):
-    """A place has no file of a name."""
+    """A place has no file with this name."""
 
 
 class Place(Protocol):
-    """Where files are, by name. A file appears whole or not at all."""
+    """A store of files by name. A file appears whole or not at all."""
 
     @property
     def title(self) -> str:
-        """Its name in messages."""
+        """Name of the place in messages."""
 
     def read(self, name: str, most: int) -> Iterator[bytes]:
-        """The pieces of a file of at most `most` bytes; raises `MissingFileError` if there is none, `UsageError` if it
-        is larger."""
+        """Yield the pieces of a file.
+
+        Args:
+            name: Name of the file.
+            most: Most bytes of the file.
+
+        Raises:
+            MissingFileError: There is no such file.
+            UsageError: The file is larger.
+        """
 
     def write(self, name: str, source: Path) -> None:
-        """Put a file there, whole or not at all; a segment that is there already stays."""
+        """Write a file, whole or not at all; an existing segment stays."""
 
     def names(self, under: str = "") -> list[str]:
-        """Return the names of the files that a bundle or place can have and that begin with `under`, sorted."""
+        """Return the sorted names of files that a bundle or place can have and that begin with `under`."""
 
 
 def checked_name(name: str) -> str:
-    """Return `name` if a bundle or place can have it; else raise `UsageError`."""
+    """Return a name if a bundle or place can have it; else raise `UsageError`."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name[:80]!r} is not the name of a file in a bundle")
     return name
 
 
 def bundle_names(names: Iterable[str], under: str) -> list[str]:
-    """Return those of `names` that a bundle or place can have and that begin with `under`, sorted."""
+    """Return the sorted names that a bundle or place can have and that begin with `under`."""
     chosen = sorted(name for name in names if name.startswith(under) and _NAME.fullmatch(name))
     if len(chosen) > MOST_NAMES:
         raise UsageError(f"more than {MOST_NAMES} files are listed; no place has as many")
@@ -68,12 +76,12 @@ def bundle_names(names: Iterable[str], under: str) -> list[str]:
 
 
 def stays(name: str) -> bool:
-    """Return whether a file never changes once it is there, because its name says its content."""
+    """Return whether a file never changes, because its name contains a hash of its content."""
     return not _CHANGES.fullmatch(name)
 
 
 class Folder:
-    """A bundle or a place as a folder."""
+    """A bundle or a place in a folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -107,11 +115,11 @@ class Folder:
 
 
 class ZipFile:
-    """A bundle as a zip file; files in it are stored, because Parquet is compressed already.
+    """A bundle in a zip file; files in it are stored, because Parquet is compressed already.
 
     Args:
-        path: of the file.
-        title: its name in messages; empty: the path.
+        path: Path of the file.
+        title: Its name in messages; empty: the path.
     """
 
     def __init__(self, path: Path, title: str = "") -> None:
@@ -156,7 +164,7 @@ class ZipFile:
 
 
 class _Bounded(io.BufferedReader):
-    """A file that is read in pieces of bounded size: a stranger's zip file says itself how long its directory is."""
+    """A file that is read in pieces of bounded size, because an untrusted zip file states how long its directory is."""
 
     def read(self, size: int | None = -1) -> bytes:
         """See `io.BufferedReader.read`; raises `BadZipFile` for a larger piece."""
@@ -169,7 +177,8 @@ class _Bounded(io.BufferedReader):
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder and of its folders, and links to folders, which could lead anywhere, as they are."""
+    """Yield the files of a folder and of its folders. Links to folders, which could lead anywhere, are yielded as they
+    are."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink() or not path.is_dir():
             yield path
@@ -178,14 +187,14 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def place_at(path: Path) -> Folder | ZipFile:
-    """The folder or zip file at a path; one that does not exist is a zip file if its name ends so."""
+    """Return the folder or zip file at a path; a missing path is a zip file if its name ends in .zip."""
     if path.is_dir() or (not path.exists() and path.suffix != ".zip"):
         return Folder(path)
     return ZipFile(path)
 
 
 def pieces(file: IO[bytes], most: int, title: str) -> Iterator[bytes]:
-    """The content of an open file in pieces; raises `UsageError` once it is larger than `most` bytes."""
+    """Yield the content of an open file in pieces; raise `UsageError` once it is larger than `most` bytes."""
     size = 0
     while piece := file.read(_CHUNK):
         size += len(piece)

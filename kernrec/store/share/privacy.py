@@ -1,8 +1,8 @@
 """Private values, which never leave a machine: names of its user and of itself, GPU UUIDs, paths.
 
-A row holds the hash of a card's UUID, by which rows of one card are told from those of another. A hash of that hash and
-of a secret that stays beside the database leaves, so that nobody else can link it to the card. Texts of
-errors and compiler options lose their folders, UUIDs of cards, and the names of user and host.
+A row contains the hash of a GPU's UUID, which distinguishes the rows of several GPUs. A hash of that hash and of a
+secret beside the database leaves, so that nobody else can link it to the GPU. Folders, UUIDs of GPUs, and the names of
+user and host are removed from errors and compiler options.
 """
 
 import getpass
@@ -16,18 +16,18 @@ from kernrec.errors import UsageError, file_errors
 from kernrec.store.connection import quoted
 
 PRIVATE = ("device_uuid_hash", "error", "compiler_flags", "measured_by")
-"""Columns of `measurement` that may leave in another form; rows that differ in them alone are the same measurement."""
+"""Columns of `measurement` that may be changed; rows that differ only in these are the same measurement."""
 
 _FOLDERS = r"(?:[A-Za-z]:)?(?:[\\/]+[^\\/\s:\"'']+)+[\\/]+"
-"""The folders of an absolute path, before its last part."""
+"""Folders of an absolute path, before its last part."""
 _UUID = r"(?i)\b(?:(?:GPU|MIG)-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
-"""Of a card, or of a part of one, as drivers name them in errors."""
+"""UUID of a GPU, or of a part of one, as drivers name it in errors."""
 
 _CONTROL = r"[\x00-\x1f\x7f-\x9f]+"
 
 
 def secret_of(database: Path) -> str:
-    """The secret beside a database, made when first asked for; `UsageError` if there is no database."""
+    """Return the secret beside a database, created on first use; raise `UsageError` if there is no database."""
     if not database.exists():
         raise UsageError(f"there is no database at {database}")
     path = database.with_name(f"{database.name}.secret")
@@ -40,7 +40,7 @@ def secret_of(database: Path) -> str:
 
 
 def private_names() -> list[str]:
-    """The names of the user and of this machine that texts must not hold."""
+    """Return the names of the user and of this machine, which texts must not contain."""
     names = {socket.gethostname(), socket.gethostname().partition(".")[0], Path.home().name}
     with suppress(Exception):  # no name, as in some containers: then none can leak
         names.add(getpass.getuser())
@@ -50,7 +50,7 @@ def private_names() -> list[str]:
 
 
 def public_column(name: str, secret: str) -> str:
-    """A column of `measurement` as it may leave, in SQL."""
+    """Return SQL for a column of `measurement` as it may leave."""
     column = f'"{name}"'
     if name == "device_uuid_hash":
         return f"substr(sha256({quoted(secret)} || {column}), 1, 16)"

@@ -1,6 +1,6 @@
-"""Pulling: the bundles of a place whose signers the user trusts come to this machine, checked like any others.
+"""Pull the bundles of a place whose signers the user trusts, and check them like any other rows.
 
-A pull only adds: a bundle that a place no longer lists stays, and rows go only when their signer withdraws them.
+A pull only adds: a bundle that a place no longer lists stays, and rows are removed only if their signer withdraws them.
 """
 
 import hashlib
@@ -26,30 +26,30 @@ from kernrec.util.human import counted
 from kernrec.util.scratch import scratch_folder
 
 LARGEST_BUNDLE = 2**28
-"""Bytes of a bundle at a place: more than a million rows."""
+"""Most bytes of a bundle at a place: more than a million rows."""
 _SHOWN = 5
-"""Unknown keys that get a line."""
+"""Most unknown keys that get a line."""
 
 
 @dataclass
 class PullReport:
-    """The outcome of a pull."""
+    """Result of a pull."""
 
     measurements: int = 0
-    """New measurements."""
+    """Number of new measurements."""
     withdrawn: int = 0
-    """Measurements that no longer answer, because their signer withdrew them."""
+    """Number of measurements that are no longer used, because their signer withdrew them."""
     refused: dict[str, str] = field(default_factory=dict)
-    """By name of a bundle or withdrawal, why it was not taken."""
+    """Reason for refusing a bundle or withdrawal, by its name."""
     missing: list[str] = field(default_factory=list)
-    """Listed files that are not there, each in a line."""
+    """A line for each listed file that is missing."""
     unknown: Counter[str] = field(default_factory=Counter)
-    """Number of bundles left out, by the key of their signer, which is not trusted."""
+    """Number of skipped bundles by the signer's key, which is not trusted."""
     notes: list[str] = field(default_factory=list)
 
     @property
     def left(self) -> list[str]:
-        """A line for each thing that was not taken; one for all missing files."""
+        """A line for each thing that was skipped; one for all missing files."""
         lines = [*self.notes, *(f"{name}: {reason}" for name, reason in self.refused.items())]
         for signer, count in self.unknown.most_common(_SHOWN):
             lines.append(f"left: {counted(count, 'bundle')}, signed by an unknown key, {signer}")
@@ -62,14 +62,14 @@ class PullReport:
 
 
 def pull(place: Place, *, untrusted: bool = False) -> PullReport:
-    """Take what is new at a place.
+    """Pull what is new at a place.
 
     Args:
-        place: to read.
-        untrusted: whether to take bundles of unknown keys, too.
+        place: Place to read.
+        untrusted: Whether to accept bundles of unknown keys, too.
 
     Raises:
-        KernrecError: if the place cannot be reached; what was taken before stays.
+        KernrecError: The place cannot be reached; what was pulled before stays.
     """
     with working_on(paths.pulled()):
         return take_new(place, paths.pulled(), lambda key: untrusted or trusts(key), None if untrusted else _keys())
@@ -82,14 +82,14 @@ def _keys() -> set[str]:
 def take_new(
     place: Place, path: Path, wanted: Callable[[str], bool], keys: set[str] | None = None, names: Sequence[str] = ()
 ) -> PullReport:
-    """Take what is new and of a wanted signer; the caller holds `working_on`.
+    """Pull what is new and from a wanted signer; the caller holds `working_on`.
 
     Args:
-        place: to read.
-        path: of the database of pulled rows.
-        wanted: tells whether to take what a public key signed.
-        keys: the only keys that are wanted, so that not every bundle of others is read; None: others may be, too.
-        names: of the place, if the caller has listed it.
+        place: Place to read.
+        path: Path of the database of pulled rows.
+        wanted: Returns whether to accept what a public key signed.
+        keys: Only wanted keys, so that not every bundle of others is read; None: others may be wanted, too.
+        names: Names of the place, if the caller has listed it.
     """
     report, already = PullReport(), taken(path)
     new = [name for name in names or place.names() if name not in already]
@@ -115,7 +115,7 @@ def _bundles(
     keys: set[str] | None,
     report: PullReport,
 ) -> Iterator[tuple[str, Bundle]]:
-    """Yield the wanted bundles, the first day's first; of the bundles of an unknown key only one is read."""
+    """Yield the wanted bundles, oldest day first; only one bundle of each unknown key is read."""
     if any(map(_is_old, new)):
         report.notes.append(
             f"{place.title} is a remote of kernrec 0.1, which is only read: `kernrec db push` to a new place moves your"
@@ -148,9 +148,12 @@ def _bundles(
 
 
 def placed_bundle(place: Place, name: str, folder: Path) -> Bundle:
-    """Return the bundle of a name at a place; raise `UsageError` if it is not what a place may have.
+    """Return the bundle with a name at a place; raise `UsageError` if a place may not have it.
 
-    folder: of this program alone, for bundles that are fetched.
+    Args:
+        place: Place to read.
+        name: Name of the bundle.
+        folder: Private folder for fetched bundles.
     """
     if isinstance(place, Folder):
         file = place.path / name
@@ -170,10 +173,6 @@ def placed_bundle(place: Place, name: str, folder: Path) -> Bundle:
         raise UsageError(f"its name has to be {right}")
     if bundle.manifest.size > LARGEST_BUNDLE:
         raise UsageError(f"it unpacks to more than {LARGEST_BUNDLE} bytes")
-    if bundle.manifest.models:
-        raise UsageError("it holds models; a place has measurements only")
-    if bundle.manifest.rows["retraction"]:
-        raise UsageError("it holds retractions; `kernrec db withdraw` writes a withdrawal instead")
     return bundle
 
 

@@ -1,9 +1,9 @@
-"""The database of pulled rows: a database like any other, all of whose rows came with bundles.
+"""The database of pulled rows: a database like any other, all of whose rows came in bundles.
 
-`merged` says which bundle and signer brought a row, `bundle` which were taken, `withdrawn` what their signers withdrew.
-A row stays as long as somebody shares it who has not withdrawn it. Rows and the record of their bundle enter in one
-transaction: a pull that is killed is as if it had not begun with the bundle, or is complete. Large bundles are added to
-a copy beside the database, which then takes its place, so that queries go on meanwhile.
+`merged` says which bundle and signer brought a row, `bundle` lists the pulled bundles, `withdrawn` what their signers
+withdrew. A row stays while somebody shares it who has not withdrawn it. Rows and the record of their bundle enter in
+one transaction: after a kill, a bundle is either missing or complete. Large bundles are added to a copy beside the
+database, which then replaces it, so that queries continue meanwhile.
 """
 
 import os
@@ -30,11 +30,11 @@ _UNSETTLED = "CREATE OR REPLACE TABLE db.settled (rule VARCHAR)"
 """The statement for a database whose rows change: the table is empty until scales are derived from all rows."""
 _IS_SETTLED = "SELECT count(*) FROM duckdb_tables() WHERE database_name = 'db' AND table_name = 'settled'"
 _WAIT_S = 10.0
-"""Longest wait for another process that pulls or pushes."""
+"""Longest wait in seconds for another process that pulls or pushes."""
 
 
 def taken(path: Path) -> set[str]:
-    """Return the names of the bundles and withdrawals that were taken."""
+    """Return the names of the bundles and withdrawals that were pulled."""
     if not path.exists():
         return set()
     with Database.open(path) as database:
@@ -42,12 +42,12 @@ def taken(path: Path) -> set[str]:
 
 
 def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int:
-    """Add the rows of bundles, all or nothing; return by how many there are more measurements then.
+    """Add the rows of bundles, all or nothing; return by how much the number of measurements grew.
 
     Args:
-        path: of the database, which is made if there is none.
-        bundles: by name, in the order of their numbers in `exchange.SOURCES`.
-        checked: a folder with their rows (`take_groups`), which are moved away; or with `<table>*.parquet` files of one
+        path: Path of the database, which is created if needed.
+        bundles: Bundles by name, in the order of their numbers in `exchange.SOURCES`.
+        checked: Folder with their rows (`take_groups`), which are moved away, or with `<table>*.parquet` files of one
             bundle that this program has just written.
     """
 
@@ -74,14 +74,14 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
         honored, before = _honored(database), database.counts()["measurement"]
         likeness = likeness_hash(database.columns("measurement"))
         some_withdrawn = database.query("SELECT EXISTS (FROM db.withdrawn)")[0][0]
-        database.add_from(lambda exchange: move_checked(checked, exchange, apart_from=["retraction"]), then=then)
+        database.add_from(lambda exchange: move_checked(checked, exchange), then=then)
         return database.counts()["measurement"] - before
 
 
 def _without_twins(likeness: str, names: Iterable[str]) -> list[str]:
-    """Return the statements that leave one of the rows that one signer shared in several forms.
+    """Return statements that keep one of the rows that one signer shared in several forms.
 
-    They differ only in what is private, because a later push took out more of it. Two would contradict each other.
+    They differ only in private columns, because a later push removed more of them. Two would contradict each other.
     """
     listed = ", ".join(map(quoted, names))
     new = (
@@ -104,7 +104,8 @@ def _without_twins(likeness: str, names: Iterable[str]) -> list[str]:
 
 
 def apply_withdrawal(path: Path, name: str, withdrawal: Withdrawal) -> int:
-    """Apply a withdrawal to the rows that its owner shared; return how many measurements no longer answer."""
+    """Apply a withdrawal to the rows that its owner shared; return the number of measurements that are no longer
+    used."""
     with Database.open(path, read_only=False, create=True) as database:
         before = database.counts()["measurement"]
         rows = [(row, session) for session, rows in withdrawal.sessions.items() for row in rows]
@@ -148,7 +149,7 @@ def _note(name: str, document: Any, measurements: int) -> str:
 
 
 def drop_signer(path: Path, signer: str) -> int:
-    """Delete the rows that only this signer shared; return how many there were."""
+    """Delete the rows that only this signer shared; return their number."""
     if not path.exists():
         return 0
     with working_on(path), Database.open(path, read_only=False) as database:
@@ -165,7 +166,7 @@ def drop_signer(path: Path, signer: str) -> int:
 
 
 def settle(path: Path) -> None:
-    """Derive the scales of cards and the file that queries read, if rows came or went since that was done."""
+    """Derive the scales of GPUs and the file that queries read again, if rows were added or removed since."""
     if path.exists():
         with Database.open(path) as database:
             settled = database.query(_IS_SETTLED)[0][0] and database.query("FROM db.settled") == [(_rule(),)]
@@ -186,7 +187,7 @@ def _rule() -> str:
 
 
 def pulled_bundles(path: Path) -> Sequence[tuple[Any, ...]]:
-    """Return signer, bundles, measurements, licences, first and last day of what was taken, by signer."""
+    """Return signer, bundles, measurements, licenses, first and last day of the pulled bundles, by signer."""
     with Database.open(path) as database:
         return database.query(
             "SELECT signer, count(*), sum(measurements), list_sort(list(DISTINCT licence)),"

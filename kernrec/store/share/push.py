@@ -1,7 +1,7 @@
-"""Pushing: what a place lacks of a database leaves as signed bundles, one for each GPU.
+"""Push the rows of a database that a place lacks, as signed bundles, one for each GPU.
 
-Nothing at the place is changed, so several may push at once. A bundle appears whole or not at all: a push that is
-killed leaves whole bundles, and the next one goes on.
+Nothing at the place is changed, so several people may push at once. A bundle appears whole or not at all: a push that
+is killed leaves whole bundles, and the next one continues.
 """
 
 import json
@@ -38,19 +38,18 @@ def push(
     """Push the measurements of a database that a place lacks.
 
     Args:
-        place: to write to.
-        database: to read.
-        selection: of its measurements. What was withdrawn in the database is withdrawn at the place, too.
-        signer: whose rows they become.
-        licence: of the rows; None: the usual one.
-        agree: is shown what would leave, for each GPU, and how many measurements would be withdrawn; False: nothing
-            leaves.
+        place: Place to write to.
+        database: Database to read.
+        selection: Its measurements to push. Rows that were withdrawn in the database are withdrawn at the place, too.
+        signer: Owner of the rows.
+        licence: License of the rows; None: the usual one.
+        agree: Gets what would leave for each GPU, and how many measurements would be withdrawn; False: nothing leaves.
 
     Returns:
-        How many measurements left, and how many were withdrawn; None: there was nothing new, or it was not agreed to.
+        Number of pushed and of withdrawn measurements; None: nothing was new, or `agree` returned False.
 
     Raises:
-        KernrecError: if the place cannot be reached or written, or others would refuse the rows.
+        KernrecError: The place cannot be reached or written, or others would refuse the rows.
     """
     names = place.names()
     if any(map(OLD.fullmatch, names)):
@@ -62,7 +61,7 @@ def push(
             pass
         with Database.open(database) as opened:
             keep_fresh(opened, selection, _stale(path, names, temporary))
-            fresh = replace(selection, fresh=True, retractions=False)
+            fresh = replace(selection, fresh=True)
             gpus = [gpu for (gpu,) in opened.query(f"SELECT DISTINCT gpu {fresh.source()} ORDER BY 1")]
             leaving = [_leaving(opened, replace(fresh, gpu=gpu), database, temporary / gpu, licence) for gpu in gpus]
             gone = withdrawn_here(path, opened, signer, [name for name in names if BUNDLE.fullmatch(name)])
@@ -115,13 +114,13 @@ def _write(place: Place, path: Path, leaving: Outgoing, signer: Signer, folder: 
 
 
 def write_list(place: Place, without: Mapping[str, str] | None = None) -> int:
-    """Write the list of names, by which readers of a web server learn what there is; return how many it has.
+    """Write the list of names, which readers of a web server need; return its length.
 
-    Two writers may do so at once: each looks again after it wrote, so the one that writes last has seen both.
+    Two writers may do so at once: each looks again after writing, so the last writer has seen both.
 
     Args:
-        place: to list.
-        without: names to leave out.
+        place: Place to list.
+        without: Names to exclude.
     """
     while True:
         names = _listed(place, without or {})

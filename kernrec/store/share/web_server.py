@@ -1,7 +1,7 @@
 """A place behind a web server: read only, its files listed in `index.json`.
 
-A server that sends no byte for 30 s is given up. A redirect is followed only on the same host: another one was never
-agreed to, and may be one that this machine alone reaches.
+A server that sends no byte for 30 s is given up. A redirect is followed only on the same host, because the user did not
+agree to another one, and only this machine may be able to reach it.
 """
 
 import json
@@ -41,7 +41,7 @@ class WebServer:
     """The files below a URL of `http://` or `https://`."""
 
     def __init__(self, url: str) -> None:
-        """Nothing is asked of the network yet."""
+        """Prepare a place, without network access."""
         self.title = url
         self._host = f"{urlsplit(url).scheme}://{urlsplit(url).netloc}"
         self._opener = urllib.request.build_opener(_SameHost)
@@ -70,7 +70,7 @@ class WebServer:
             ) from None
 
     def _opened(self, name: str) -> HTTPResponse:
-        """The answer to a request for a file, once the server has begun with it."""
+        """Return the response to a request for a file, once the server has begun to answer."""
         for tried in range(1, _TRIES + 1):
             try:
                 response: HTTPResponse = self._opener.open(f"{self.title}/{name}", timeout=SILENCE_S)

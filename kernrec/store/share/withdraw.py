@@ -1,9 +1,8 @@
-"""Withdrawing measurements: in a database of one's own, at a place that they were pushed to, and in copies of them.
+"""Withdraw measurements: in the user's database, at a place that they were pushed to, and in copies of them.
 
-In a database a retraction names a measurement by its key (`kernrec.store.retractions`). A row that leaves has another
-key, because private columns leave in another form: `withdraw_here` names both, so that bundles can carry the second. At
-a place a withdrawal names measurements by what is not private (`outgoing.likeness_key`), and so holds for every copy of
-them, whatever its key. A push writes one for what was withdrawn here.
+In a database, a retraction names a measurement by its key (`kernrec.store.retractions`). At a place, a withdrawal names
+measurements by their columns that are not private (`outgoing.likeness_key`), and so applies to every copy, whatever its
+key. A push writes one for measurements that were withdrawn here.
 """
 
 import hashlib
@@ -20,47 +19,50 @@ from kernrec.store.retractions import retracted, retraction_rows
 from kernrec.store.rows import Row
 from kernrec.store.share.bundle import write_content
 from kernrec.store.share.manifest import MOST_WITHDRAWN, Withdrawal
-from kernrec.store.share.outgoing import MADE_BY, likeness_key, now, shared_keys
+from kernrec.store.share.outgoing import MADE_BY, likeness_key, now
 from kernrec.store.share.place import BUNDLE, OLD, Place
-from kernrec.store.share.privacy import secret_of
 from kernrec.store.share.pull import take_new
 from kernrec.store.share.pulled import apply_withdrawal, settle, working_on
 from kernrec.util.scratch import scratch_folder
 
 Agree = Callable[[Sequence[Row]], bool]
-"""Is shown the rows before anything is written; False: nothing is."""
+"""Function that gets the rows before anything is written; if it returns False, nothing is."""
 Sessions = Mapping[str, list[str]]
-"""By session, measurements by `likeness_key`."""
+"""Measurements by session, as `likeness_key`."""
 
 _SHOWN = ("measurement_id", "measured_at", "session", "gpu", "kernel", "key", "tunables", "latency_s")
 _COPIED = ("measurement_id", "signer", "reason", "retracted_at")
 
 
-def withdraw_here(path: Path, condition: str, signer: Signer | None, reason: str, *, agree: Agree) -> int:
-    """Withdraw measurements of a database; return how many no longer answer.
+def withdraw_here(path: Path, condition: str, reason: str, *, agree: Agree) -> int:
+    """Withdraw measurements of a database; return their number.
 
     Args:
-        path: of the database.
-        condition: which, in SQL about `measurement JOIN problem JOIN config`.
-        signer: who withdraws them; None: others to whom the database is merged do not believe it.
-        reason: for whoever reads the log.
-        agree: see `Agree`.
+        path: Path of the database.
+        condition: SQL condition on `measurement JOIN problem JOIN config`.
+        reason: Note for readers of the log.
+        agree: See `Agree`.
     """
-    secret = secret_of(path)
     with Database.open(path, read_only=False) as database:
         rows = _chosen(database, condition)
         if not rows or not agree(rows):
             return 0
-        _add(database, [str(row["measurement_id"]) for row in rows], secret, signer, reason)
+        _add(database, [str(row["measurement_id"]) for row in rows], reason)
     return len(rows)
 
 
 def withdraw_there(
     place: Place, condition: str, signer: Signer, reason: str, *, agree: Agree, own: Path | None = None
 ) -> int:
-    """Withdraw measurements that this key pushed to a place; return how many there were.
+    """Withdraw measurements that this key pushed to a place; return their number.
 
-    The arguments are those of `withdraw_here`; `own` is a database in which the same measurements no longer answer.
+    Args:
+        place: Place that they were pushed to.
+        condition: See `withdraw_here`.
+        signer: The user's key.
+        reason: Note for readers of the log.
+        agree: See `Agree`.
+        own: Database in which the same measurements are withdrawn, too.
     """
     names = place.names()
     if any(map(OLD.fullmatch, names)):
@@ -81,10 +83,9 @@ def withdraw_there(
             pairs = pulled.query(f"SELECT session, {likeness} FROM db.measurement {chosen}")
             files = _likenesses(pulled, chosen, folder)
         if own is not None:
-            secret = secret_of(own)
             with Database.open(own, read_only=False) as database:
                 alike = database.query(f"SELECT measurement_id FROM ({_alike(database, files)})")
-                _add(database, [str(key) for (key,) in alike], secret, signer, reason)
+                _add(database, [str(key) for (key,) in alike], reason)
         publish(place, path, _by_session(pairs), signer, reason)
         settle(path)
     return len(rows)
@@ -103,7 +104,7 @@ def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason
 
 
 def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequence[str]) -> dict[str, Sessions]:
-    """Return by reason what this key pushed in bundles of these names and withdrew in a database since."""
+    """Return by reason what this key pushed in bundles with these names and has withdrawn in a database since."""
     mine = (
         "SELECT measurement_id, any_value(reason) AS reason FROM db.retraction "
         f"WHERE signer IN ('', {quoted(signer.key)}) GROUP BY ALL"
@@ -122,15 +123,14 @@ def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequen
 
 
 def withdraw_copies(path: Path) -> dict[str, int]:
-    """Apply the withdrawals that were pulled to the copies of measurements in a database.
+    """Apply pulled withdrawals to the copies of measurements in a database.
 
-    Rows come into a database by many ways: a bundle, a colleague's file, the file of what was pulled. A copy stays in
-    the log and answers no more once a trusted key withdraws what it shared, unless somebody else whose rows were
-    pulled, the user among them, still shares the same measurement. The row of `retraction` that says so here names the
-    signer and has no signature: others do not believe it, and `kernrec db trust KEY --remove` ends it.
+    Rows enter a database in many ways: a bundle, a colleague's file, the file of pulled rows. A copy stays in the log
+    and is no longer used once a trusted key withdraws what it shared, unless somebody else whose rows were pulled, or
+    the user, still shares the same measurement. `kernrec db trust KEY --remove` ends the withdrawal.
 
     Returns:
-        How many measurements no longer answer, by who withdrew them, as answers call them.
+        Number of measurements that are no longer used, by the name of who withdrew them.
     """
     gone: Counter[str] = Counter()
     keys = [key for key in (*trusted(), own_key()) if key]
@@ -183,21 +183,19 @@ def _chosen(database: Database, condition: str) -> list[Row]:
     return [dict(zip(_SHOWN, row, strict=True)) for row in database.query(query)]
 
 
-def _add(database: Database, keys: Iterable[str], secret: str, signer: Signer | None, reason: str) -> None:
-    rows = f"db.measurement WHERE measurement_id IN ({_listed(keys)})"
-    pairs = database.query(shared_keys(database.columns("measurement"), secret, rows))
-    database.add("retraction", retraction_rows(dict.fromkeys(key for pair in pairs for key in pair), reason, signer))
+def _add(database: Database, keys: Iterable[str], reason: str) -> None:
+    database.add("retraction", retraction_rows(dict.fromkeys(keys), reason))
     database.rescale()
 
 
 def _likenesses(database: Database, rest: str, folder: Path, more: str = "") -> list[Path]:
-    """Write files of the likenesses of measurements, with their sessions, which are quick to compare.
+    """Write the likenesses of measurements, with their sessions, to files.
 
     Args:
-        database: to read.
-        rest: of the query, after `FROM db.measurement`.
-        folder: for the files.
-        more: columns beside.
+        database: Database to read.
+        rest: Rest of the query, after `FROM db.measurement`.
+        folder: Folder for the files.
+        more: Additional columns.
     """
     likeness = likeness_key(database.columns("measurement"))
     query = f"SELECT session, {likeness} AS likeness{more} FROM db.measurement {rest}"

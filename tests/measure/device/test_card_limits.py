@@ -212,15 +212,3 @@ def test_collect_measures_at_each_limit_and_restores_the_gpu(
     assert "power limit 300 W, clock locked to 1200 MHz" in done.stdout
     refused = run_here(*wanted, "--set-power-limit", "300W,900W", home=tmp_path)
     assert (refused.returncode, len(refused.stderr.splitlines()), len(seen)) == (2, 1, 2)
-
-
-def test_dry_run_lists_visits_at_each_limit_and_sets_none(
-    card: EmulatedCard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(nvml, "cards", lambda: [CARD])
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    wanted = ("collect", "--op", "mm", "--shape", "m=64,n=64,k=64", "--set-power-limit", "300W,400W")
-    planned = run_here(*wanted, "--strategy", "refine", "--dry-run", home=tmp_path)
-    assert planned.stdout.count("expected regret") == 2, planned.stderr
-    assert "power limit 400 W" in planned.stdout
-    assert card.state == AS_IT_WAS

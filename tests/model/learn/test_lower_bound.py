@@ -19,6 +19,12 @@ def test_bound_is_the_slower_of_busiest_pipe_and_compulsory_bytes():
     assert np.allclose(least_seconds(replace(streaming, pipe_s=None)), 1e12 / inputs.gpu.memory_bandwidth)
 
 
+def test_no_correction_makes_the_launch_itself_faster():
+    inputs = replace(simulated_inputs(50, 1), bytes=1.0, pipe_s=None)
+    assert inputs.fixed_s is not None
+    assert (least_seconds(inputs) >= inputs.fixed_s).all()
+
+
 def test_power_limit_lowers_the_clock_of_the_bound():
     inputs = replace(simulated_inputs(50, 1), bytes=1.0, fixed_s=None)
     halved = replace(inputs, clock_hz=np.full(50, 0.5 * inputs.gpu.boost_clock_hz))

@@ -124,6 +124,22 @@ def work(**per_trip: float) -> Demand:
     return Demand(("block", "trip"), (np.zeros_like(rates), rates))
 
 
+@pytest.mark.parametrize(("name", "shared"), [("rtx4090", True), ("a100", False)])
+def test_warps_uneven_over_the_schedulers_cost_nothing_in_a_pipe_that_all_share(name, shared):
+    """Lone warps, 5 or 8 to an SM, in one round: two f64 lanes are the SM's own, 32 are the schedulers'."""
+    gpu = find_gpu(name)
+
+    def busy_s(warps: float, pipe: str) -> float:
+        blocks = np.array([warps * gpu.sms])
+        lone = launch(
+            terms=(blocks, blocks * 100.0), concurrent=np.array([warps]), warps=np.ones(1), prefetch=np.zeros(1)
+        )
+        return float(launch_time(gpu, work(**{pipe: 1000.0, "issue": 10.0}), lone).busy_s[0]) / warps
+
+    assert busy_s(5.0, "f64") / busy_s(8.0, "f64") == pytest.approx(1.0 if shared else 1.6, rel=0.02)
+    assert busy_s(5.0, "fma") / busy_s(8.0, "fma") == pytest.approx(1.6, rel=0.02)
+
+
 def test_two_warps_hide_half_the_code_between_tensor_instructions():
     """1,000 blocks: 8 to an SM of 128, in 4 rounds of 2."""
     products, softmax = 1000.0, 300.0
@@ -134,6 +150,22 @@ def test_two_warps_hide_half_the_code_between_tensor_instructions():
     added = (core_s[softmax] - core_s[0.0]) * ADA.boost_clock_hz
     assert added == pytest.approx(4 * 100 * softmax, rel=0.05)
     assert 4 * 2 * 100 * softmax > added  # nothing hidden: each of the two waits for itself
+
+
+def test_warpgroup_products_hide_half_of_the_code_between_them():
+    """A round of lone blocks: 100 trips, after the time in which a block of warpgroups has nothing to multiply."""
+    hopper, products, softmax = find_gpu("h200"), 1000.0, 300.0
+    blocks = np.full(1, float(hopper.sms))
+    for warps in (8.0, 16.0):
+        shape = {"concurrent": np.ones(1), "warps": np.full(1, warps), "prefetch": np.full(1, 2.0)}
+        lone = launch(terms=(blocks, blocks * 100.0), **shape)
+        core_s = {
+            between: launch_time(hopper, work(tensor=products, issue=100.0, between_groups=between), lone).core_s[0]
+            for between in (0.0, softmax)
+        }
+        added = (core_s[softmax] - core_s[0.0]) * hopper.boost_clock_hz
+        start = microarchitecture(hopper).dram_latency_clk + 900
+        assert added == pytest.approx(100 * softmax / 2 + softmax / 2 + start, rel=0.03)
 
 
 def test_longest_block_is_waited_for_once():
@@ -191,12 +223,34 @@ def test_round_time_lies_between_the_longer_part_and_the_sum(own, wait, customer
     assert max(busy, own + wait) * (1 - 1e-9) <= clk <= (busy + wait) * (1 + 1e-9)
 
 
+def test_known_overlap_of_waits_overrides_barriers():
+    def waiting(share: float) -> float:
+        return round_clk(1, warps=np.full(1, 32.0), overlapped=np.full(1, share))
+
+    assert waiting(np.nan) == waiting(0.0)
+    assert waiting(1.0) < waiting(0.5) < waiting(0.0)
+
+
+def test_without_barriers_warps_overlap_within_a_block():
+    many = round_clk(1, warps=np.full(1, 32.0), rounds=np.full(1, 1e9))
+    assert many < 0.75 * round_clk(1, warps=np.full(1, 32.0))
+
+
 def test_colliding_atomics_and_scattered_bytes_take_time():
     serial = launch_time(ADA, work(fma=1.0), launch(serial_clk=np.full(1, 1e9)))
     assert serial.core_s[0] * ADA.boost_clock_hz == pytest.approx(1e9, rel=0.01)
     plain, scattered = (launch_time(ADA, work(fma=1.0), launch(dram_slowdown=np.full(1, s))) for s in (1.0, 2.0))
     assert scattered.dram_s == pytest.approx(2 * plain.dram_s)
     assert (scattered.dram_bytes == plain.dram_bytes).all()
+
+
+def test_a_wait_for_another_block_lasts_as_long_as_a_hit_in_l2():
+    gpu = find_gpu("h200")
+    demand = work(issue=100.0, alone=400.0)
+    without, with_waits = (
+        launch_time(gpu, demand, launched).core_s for launched in (launch(), launch(waits=np.full(1, 7.0)))
+    )
+    assert (with_waits - without) * gpu.boost_clock_hz == pytest.approx(7 * microarchitecture(gpu).l2_latency_clk)
 
 
 def test_blocks_with_several_tiles_load_from_dram_as_often_as_one_per_tile():
@@ -216,6 +270,53 @@ def test_blocks_with_several_tiles_load_from_dram_as_often_as_one_per_tile():
     assert moved(block_tiles=4) == pytest.approx(moved(), rel=0.02)
     left_s = 132 * 128 * 256 * 4 * 2 / gpu.memory_bandwidth
     assert moved() < moved(stream=132) < moved() + 3 * left_s
+
+
+def in_turn(resident: float, work_of_code: Demand, **change: Array) -> float:
+    """Clocks per block of a launch whose blocks have as many barriers as trips."""
+    fields = {"concurrent": np.full(1, resident), "prefetch": np.zeros(1), **change}
+    times = launch_time(ADA, work_of_code, launch(**fields))
+    latency_s = (times.core_s**4 + times.dram_s**4) ** 0.25
+    return float(latency_s[0]) * ADA.boost_clock_hz * ADA.sms / 1000.0
+
+
+def test_stretches_of_the_code_add_up_where_a_block_is_alone_and_not_where_others_fill_the_gaps():
+    at_once = work(fma=100.0, f64=100.0, barriers=1.0)
+    apart = work(fma=100.0, f64=100.0, barriers=1.0, in_turn=200.0)
+    blocks = np.full(1, ADA.sms * 960.0)
+    many = {"terms": (blocks, blocks * 100.0), "dram_bytes": blocks}
+    lost = [in_turn(resident, apart, **many) - in_turn(resident, at_once, **many) for resident in (1.0, 2.0, 8.0)]
+    assert lost[0] > 2 * lost[1] > 4 * lost[2] >= 0.0
+    alone = launch_time(ADA, apart, launch(concurrent=np.ones(1), **many))
+    assert alone.in_turn_s[0] > 0.1 * alone.core_s[0]  # type: ignore[index]
+    assert launch_time(ADA, at_once, launch(**many)).in_turn_s == 0.0
+
+
+def test_dram_adds_up_with_what_a_lone_block_computes_beyond_the_latency_of_its_loads():
+    """Two barriers of a block and one wait: as a tile is loaded, then computed on."""
+    computes = Demand(
+        ("block",),
+        (np.array([[{"f64": 3000.0, "in_turn": 3200.0, "barriers": 1.0}.get(name, 0.0)] for name in QUANTITIES]),),
+    )
+    blocks = np.full(1, ADA.sms * 960.0)
+    bytes_per_clk = ADA.memory_bandwidth * microarchitecture(ADA).dram_efficiency / ADA.boost_clock_hz / ADA.sms
+
+    def clk(dram_clk: float, resident: float) -> float:
+        moved = blocks * dram_clk * bytes_per_clk
+        tiles = LaunchWork.of(
+            variants=np.zeros(1, np.int64), terms=(blocks,), depth=(), concurrent=np.full(1, resident),
+            warps=np.full(1, 32.0), prefetch=np.zeros(1), dram_bytes=moved, dram_slowdown=np.ones(1),
+            serial_clk=0.0, rounds=np.ones(1), overlapped=np.zeros(1),
+        )  # fmt: skip
+        times = launch_time(ADA, computes, tiles)
+        total_s = (times.core_s**4 + times.dram_s**4) ** 0.25
+        return float(total_s[0]) * ADA.boost_clock_hz / 960.0
+
+    latency = clk(1.0, 1.0) - 3200.0
+    assert latency < 700.0
+    assert clk(2000.0, 1.0) == pytest.approx(3200.0 + 2000.0, rel=0.01)
+    assert clk(0.5 * latency, 1.0) == pytest.approx(clk(1.0, 1.0), rel=0.01)
+    assert clk(2000.0, 6.0) < 3000.0 * 1.1
 
 
 def launches_of(draw: np.random.Generator, count: int, most: float) -> tuple[Demand, LaunchWork]:

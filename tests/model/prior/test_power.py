@@ -1,5 +1,6 @@
 """Laws of the power model, and how it holds against measured power."""
 
+import dataclasses
 import math
 import subprocess
 import sys
@@ -129,6 +130,20 @@ def test_voltage_rises_slowly_below_the_knee_and_with_the_clock_above(name):
     assert model.voltage(model.boost_hz) == pytest.approx(1.0)
 
 
+def test_memory_bound_time_does_not_grow_when_the_clock_falls():
+    model = MODELS["a100-pcie-40gb"]
+    launch = NominalCosts(1e-6, 1e-3, 0.0, 0.01, 0.09)
+    fast = model.apply_power_limit(launch)
+    slow = model.apply_power_limit(launch, clock_hz=0.5 * model.boost_hz)
+    assert slow.latency_s == pytest.approx(fast.latency_s)
+    assert slow.energy_j < fast.energy_j
+
+
+def test_an_instruction_class_without_a_figure_costs_as_other():
+    model = MODELS["rtx4090"]
+    assert model.event_j("issue.branch") == model.event_j("issue.other") > 0
+
+
 def test_unknown_event_is_refused_with_the_nearest_name(refuses):
     refuses(lambda: MODELS["rtx4090"].dynamic({"l2.sector": 1.0}))
 
@@ -148,6 +163,11 @@ def test_limit_outside_an_assumed_range_is_accepted():
     assert gpu.power_range_assumed
     limited = PowerModel.for_gpu(gpu).apply_power_limit(NominalCosts(1e-3, 0.0, 0.0, 0.2, 0.0), limit_w=90.0)
     assert limited.power_w <= 90.0 * (1 + 1e-12)
+
+
+def test_a_data_center_card_with_a_workstation_title_runs_at_its_boost_clock_at_most():
+    gpu = dataclasses.replace(find_gpu("a100-sxm4-80gb"), title="NVIDIA RTX A100")
+    assert PowerModel.for_gpu(gpu).maximum_hz == gpu.boost_clock_hz
 
 
 @pytest.mark.parametrize(("name", "highest"), [("h200-sxm", "1980"), ("l40s", "2520"), ("t4", "1590")])
@@ -191,6 +211,11 @@ def test_only_geforce_gpus_run_above_their_boost_clock():
     assert MODELS["a100-pcie-40gb"].apply_power_limit(idle).clock_hz == MODELS["a100-pcie-40gb"].boost_hz
 
 
+def test_partners_geforce_boards_accept_more_than_the_reference_and_no_others():
+    assert PowerModel.for_gpu(find_gpu("rtx3090")).power_max_w >= 450 > find_gpu("rtx3090").power_max_w
+    assert MODELS["rtx-a4000"].power_max_w == find_gpu("rtx-a4000").power_max_w
+
+
 @pytest.mark.parametrize(("name", "readings"), [
     ("rtx3090ti", ((0.78, 0.722), (2.04, 1.065))), ("rtx4090", ((0.787, 0.875), (2.548, 0.971), (2.73, 1.05))),
     ("rtx5060ti", ((1.767, 0.81), (2.362, 0.902), (2.716, 1.025), (2.767, 1.045))),
@@ -199,6 +224,23 @@ def test_voltages_match_published_readings(name, readings):
     clocks, volts = np.array(readings).T
     curve = PowerModel.for_gpu(find_gpu(name)).curve.over_knee(clocks * 1e9)
     assert curve / curve[-1] == pytest.approx(volts / volts[-1], rel=0.04)
+
+
+def test_throughput_a_watt_of_a_blackwell_workstation_card_hardly_depends_on_its_limit():
+    gpu = find_gpu("rtx-pro-6000")
+    model, flops = PowerModel.for_gpu(gpu), 2 * 8192.0**3
+    core_j, dram_j = model.dynamic({"mma.f16": flops, "shared.wavefronts": flops * 2e-4, "l2.sectors": flops * 2e-4})
+    launch = NominalCosts(flops / (0.92 * gpu.peak_flops("f16", tensor=True)), 0.0, 0.0, core_j, dram_j)
+    a_watt = [
+        1.0 / float(model.apply_power_limit(launch, watts).latency_s[0]) / watts for watts in (240, 300, 400, 500)
+    ]
+    assert max(a_watt) < 1.3 * min(a_watt)
+
+
+def test_memory_draws_by_its_devices_whatever_the_core_clock():
+    # 24 devices of GDDR6X on an RTX 3090, 10 on an RTX 3080.
+    more, fewer = (PowerModel.for_gpu(find_gpu(name)) for name in ("rtx3090", "rtx3080"))
+    assert 25 < more.board_w - fewer.board_w < 45
 
 
 def test_full_fma_load_of_an_rtx_4090_draws_the_reported_power():

@@ -1,11 +1,12 @@
 """Laws of the bound of stacks."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor.bound import GRAPH, Timing, features
+from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing, features
 from tests.helpers.depth import few_examples
 
 SIZE = st.integers(1, 1 << 14)
@@ -36,3 +37,20 @@ def test_flush_of_l2_takes_time(gpu, m, n, k):
 @given(GPUS, SIZE, SIZE, SIZE)
 def test_twice_the_columns_take_no_less_time(gpu, m, n, k):
     assert product_s(gpu, m, 2 * n, k) >= 0.999 * product_s(gpu, m, n, k)
+
+
+def test_a_large_product_is_bound_by_tensor_cores_and_f32_by_the_others():
+    half, single = (product_s("a100", 8192, 8192, 8192, dtype, FLUSHED) for dtype in ("f16", "f32"))
+    assert half == pytest.approx(2 * 8192**3 / (0.79 * 312e12), rel=0.1)
+    assert single == pytest.approx(2 * 8192**3 / (0.85 * 19.5e12), rel=0.1)
+
+
+def test_batched_products_of_f32_have_the_tiles_of_the_generation_and_a_card_of_few_watts_a_lower_clock():
+    square = {"batch": 64, "m": 96, "n": 96, "k": 512}
+    dims = {name: np.array([size]) for name, size in square.items()}
+    times = {gpu: features("matmul", find_gpu(gpu), "f32", "nn", dims, GRAPH)[0].total_s[0] for gpu in ("a100", "v100")}
+    assert times["a100"] > times["v100"]  # tiles of 128 x 128 there, half empty; 64 x 64 here
+    share = {
+        gpu: product_s(gpu, 8192, 8192, 8192, "f32", GRAPH) * find_gpu(gpu).peak_flops("f32") for gpu in ("l4", "a100")
+    }
+    assert share["l4"] > 1.5 * share["a100"]

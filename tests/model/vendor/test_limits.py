@@ -37,6 +37,12 @@ def test_no_shipped_row_exceeds_the_limits_of_its_gpu(op, rows):
         assert not (columns["power_w"][columns["gpu"] == gpu] > card.tdp_w).any()
 
 
+def test_weights_in_l2_explain_a_time_below_that_of_dram():
+    problem = find_op("matmul").problem("bf16", "nt", m=8, n=4096, k=4096)
+    dram_s = problem.bytes / L40S.memory_bandwidth
+    assert least_s(*work_of(problem), rates_of(L40S, "bf16")) < 0.5 * dram_s
+
+
 def test_bytes_beyond_l2_come_from_dram():
     rates = rates_of(L40S, "bf16")
     moved = 10 * L40S.l2_bytes
@@ -55,3 +61,10 @@ def test_winograd_needs_fewer_multiplications_than_implicit_gemm():
     for kernel in ("winogradForwardData4x4 + ampere_sgemm".lower(), "fft2d_r2c_32x32 + ampere_gcgemm", None):
         assert work_of(problem, kernel)[0] == problem.flops / WINOGRAD
     assert work_of(problem, "implicit_convolve_sgemm")[0] == problem.flops
+
+
+def test_uneven_routing_reads_fewer_experts_than_all():
+    sizes = {"tokens": 64, "hidden": 2048, "intermediate": 1024, "experts": 128, "topk": 8}
+    even, uneven = (find_op("moe").problem("bf16", "row", **sizes, routing=routing) for routing in (0, 120))
+    assert 0.3 * work_of(even)[1] < work_of(uneven)[1] < work_of(even)[1]
+    assert work_of(uneven)[0] == even.flops

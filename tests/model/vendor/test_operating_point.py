@@ -1,6 +1,6 @@
 """A stack's line at other power limits and clocks: never faster under a lower one, never above the roof."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -97,6 +97,19 @@ def test_no_baseline_beats_the_roofline_at_its_power_limit(gpu, dtype):
         held = at_point(claimed, card, OperatingPoint(limit_w), problem)
         assert held.latency_s.value >= roof_s * (1 - 1e-9)
         assert held.latency_s.low <= held.latency_s.value <= held.latency_s.high
+
+
+def test_a_tf32_product_at_a_fourth_of_its_power_takes_several_times_as_long():
+    # Seen before: 40 ms at 450 W and at 100 W, where a kernel of ours went from 28 to 251 ms.
+    gpu, problem = find_gpu("rtx3090"), product(8192, "tf32")
+    default = line(40e-3, None, 0.8, 0.2)
+    assert at_point(default, gpu, OperatingPoint(100.0), problem).latency_s.value > 3 * 40e-3
+
+
+def test_a_line_of_memory_alone_keeps_its_time_at_a_lower_clock():
+    gpu = find_gpu("a100")
+    default = replace(line(1e-3, 250.0, 0.01, 1.0), busy={"math": 1e-5, "dram": 1e-3, "l2": 1e-4, "launch": 3e-6})
+    assert at_point(default, gpu, OperatingPoint(None, 1.0e9)).latency_s.value == pytest.approx(1e-3, rel=1e-3)
 
 
 @given(st.lists(st.tuples(st.floats(1.0, 1.6), st.none() | st.floats(0.5, 1.0)), min_size=2, max_size=4))

@@ -9,6 +9,9 @@ from kernrec.store import ProfileTable
 BLOCKS = 2.0**21
 
 
+TURN_S = 0.544e-9
+
+
 def serial_clk(**metrics: float) -> float:
     """Clocks of L2 for the atomic operations of all blocks."""
     nothing, names = np.zeros(1), {name.replace("__", "."): value for name, value in metrics.items()}
@@ -33,6 +36,18 @@ def test_short_runs_take_the_dram_time_of_a_recorded_h100():
     assert 1.02 <= slowdown(128.0) <= 1.13
     assert slowdown(256.0) <= 1.02
     assert slowdown(512.0) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_runs_that_the_next_block_continues_cost_nothing():
+    assert slowdown(64.0, joined=1.0) == pytest.approx(1.0, abs=1e-3)
+    assert slowdown(64.0, joined=0.5) < slowdown(64.0)
+
+
+def test_blocks_that_add_up_512_bins_each_do_47_g_additions_a_second():
+    """As every card from an RTX 3060 to an RTX 3080 did, with a block of a warp for each 32 elements."""
+    bins = {"atomic__own": 1 / 64, "atomic__meet": 1 / 64, "atomic__own__512": 1 / 4, "atomic__meet__512": 1 / 4}
+    seconds = serial_clk(global__counts__atomic_turns=64.0, **bins) * TURN_S
+    assert 512 * BLOCKS / seconds == pytest.approx(47e9, rel=0.03)
 
 
 def test_additions_to_one_address_are_serialized():

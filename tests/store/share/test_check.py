@@ -10,10 +10,9 @@ from unittest.mock import patch
 
 import pytest
 
-from kernrec.store.keys import Signer, key_file
 from kernrec.store.measurement import Measurement
 from kernrec.store.share.check import check_place
-from kernrec.store.share.contribution import add_pending, write_contribution
+from kernrec.store.share.outgoing import Selection
 from kernrec.store.share.place import Folder
 from tests.helpers.command import run_here
 from tests.helpers.paths import ROOT
@@ -23,14 +22,18 @@ pytestmark = pytest.mark.usefixtures("read_here")
 
 
 def contribute(person: Person, folder: Path, rows: Sequence[Measurement]) -> Path:
-    """Write their bundle to a place, made a minute after the one before, so that the order does not depend on keys."""
+    """Push their rows, replayed ones too, a minute after the last bundle, so that the order does not depend on keys."""
     person.measure(rows)
-    person.key()
-    made_at = datetime(2026, 3, 2, 12, len(list(folder.glob("*/*.zip"))))
-    with person.at_work(), patch("kernrec.store.share.outgoing.now", return_value=made_at.isoformat()):
-        for session in {row.origin.session for row in rows}:
-            add_pending(person.database, session)
-        return write_contribution(person.database, GPU, Signer.of(key_file()), folder).path
+    before = set(folder.glob("*/*.zip"))
+    made_at = datetime(2026, 3, 2, 12, len(before))
+    session = f"session = '{rows[0].origin.session}'"
+    with (
+        patch("kernrec.store.share.outgoing.now", return_value=made_at.isoformat()),
+        patch.object(Selection, "condition", lambda _: session),
+    ):
+        assert person.push(folder) == len(rows)
+    (new,) = set(folder.glob("*/*.zip")) - before
+    return new
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Laws of the bound of attention."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,3 +42,16 @@ def test_window_saves_time_unless_it_holds_all_keys(card, heads, keys):
         whole = seconds(card, **sizes)
         assert seconds(card, **sizes, window=128) <= whole * 1.0001
         assert seconds(card, **sizes, window=2 * keys) >= whole * 0.9999
+
+
+@pytest.mark.parametrize("card", ["a100-sxm4-80gb", "h200-sxm"])
+def test_keys_and_values_of_8_bits_are_read_in_half_the_time(card):
+    sizes = {"batch": 64, "heads": 64, "kv_heads": 64, "queries": 1, "keys": 32768}
+    read_s, half_s = (attention(card, **sizes, kv_dtype=kind)[0].parts["dram"][0] for kind in (0, 1))
+    assert half_s == pytest.approx(read_s / 2, rel=0.01)
+    assert seconds(card, **sizes, kv_dtype=1) < 0.6 * seconds(card, **sizes)
+
+
+def test_a_long_prompt_takes_four_times_as_long_as_half_of_it():
+    long, half = (seconds("h200-sxm", heads=32, kv_heads=8, queries=keys, keys=keys) for keys in (1 << 17, 1 << 16))
+    assert long == pytest.approx(4 * half, rel=0.05)

@@ -27,6 +27,13 @@ def test_features_are_finite_and_time_is_above_the_roofline(card, n, c, k, h):
     assert bound.total_s[0] >= max(bound.parts["math"][0], bound.parts["launch"][0])
 
 
+def test_a_large_convolution_is_faster_than_its_multiplications_for_winograd_saves_some():
+    card = find_gpu("a100-pcie-80gb")
+    bound, _ = convolution("a100-pcie-80gb", n=64, c=512, k=512, h=56, w=56)
+    direct_s = 2 * 64 * 56 * 56 * 512 * 512 * 9 / card.peak_flops("f32")
+    assert direct_s / 4 < bound.total_s[0] < direct_s
+
+
 @pytest.mark.parametrize("other", [{"r": 1, "s": 1}, {"stride": 2}, {"groups": 2}, {"dilation": 2}])
 def test_only_3x3_filters_have_a_baseline(other):
     sizes = {"c": 64, "h": 56, "w": 56, "k": 64, "padding": 1}

@@ -42,3 +42,13 @@ def test_one_token_reads_only_the_weights_of_its_experts():
     assert read_s == pytest.approx(NETWORK["topk"] * per_expert / find_gpu("h200-sxm").memory_bandwidth, rel=0.02)
     all_s = experts("h200-sxm", tokens=4096)[0].parts["dram"][0]
     assert all_s >= NETWORK["experts"] * per_expert / find_gpu("h200-sxm").memory_bandwidth
+
+
+def test_weights_of_4_bits_are_read_in_about_a_fourth_of_the_time():
+    half, small = (experts("b200", dtype, tokens=256)[0].parts["dram"][0] for dtype in ("bf16", "w4a16"))
+    assert small == pytest.approx(half / 4, rel=0.1)
+
+
+def test_uneven_routing_gives_the_busiest_card_more_work():
+    even, uneven = (experts("h200-sxm", tokens=8192, ep=8, routing=power)[0].parts["math"][0] for power in (0, 120))
+    assert uneven > 1.2 * even
