@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from kernrec.recommender.networks.network import NetworkAnswer
     from kernrec.recommender.serving.audit import ServingAudit
     from kernrec.run import BuiltKernel
-    from kernrec.triton.listener import Recorder
 
 
 def _gpu_name(gpu: "str | Path | GPU") -> str:
@@ -310,28 +309,6 @@ def analyze(
 
     query = _query(objective, top=top, inputs=inputs)
     return analyze_any(function, _gpu_name(gpu), arguments, grid, configs, block, query)
-
-
-def record(gpu: str | None = None) -> "Recorder":
-    """Store in the user's database what the program's own `@triton.autotune` measures, until the program ends.
-
-    In a `with` statement, recording stops at the end of the block. Triton's benchmark differs from kernrec's protocol.
-    So answers use these rows, marked as Triton's, only if nothing was measured by the protocol.
-    `kernrec.triton.autotune` uses them, too.
-
-    Args:
-        gpu: common name of the GPU; None for KERNREC_GPU or, if that is not set, the GPU of this process.
-
-    Returns:
-        A recorder with the number of stored `rows`, and the reasons for rejected rows in `refused`.
-
-    Raises:
-        kernrec.errors.UsageError: Triton's autotuner has no listener (before 3.8), or another recorder is running.
-        kernrec.errors.KernrecError: Triton is not installed.
-    """
-    from kernrec.triton.listener import record as start
-
-    return start(gpu)
 
 
 def serve_audit(

@@ -49,6 +49,7 @@ def bundle_in(folder: Path) -> str:
     return name
 
 
+@pytest.mark.every(3)
 def test_notebook_writes_a_bundle_and_lists_its_content(tmp_path):
     (path := tmp_path / "notebook.py").write_text(program(NOTEBOOK, {"BUDGET": "8configs"}))
     printed = run([sys.executable, str(path)], tmp_path)
@@ -96,6 +97,7 @@ def loaded(path: Path) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.every(3)
 def test_action_measures_and_prints_the_bundle_path(tmp_path):
     """Its script runs as a runner runs it, with `kernrec` where the step before installs it."""
     steps = {step.get("id"): step for step in loaded(ACTION)["runs"]["steps"]}

@@ -89,6 +89,7 @@ def test_wheel_contains_the_database_and_the_workloads(wheel):
     assert not [name for name in names if "__pycache__" in name or name.startswith(("tests/", "tools/"))]
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 def test_recommend_works_in_an_empty_environment(wheel, tmp_path):
     home = tmp_path / "environment"

@@ -13,7 +13,6 @@ REMOVED = {
     "ops": "`kernrec list ops`",
     "kernels": "`kernrec list kernels`",
     "serve-audit": "`kernrec audit`",
-    "audit --measure": "the engine's own benchmark, such as `vllm bench latency`",
     "compare": "`kernrec recommend --gpu a,b`",
     "report": "`kernrec explore --output FILE`",
     "spec": "`kernrec analyze SOURCE --init`",

@@ -192,6 +192,7 @@ def screened(folder: Path) -> Counter[tuple[object, object]]:
     return Counter((row["problem_id"], row["config_id"]) for row in rows if not row["block_open"])
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 def test_second_campaign_on_a_cluster_is_refused_with_the_name_of_the_first(cluster, tmp_path):
     from kernrec.cluster.ray_cluster import RayCluster
@@ -209,6 +210,7 @@ def test_second_campaign_on_a_cluster_is_refused_with_the_name_of_the_first(clus
     assert "first.duckdb" in second.stderr
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 def test_cluster_without_gpus_explains_how_nodes_announce_them(cluster, tmp_path):
     arguments = ["collect", "--op", "matmul", "--shape", "m=64,n=64,k=64", "--cluster", cluster.address]

@@ -60,6 +60,7 @@ def test_two_nodes_produce_the_rows_of_one_machine_despite_failure_and_late_star
     assert shown[0] == shown[1]
 
 
+@pytest.mark.every(3)
 @pytest.mark.usefixtures("impatient")
 def test_analysis_without_nodes_ends_with_one_line(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
@@ -73,6 +74,7 @@ def test_analysis_without_nodes_ends_with_one_line(cluster, tmp_path, monkeypatc
             result.result()
 
 
+@pytest.mark.every(3)
 @pytest.mark.usefixtures("impatient")
 def test_node_with_another_kernrec_version_ends_the_analysis_with_one_line(cluster, monkeypatch):
     monkeypatch.setattr(ray_processors, "sources_hash", lambda: "another")

@@ -5,6 +5,7 @@ arguments, and every byte of the tensors. `KERNREC_TEST_CACHE` names the folder,
 with `off` every run is executed. A file that cannot be read counts as absent.
 """
 
+import ast
 import os
 import shutil
 import zipfile
@@ -23,7 +24,6 @@ from kernrec import paths
 from kernrec.ptx import EmulationError
 from kernrec.util import engine_file
 from kernrec.util.atomic_write import write_whole
-from kernrec.util.file_hash import files_hash
 
 _PACKAGE = Path(kernrec.__file__).parent
 _LAUNCHING = ("emulated_launch", "tensor_values")
@@ -37,11 +37,25 @@ Tensors = dict[str, np.ndarray]
 
 @cache
 def emulator_hash() -> str:
-    """A hash of the sources that decide how a run comes out; the engine's file is named for its C++ sources."""
+    """Return a hash of the code that decides how a run comes out, without docstrings and comments of Python code.
+
+    The engine's file is named for its C++ sources.
+    """
     launching = (_PACKAGE / "profile" / f"{name}.py" for name in _LAUNCHING)
-    python = files_hash(_PACKAGE, [*(_PACKAGE / "ptx").rglob("*.py"), *launching])
-    engine = engine_file.find()
-    return sha256(f"{python} {engine and engine.name}".encode()).hexdigest()
+    digest, engine = sha256(), engine_file.find()
+    for path in sorted([*(_PACKAGE / "ptx").rglob("*.py"), *launching]):
+        digest.update(f"{path.relative_to(_PACKAGE)}\n{_code(path.read_text(encoding='utf-8'))}\n".encode())
+    return sha256(f"{digest.hexdigest()} {engine and engine.name}".encode()).hexdigest()
+
+
+def _code(source: str) -> str:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = [
+                each for each in node.body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+            ]
+    return ast.dump(tree)
 
 
 def run_key(tensors: Mapping[str, np.ndarray], *parts: object) -> str:

@@ -213,8 +213,8 @@ def per_case(*ops: str, tunable: str | None = None, without: str | None = None) 
     """Parametrizes a test with the cases of these ops (none: all); of kernels with this `tunable` and `without` that
     one, if they are named.
 
-    Of the cases of a kernel that are not thorough all but one are deep; kernels take their other dtypes in turn, and of
-    these a third runs in turn.
+    Half of the thorough cases run in turn. Of the other cases of a kernel all but one are deep; kernels take their
+    other dtypes in turn, and of these a sixth runs in turn.
     """
     cases = [case for case in CASES if not ops or case.kernel.op in ops]
     cases = [case for case in cases if tunable is None or tunable in case.kernel.compile_time_tunables]
@@ -224,10 +224,10 @@ def per_case(*ops: str, tunable: str | None = None, without: str | None = None) 
 
 def _marks(case: Case) -> list[pytest.MarkDecorator]:
     if case.thorough:
-        return []
+        return [pytest.mark.every(2)]
     others = [other for other in CASES if other.kernel is case.kernel and not other.thorough]
     turn = all_kernels().index(case.kernel)
-    return [pytest.mark.every(3) if others.index(case) == turn % len(others) else pytest.mark.deep]
+    return [pytest.mark.every(6) if others.index(case) == turn % len(others) else pytest.mark.deep]
 
 
 @cache

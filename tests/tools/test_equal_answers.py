@@ -22,6 +22,7 @@ def compared_with(checkout: Path, *words: object) -> "subprocess.CompletedProces
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 def test_checkout_gives_the_same_answers_only_as_itself(tmp_path):
     some = "--queries", 40, "--seed", 3

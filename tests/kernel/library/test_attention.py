@@ -74,7 +74,7 @@ SCALED: tuple[dict[str, int], ...] = ({}, {"scales": 1}, {"output": 1})
 """Forms of 8 bits that are tried in turn: one scale a tensor or one a head of keys, results in bf16 or f16."""
 
 
-@pytest.mark.every(6)
+@pytest.mark.every(12)
 @EACH_CASE
 def test_attention_matches_the_reference_within_its_rounding(case):
     """On three of the shapes, each case beginning with another one; on more until its config fits as it is."""

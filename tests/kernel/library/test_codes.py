@@ -49,7 +49,7 @@ HUNGRY = [
 
 
 @pytest.mark.slow
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("name", "values", "dtype", "layout", "sm", "most"), HUNGRY, ids=str)
 def test_variants_with_the_most_registers_do_not_spill(name, values, dtype, layout, sm, most):
     kernel = find_kernel(name)

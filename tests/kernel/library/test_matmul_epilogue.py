@@ -52,7 +52,7 @@ def _dims(kernel: str, vector: int) -> dict[str, int]:
     return {"m": 64 + 3 * vector, "n": 128 + 5 * vector, "k": 64 + 3 * vector}
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize(("case", "split_k", "bias", "activation"), SPREAD, ids=_name)
 def test_bias_and_activation_match_the_reference(case, split_k, bias, activation):
     name, dtype, layout, sm, config = case

@@ -130,7 +130,7 @@ def test_every_header_has_mutants():
             assert any(mutant.old in header.read_text() for mutant in MUTANTS), header.name
 
 
-@pytest.mark.every(8)
+@pytest.mark.every(12)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_mutant_fails(mutant):
     assert mutant.runs(), f"no run of the suite has {mutant.when}"

@@ -277,6 +277,7 @@ def test_3000_launches_take_as_many_calls_as_three():
     assert calls_for(3000) == calls_for(3) < 100
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is not beside the repository")
 def test_recorded_power_is_within_the_accuracy_goals():

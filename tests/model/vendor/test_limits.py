@@ -14,7 +14,7 @@ FOLDER = ROOT / "db/prebuilt/recorded"
 L40S = find_gpu("l40s")
 
 
-@pytest.mark.parametrize("rows", [4000, pytest.param(None, marks=pytest.mark.slow, id="all")])
+@pytest.mark.parametrize("rows", [4000, pytest.param(None, marks=[pytest.mark.slow, pytest.mark.deep], id="all")])
 @pytest.mark.parametrize("op", tuple(contents()))
 def test_no_shipped_row_exceeds_the_limits_of_its_gpu(op, rows):
     sample = f" USING SAMPLE reservoir({rows} ROWS) REPEATABLE (7)" if rows else ""
