@@ -243,7 +243,7 @@ def verify(wanted: VerifyOptions) -> None:
         conflicts = len(database.conflicts())
         doubted = list(named_rows(database))
     faults = find_faults(path, file_state(path))
-    if wrong := wrong_entries(path):
+    if wrong := wrong_entries(path, Database.open):
         doubted.append(f"{counted(wrong, 'entry')} of the file that queries read differ from the database; deleted it")
     print_notes([*([conflicting(conflicts)] if conflicts else []), *doubted])
     impossible = {key for by in faults.values() for keys in by.values() for key in keys}

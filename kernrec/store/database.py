@@ -171,7 +171,7 @@ class Database(DatabaseQueries):
             state = file_state(Path(self.path))
             if inode_of(state) == self._written:  # else another file has taken its place
                 write_mark(Path(self.path), replace(self._mark, state=state, writing=""))
-                renew(Path(self.path))
+                renew(Path(self.path), type(self).open)
 
     def __enter__(self) -> "Database":
         return self

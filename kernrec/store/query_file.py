@@ -17,7 +17,7 @@ import json
 import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from functools import cache
 from hashlib import blake2b, sha256
@@ -41,7 +41,9 @@ from kernrec.util.batches import batches
 from kernrec.util.cache import CacheEntry
 
 if TYPE_CHECKING:
-    from kernrec.store.database import Database
+    from kernrec.store.queries import DatabaseQueries
+
+    Opener = Callable[[Path], AbstractContextManager[DatabaseQueries]]
 
 _FORM = 1
 """Version of the format and of the entries."""
@@ -124,11 +126,12 @@ class QueryFile:
         return (facts, arrays) if facts["name"] == list(name) else None
 
 
-def query_file(path: Path, anew: bool = False) -> QueryFile:
+def query_file(path: Path, open_database: "Opener", anew: bool = False) -> QueryFile:
     """Return everything that a query reads of a database, from its file if that belongs to the database's state.
 
     Args:
         path: of the database.
+        open_database: `Database.open`, which is called only if the file does not fit.
         anew: write the file again in any case, because it is damaged.
 
     Raises:
@@ -138,9 +141,7 @@ def query_file(path: Path, anew: bool = False) -> QueryFile:
     old = _stored(path, mark) if state else None
     if old and not anew and mark.holds(state) and not opened and old.made_of == _made_of(path, mark):
         return old
-    from kernrec.store.database import Database
-
-    with Database.open(path) as database:
+    with open_database(path) as database:
         mark = database.mark or mark
         made_of = _made_of(path, mark)
         if not opened:  # else the program that has it open may still change it
@@ -149,31 +150,35 @@ def query_file(path: Path, anew: bool = False) -> QueryFile:
         return _derived(database, made_of, old)
 
 
-def renew(path: Path, create: bool = False) -> None:
+def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
     """Write a database's file again after rows came or went. A failure costs the next query time.
 
     Args:
         path: of the database.
+        open_database: `Database.open`.
         create: whether to write the file if no query made one before.
     """
     with suppress(UsageError, OSError):
         if (create or _place(path, Mark("", True)).exists()) and not is_open(path):
-            query_file(path)
+            query_file(path, open_database)
 
 
-def wrong_entries(path: Path) -> int:
-    """Return how many entries of a database's file differ from the database. If there are any, delete the file."""
+def wrong_entries(path: Path, open_database: "Opener") -> int:
+    """Return how many entries of a database's file differ from the database. If there are any, delete the file.
+
+    Args:
+        path: of the database.
+        open_database: `Database.open`.
+    """
     mark = read_mark(path)
-    kept = _stored(path, mark)
-    if kept is None or kept.made_of != _made_of(path, mark):
+    stored = _stored(path, mark)
+    if stored is None or stored.made_of != _made_of(path, mark):
         return 0
-    from kernrec.store.database import Database
-
-    with Database.open(path) as database:
-        true = _derived(database, kept.made_of, None)
-    first, second = true.contents(), kept.contents()
+    with open_database(path) as database:
+        true = _derived(database, stored.made_of, None)
+    first, second = true.contents(), stored.contents()
     wrong = sum(first.get(key) != second.get(key) for key in first.keys() | second.keys())
-    wrong += (true.measurements, true.ends, true.left_out) != (kept.measurements, kept.ends, kept.left_out)
+    wrong += (true.measurements, true.ends, true.left_out) != (stored.measurements, stored.ends, stored.left_out)
     if wrong:
         _place(path, mark).unlink(missing_ok=True)
     return wrong
@@ -239,13 +244,13 @@ def _replaced(place: Path, database: Path, write: Callable[[BinaryIO], None]) ->
     return QueryFile(mapped(place))
 
 
-def _derived(database: "Database", made_of: list[str], old: QueryFile | None) -> QueryFile:
+def _derived(database: "DatabaseQueries", made_of: list[str], old: QueryFile | None) -> QueryFile:
     file = BytesIO()
     _write(file, database, made_of, old)
     return QueryFile(file.getvalue())
 
 
-def _write(file: BinaryIO, database: "Database", made_of: list[str], old: QueryFile | None) -> None:
+def _write(file: BinaryIO, database: "DatabaseQueries", made_of: list[str], old: QueryFile | None) -> None:
     if old and old.made_of[:2] != made_of[:2]:
         old = None
     rows, offset = [], 0
@@ -259,7 +264,7 @@ def _write(file: BinaryIO, database: "Database", made_of: list[str], old: QueryF
     file.write(index + len(index).to_bytes(_TAIL, "little"))
 
 
-def _entries(database: "Database", signed: bool, old: QueryFile | None) -> Iterator[tuple[int, int, bytes]]:
+def _entries(database: "DatabaseQueries", signed: bool, old: QueryFile | None) -> Iterator[tuple[int, int, bytes]]:
     """Yield key, mark and content of each entry; an old one with the same mark is copied."""
     kernels = {"kernels": _columns(database.kernels())}
     yield _key(("kernels",)), 0, pack({"name": ["kernels"], **kernels}, {})

@@ -64,16 +64,14 @@ class Stack:
 
     def databases(self) -> "Iterator[tuple[str, Database]]":
         """Yield each database with its title (`own`, `pulled`, or the file); it is open until the next one is taken."""
-        from kernrec.store.database import Database
-
         for path in self._paths:
-            with Database.open(path) as database:
+            with _open(path) as database:
                 yield self._titles[path], database
 
     def _refresh(self) -> None:
         if (version := self.version()) != self._read:
             self._logs.clear()
-            self._files = {path: query_file(path) for path in self._paths}
+            self._files = {path: query_file(path, _open) for path in self._paths}
             notes = []
             for path, file in self._files.items():
                 if file.left_out:
@@ -90,7 +88,7 @@ class Stack:
             try:
                 yield read(path, file)
             except (ValueError, LookupError, TypeError):
-                self._files[path] = query_file(path, anew=True)
+                self._files[path] = query_file(path, _open, anew=True)
                 yield read(path, self._files[path])
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
@@ -152,6 +150,12 @@ class Stack:
     def files(self) -> list[tuple[str, int, int]]:
         """Return each file that answers are made of, with its modification time and size."""
         return [(os.path.realpath(path), *_written(path)) for path in self._paths]
+
+
+def _open(path: Path) -> "Database":
+    from kernrec.store.database import Database  # a query with an up-to-date file does not need it
+
+    return Database.open(path)
 
 
 def _written(path: Path) -> tuple[int, int]:

@@ -408,7 +408,7 @@ def _used(database: Database) -> None:
     for view in ("answer", "best", "front"):
         database.rows(view)
     tally(database)
-    query_file(Path(database.path))
+    query_file(Path(database.path), Database.open)
     database.conflicts()
 
 

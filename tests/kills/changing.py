@@ -112,7 +112,7 @@ def _kill(
         if number % 2:  # the command renews the file that queries read
             with Database.open(own / "own.duckdb", read_only=False):
                 pass
-            query_file(own / "own.duckdb")
+            query_file(own / "own.duckdb", Database.open)
         for name in beside:
             shutil.copytree(whole.parent / name, own / name)
         started_s = time.monotonic()
@@ -123,7 +123,7 @@ def _kill(
         process.wait(draw.random() * length_s)
         counts["kills"] += process.kill()
         try:
-            counts["lost"] += wrong_entries(own / "own.duckdb")
+            counts["lost"] += wrong_entries(own / "own.duckdb", Database.open)
             count(own / "own.duckdb", counts)
         except KernrecError:
             counts["unreadable"] += 1

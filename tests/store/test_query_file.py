@@ -102,7 +102,7 @@ def assert_equal_logs(path: Path, signed: bool) -> MeasurementLog:
     with Database.open(path) as database:
         derived = database.log(GPU, keys, title="team", signed=signed)
     for key in keys:
-        log = query_file(path).log(GPU, key, "team")
+        log = query_file(path, Database.open).log(GPU, key, "team")
         for rows, expected in ((log.answers, derived.answers), (log.failures, derived.failures)):
             assert repr(rows.get(key)) == repr(expected.get(key))  # with types
     return derived
@@ -147,15 +147,15 @@ def test_a_writer_renews_the_file_and_derives_only_what_changed(own: Path, monke
 
 def test_a_writer_that_ends_before_it_renews_the_file_changes_no_answer(own: Path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("kernrec.store.database.renew", lambda _: None)
+        patch.setattr("kernrec.store.database.renew", lambda *_: None)
         add_row(own)
     assert len(answers(Stack())[0].measured) == 6
 
 
 def test_another_process_that_changes_the_database_is_noticed(own: Path):
-    kept = file_of(own).read_bytes()
+    before = file_of(own).read_bytes()
     add_row(own)
-    file_of(own).write_bytes(kept)
+    file_of(own).write_bytes(before)
     assert len(answers(Stack())[0].measured) == 6
 
 
@@ -175,8 +175,8 @@ def test_verify_deletes_a_file_that_differs_from_the_database(own: Path, capsys)
     other = own.with_name("other.duckdb")
     with Database.open(other, read_only=False, create=True) as database:
         database.add_measurements(rows_of("ann", 2e-3))
-    assert wrong_entries(own) == 0
-    file = query_file(own)
+    assert wrong_entries(own, Database.open) == 0
+    file = query_file(own, Database.open)
     with Database.open(other) as database:
         from kernrec.store.query_file import _derived
 

@@ -173,7 +173,7 @@ def settle(path: Path) -> None:
         if not settled:
             with Database.open(path, read_only=False) as database:
                 _settle(database)
-        renew(path, create=True)
+        renew(path, Database.open, create=True)
 
 
 def _settle(database: Database) -> None:
