@@ -166,7 +166,7 @@ class Card:
             task()
         except KernrecError as failure:
             self._answer.error = str(failure)
-        except Exception as failure:  # whatever it is, the driver should hear of it
+        except Exception as failure:  # report any error to the driver
             self._answer.error = " ".join(f"{type(failure).__name__}: {failure}".split())[:500]
         return self._answer
 
@@ -190,5 +190,5 @@ def _device(request: CollectRequest, scratch: Path) -> MeasuringDevice:
 
     (card,) = choose_cards("auto")
     if request.gpu not in ("auto", "all") and find_gpu(request.gpu).name != find_gpu(card.name).name:
-        raise UsageError("")  # no error: it was not asked for
+        raise UsageError("")  # no error: nobody requested this GPU
     return card_device(card, scratch)

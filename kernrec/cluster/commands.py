@@ -34,7 +34,7 @@ def collect_on(
             kinds[gpu] = chooser_on(gpu, request)
         for problem in kinds[gpu].recalled if request.resume else ():
             earlier = present_measurements(request.database, problem, gpu)
-            ended = (each for each in earlier if not each.origin.block_open)  # the others are made again, by one card
+            ended = (each for each in earlier if not each.origin.block_open)  # measurements of open blocks are repeated
             kinds[gpu].begin(each for each in ended if limits_of(each.device) == limits)
         return kinds[gpu]
 

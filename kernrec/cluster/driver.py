@@ -119,12 +119,12 @@ class Driver:
         """
         self._cluster, self._request, self._make_chooser = cluster, request, chooser
         self._journal, self._report, self._stopping = journal, report, stopping
-        self._stored, self._store_s = 0, time.monotonic() + _STORE_S  # rows in the database, when more are added
+        self._stored, self._store_s = 0, time.monotonic() + _STORE_S  # rows in the database, and when to add more
         self._replayed = chosen_gpus(request.recording, request.gpu) if request.recording is not None else ()
         self._cards: dict[str, _Card] = {}
         self._number = 0
         self._kinds: dict[str, _Kind] = {}
-        self._first: set[str] | None = None  # cards of the first look that have not answered
+        self._first: set[str] | None = None  # GPUs of the first check that have not answered
         self._counts: Counter[tuple[str, str, str]] = Counter()  # measurements by GPU, problem and tier
 
     def run(self) -> CollectResult:
@@ -152,7 +152,7 @@ class Driver:
                 alone_s = now_s
             elif now_s - alone_s > _NO_CARD_S:
                 raise KernrecError(
-                    f"no card of the cluster answers for {_NO_CARD_S:g} s; the same command goes on when there is one"
+                    f"no GPU of the cluster answered for {_NO_CARD_S:g} s; run the same command to resume"
                 )
             if not self._first or now_s - begun_s >= _OPEN_S:
                 self._give_out()
@@ -164,7 +164,7 @@ class Driver:
         """Add rows of ended blocks to the database now and then, in at most a twentieth of the time."""
         if (begun_s := time.monotonic()) < self._store_s:
             return
-        with suppress(UsageError):  # in use, for example: the rows stay in the journal
+        with suppress(UsageError):  # the database may be in use: the rows stay in the journal
             self._stored += ingest(self._journal, self._request.database, ended_only=True)
         now_s = time.monotonic()
         self._store_s = now_s + max(_STORE_S, 20.0 * (now_s - begun_s))
@@ -240,7 +240,7 @@ class Driver:
         if answer.error is not None:
             self._drop(name)
             if answer.error:
-                self._note(answer.title, f"{answer.error}; the campaign goes on without this card")
+                self._note(answer.title, f"{answer.error}; the campaign continues without this GPU")
 
     def _request_of(self, card: _Card) -> CollectRequest:
         request = replace(self._request, problems=None, seed=self._request.seed + card.number)
@@ -280,7 +280,7 @@ class Driver:
             if other.compiler != card.compiler:
                 return f"its compiler is {card.compiler}, that of {other.node} is {other.compiler}"
             if other.uuid_hash is not None and other.uuid_hash == card.uuid_hash:
-                return "its card is in the campaign already"
+                return "its GPU is in the campaign already"
         return None
 
     def _identities(self, gpu: str | None = None) -> list[CardIdentity]:
@@ -290,7 +290,7 @@ class Driver:
     def _refuse(self, name: str, node: str, reason: str) -> None:
         """Exclude a GPU; its actor continues, so that no other one is started on it."""
         self._drop(name)
-        self._report(Progress(node, "", "", 0, 0, note=f"{node} is left out: {reason}"))
+        self._report(Progress(node, "", "", 0, 0, note=f"{node} is excluded: {reason}"))
 
     def _drop(self, name: str) -> None:
         self._heard(name)
@@ -308,11 +308,11 @@ class Driver:
         losses = card.losses + 1
         if losses >= _MOST_LOSSES:
             self._drop(name)
-            self._note(title, f"{why}; the campaign goes on without this card")
+            self._note(title, f"{why}; the campaign continues without this GPU")
             return
         if card.identity is not None:
             self._wake(card.identity.gpu)
-            self._note(title, f"{why}; another card goes on with its visit, and it is started again")
+            self._note(title, f"{why}; another GPU continues its visit, and this one is restarted")
         self._cards[name] = _Card(card.number, losses=losses)
         self._cluster.call(name, "hello")
 

@@ -61,9 +61,9 @@ def connect(address: str) -> Any:
     thread.join(CONNECT_S)
     if thread.is_alive():
         raise UsageError(f"--cluster {address}: no Ray cluster answers within {CONNECT_S:g} s")
-    if errors and address == "auto" and isinstance(errors[0], ConnectionError):  # also of a machine that is busy
+    if errors and address == "auto" and isinstance(errors[0], ConnectionError):  # also raised on a busy machine
         raise UsageError(
-            "--cluster auto: this machine belongs to no Ray cluster (`ray start --head` begins one); give host:port of"
+            "--cluster auto: this machine belongs to no Ray cluster (`ray start --head` starts one); give host:port of"
             " its head node"
         )
     if errors:
@@ -117,7 +117,7 @@ class RayCluster:
             if not self._places():
                 raise UsageError(
                     f"--cluster {address}: none of its {len(self._alive())} nodes has a GPU to measure on;"
-                    " `ray start --num-gpus` says how many a node has"
+                    " set the number of a node's GPUs with `ray start --num-gpus`"
                 )
         except BaseException:
             self.close()
@@ -135,8 +135,8 @@ class RayCluster:
             try:
                 other = ray.get(ray.get_actor(_NAME).who.remote(), timeout=CONNECT_S)
             except ray.exceptions.RayError:
-                other = "one that is too busy to say who began it"
-            except ValueError:  # there is none of that name: it is not what was refused
+                other = "one that is too busy to name its owner"
+            except ValueError:  # no campaign has this name, so the reason is another one
                 raise KernrecError(f"the cluster starts no process: {' '.join(str(error).split())[:200]}") from None
             raise UsageError(f"a campaign runs on this cluster already ({other}); wait for it to end") from None
         except ray.exceptions.RayError as error:

@@ -142,7 +142,7 @@ class RayProcessors:
         while self._lost is None and not self._ended.wait(_LOOK_S):
             try:
                 self._cores = self._count_cores()
-            except Exception as error:  # of Ray, whose head is gone
+            except Exception as error:  # Ray's head is gone
                 self._give_up(f"the cluster is lost: {' '.join(str(error).split())[:160]}")
             if self._cores:
                 alive_s = time.monotonic()
@@ -161,4 +161,4 @@ class RayProcessors:
 
 
 def _given_up(why: str) -> ProcessorsLostError:
-    return ProcessorsLostError(f"{why}; what is done is kept, the same command goes on")
+    return ProcessorsLostError(f"{why}; finished work is kept. Run the same command to resume")

@@ -111,7 +111,7 @@ class SharedProblems(Chooser):
             return None
         busy = sum(problem.cards for problem in self._problems.values())
         others = sum(not problem.cards for problem in open_problems if problem is not chosen)
-        idle = max(0, len(cards) - busy - 1 - others)  # cards that would help
+        idle = max(0, len(cards) - busy - 1 - others)  # GPUs that could help
         parts = max(1, min(1 + idle, chosen.left // _WORTH_HELPING))
         whole = parts == 1 and not chosen.cards
         if whole or chosen.home not in cards:
@@ -144,11 +144,11 @@ class SharedProblems(Chooser):
         own, count = problem.under_way.pop(id(visit.planned))
         if not over:
             return
-        if visit.planned.finals:  # it was of the whole problem
+        if visit.planned.finals:  # the visit covered the whole problem
             problem.done = True
             problem.rows.clear()
         elif len(problem.measured & own) < count:
-            problem.screened = True  # it was not for want of configs
+            problem.screened = True  # the time ended, not the configs
 
 
 def _choice(card: str, cards: Collection[str], problems: Sequence[_Problem]) -> _Problem | None:

@@ -169,7 +169,7 @@ def _agrees(name: str, stated: float, implied: float, unit: str, shown: str) -> 
 def _check_names(table: str, data: Any, accepted: tuple[str, ...], optional: tuple[str, ...]) -> None:
     inside = f"[{table}] " if table else ""
     if not isinstance(data, Mapping):
-        raise UsageError(f"{table} is {short(data)}; a table of {', '.join(accepted)} is expected")
+        raise UsageError(f"{table} is {short(data)}; expected a table of {', '.join(accepted)}")
     for name in data:
         if name not in accepted:
             raise unknown(f"figure {inside}of a GPU", str(name)[:_LONGEST], accepted)

@@ -207,7 +207,7 @@ def _number(parameters: Parameters, name: str) -> float | None:
     try:
         return float(text) if text else None
     except ValueError:
-        raise UsageError(f"{name} is {text!r:.40}; a number is accepted") from None
+        raise UsageError(f"{name} is {text!r:.40}; expected a number") from None
 
 
 def _config(text: str) -> dict[str, int]:

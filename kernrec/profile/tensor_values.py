@@ -66,24 +66,21 @@ class Tensors:
         return {name: np.zeros(t.elements, ELEMENTS[t.dtype]) for name, t in self._problem.tensors.items()}
 
 
-def sample_tensors(
-    kernel: Kernel, problem: Problem, folder: Path | None = None, seed: int = 0
-) -> dict[str, np.ndarray]:
+def sample_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None) -> dict[str, np.ndarray]:
     """Return every tensor of a problem by name, as a flat array in its memory format; outputs are zero.
 
     Args:
         kernel: kernel whose spec declares the values.
         folder: folder of the spec's `.npy` files; a file that changed since the spec was read raises `UsageError`.
-        seed: seed of random values.
     """
     if not kernel.initial_values:
         total = sum(tensor.bytes for tensor in problem.tensors.values())
-        filled = op_inputs(problem, seed) if total <= DRAWN_BYTES else {}
+        filled = op_inputs(problem) if total <= DRAWN_BYTES else {}
         return {
             name: filled[name].reshape(-1) if name in filled else np.zeros(tensor.elements, ELEMENTS[tensor.dtype])
             for name, tensor in problem.tensors.items()
         }
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     return {
         name: _filled(tensor, kernel.initial_values[name], problem, folder, draw)
         for name, tensor in problem.tensors.items()

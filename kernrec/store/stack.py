@@ -50,12 +50,12 @@ class Stack:
             if self._pulled:
                 self._titles[self._pulled] = paths.PULLED
             databases = list(self._titles)
-        # A database that is named twice, also by a link, counts once.
+        # A database that is named twice, even by a link, counts once.
         self._paths = list({os.path.realpath(path): Path(path) for path in databases}.values())
         self._read: tuple[tuple[int, int], ...] | None = None
         self._files: dict[Path, QueryFile] = {}
         self._logs: dict[tuple[str, str], list[MeasurementLog]] = {}
-        self._refresh()  # a file that cannot be read is an error now, not in the middle of a query
+        self._refresh()  # report unreadable files now, not in the middle of a query
 
     @property
     def empty(self) -> bool:
@@ -75,8 +75,8 @@ class Stack:
             notes = []
             for path, file in self._files.items():
                 if file.left_out:
-                    rows = f"{counted(file.left_out, 'row')} that cannot be"
-                    notes.append(f"{path}: {rows} left out (`kernrec db verify` lists, --remove deletes)")
+                    rows = counted(file.left_out, "impossible row")
+                    notes.append(f"{path}: {rows} skipped (`kernrec db verify` lists them, --remove deletes them)")
             if self._all and not self._pulled and paths.remotes().is_dir():
                 notes.append("what kernrec 0.1 pulled is not read: `kernrec db pull PLACE` pulls it again")
             self.notes = tuple(notes)

@@ -252,7 +252,7 @@ def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]
             before += _judged(tested, _only(fitted, helpful), quantity)
             after += _judged(tested, _only(fitted, helpful + names), quantity)
         if all(getattr(whole, name) == 1.0 for name in names):
-            findings.append(f"{quantity}: too little was measured to calibrate it")
+            findings.append(f"{quantity}: too few measurements to calibrate it")
             continue
         (old_error, old_rank), (new_error, new_rank) = np.mean(before, axis=0), np.mean(after, axis=0)
         better = sum(new[0] < old[0] for old, new in zip(before, after, strict=True))

@@ -43,7 +43,7 @@ Array = np.ndarray
 _OF_CONFIG = ("gpu", "problem_id", "kernel", "kernel_hash", "config_id")
 """Columns that identify a config on a GPU and problem."""
 _LIMITS = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
-"""Columns that are set if a row was measured at another power limit or clock than the GPU's default."""
+"""Columns that are set if a row was measured at a non-default power limit or clock than the GPU's default."""
 _COLUMNS = (*_OF_CONFIG, "replayed", *_LIMITS, "latency_s", "energy_j", "power_w")
 
 
@@ -209,7 +209,7 @@ def _read_rows(
                 left_out["that were only replayed"] += 1
                 continue
             if any(row[name] is not None for name in _LIMITS):
-                left_out["measured at another power limit or clock"] += 1
+                left_out["measured at a non-default power limit or clock"] += 1
                 continue
             key = _GroupKey(str(row["gpu"]), str(problem["key"]), str(row["kernel"]), str(row["kernel_hash"]))
             problem_rows[key.problem] = problem

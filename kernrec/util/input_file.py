@@ -47,7 +47,7 @@ def read_input(path: Path, most_bytes: int, title: object = None) -> bytes:
 def check_kind(mode: int, title: object) -> None:
     """Raise `UsageError` for the `st_mode` of a pipe, a device or a socket."""
     if kind := _KINDS.get(stat.S_IFMT(mode)):
-        raise UsageError(f"{title} is {kind}; a regular file is expected")
+        raise UsageError(f"{title} is {kind}; expected a regular file")
 
 
 def check_input(path: Path, title: object = None) -> None:

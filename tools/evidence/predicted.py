@@ -168,7 +168,7 @@ def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config
         analyzed = analyze(kernel, problem, gpu, path, Query(Objective.LATENCY, top=1), options)
     finally:
         os.close(lock)
-    reasons = Counter(failure.message.split(": ", 1)[-1][:100] for failure in analyzed.failures)
+    reasons = Counter(failure.message.split(": ", 1)[-1][:100] for failure in analyzed.failed)
     for reason, count in reasons.most_common(2):
         print(f"{label}: {count} configs failed: {reason}", file=sys.stderr)
     return path

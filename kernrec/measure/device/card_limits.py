@@ -89,7 +89,7 @@ def limits_set(card: Card, point: OperatingPoint) -> Iterator[None]:
             guard.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 guard.wait(_RESTORED_S)
-            restore_abandoned(card)  # nothing is left, unless the guard was killed
+            restore_abandoned(card)  # needed only if the guard was killed
 
 
 def restore_abandoned(card: Card) -> None:
@@ -103,7 +103,7 @@ def restore_abandoned(card: Card) -> None:
     try:
         journal = LimitsJournal(card.uuid)
     except BlockingIOError:
-        return  # of a run that is alive
+        return  # its run is alive
     try:
         if not restore(card.uuid, journal):
             raise KernrecError(

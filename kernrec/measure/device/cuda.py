@@ -52,7 +52,7 @@ class CudaDevice:
 
     def __init__(self, uuid: str, scratch: Path) -> None:
         """Open the GPU; `scratch` is a private folder for the expected outputs of the present problem."""
-        self._sensors = sensors(uuid)  # before the CUDA context, so that the processes it lists are those of others
+        self._sensors = sensors(uuid)  # before the CUDA context, so that it lists only other processes
         self._scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
         properties = runtime.getDeviceProperties(0)

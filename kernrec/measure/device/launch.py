@@ -19,7 +19,7 @@ from kernrec.profile.emulated_launch import argument_mismatch
 from kernrec.ptx.ir.program import Module as Ptx
 from kernrec.store.measurement import Outcome
 
-# CUresult of launches that a card refuses without harm, because they need more than it has.
+# CUresult of launches that need more than the GPU has; the context stays usable.
 _REFUSALS = {1: "invalid value", 701: "out of resources"}
 
 

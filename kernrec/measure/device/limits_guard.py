@@ -36,10 +36,10 @@ def main() -> int:
     try:
         journal = LimitsJournal(wanted["uuid"])
     except BlockingIOError:
-        return _refuse("another run of kernrec has set the limits of this card; wait until it has ended")
+        return _refuse("another run of kernrec has set the limits of this GPU; wait until it ends")
     except OSError as error:
-        return _refuse(f"what to restore cannot be written down: {error}")
-    restore(wanted["uuid"], journal)  # of a run that was killed
+        return _refuse(f"the present limits cannot be saved: {error}")
+    restore(wanted["uuid"], journal)  # left by a killed run
     if reason := _set(wanted, journal):
         return _refuse(reason)
     print(json.dumps({"set": True}), flush=True)
@@ -83,7 +83,7 @@ def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
         else:
             journal.write(None)
         if isinstance(error, nvml.NVMLError_NoPermission):
-            return "limits of a card can be set by an administrator only; without the flag it is measured as it is set"
+            return "only an administrator can set limits of a GPU; omit the option to measure at the present limits"
         return f"the driver refuses to set them: {error}"
     return None
 

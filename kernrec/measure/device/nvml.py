@@ -94,7 +94,7 @@ def card_of(gpu: GPU) -> Card:
         present = choose_cards("all")
     except NoGPUError as error:
         reason = str(error).split(";")[0]
-        raise NoGPUError(f"there is no GPU to measure on: {reason}; without measuring none is needed") from None
+        raise NoGPUError(f"there is no GPU to measure on: {reason}; predictions need no GPU") from None
     matching = sorted(
         (card for card in present if find_gpu(card.name).name == gpu.name), key=lambda card: card.others > 0
     )
@@ -117,7 +117,7 @@ def _cards_of_cuda() -> list[Card]:
         from cupy.cuda import runtime
 
         devices = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
-    except Exception:  # no CuPy, no driver or no device: in any case there is no card
+    except Exception:  # no CuPy, no driver or no device: there is no GPU
         return []
     return [
         Card(i, f"GPU-{UUID(bytes=bytes(properties['uuid']))}", _text(properties["name"]), 0)
@@ -227,7 +227,7 @@ class NvmlSensors:
         usual = self._query("nvmlDeviceGetPowerManagementDefaultLimit")
         ecc = self._query("nvmlDeviceGetEccMode")
         persistence = self._query("nvmlDeviceGetPersistenceMode")
-        locked = present_entry(self.uuid)  # NVML does not tell what clocks are locked to
+        locked = present_entry(self.uuid)  # NVML does not report locked clocks
         return CardSettings(
             power_limit_w=limit / 1e3 if limit and limit != usual else None,
             sm_clock_hz=(locked and locked.sm_clock_hz) or self._set_clock(self._nvml.NVML_CLOCK_SM),
@@ -248,9 +248,9 @@ class NvmlSensors:
     def why_no_energy(self) -> str | None:
         """Return why energy cannot be measured, in one line, or None if it can."""
         if self.mig:
-            return "MIG is on, and power is that of the whole card"
+            return "MIG is on, and power is measured only for the whole GPU"
         if self.energy_j() is None:
-            return "this card has no energy counter (Volta was the first to have one)"
+            return "this GPU has no energy counter (older than Volta)"
         return None
 
     @cached_property

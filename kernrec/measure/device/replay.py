@@ -85,7 +85,7 @@ def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
         gpus = tuple(sorted({str(row["gpu"]) for row in database.rows("unretracted_rows") if _replayable(row)}))
     if not gpus:
         raise UsageError(
-            f"{path} holds no measurements to replay: none of a whole card at its default limits and clocks"
+            f"{path} holds no measurements to replay: none is of a whole GPU at its default limits and clocks"
         )
     if wanted == "auto" and len(gpus) > 1:
         raise UsageError(f"{path} holds measurements of {', '.join(gpus)}: name one with --gpu")

@@ -130,7 +130,7 @@ class SimulatedCard:
         self._load = _LoadHistory(self.sensors.idle_w)
         self._random = np.random.default_rng(seed)
         self._skipped: dict[int, bool] = {}
-        self._shown = (-1, 0.0)  # number of an update of the counter, and what it shows from then on
+        self._shown = (-1, 0.0)  # number of a counter update, and its value from then on
 
     def settings(self) -> CardSettings:
         return self.info.settings
@@ -182,7 +182,7 @@ class SimulatedCard:
         while tick > 0 and self._skips(tick):
             tick -= 1
         tick = max(tick, 0)
-        if self._shown[0] != tick:  # a window has a hundred readings of each update, and load begins after it
+        if self._shown[0] != tick:  # windows have a hundred readings per update
             shown = self.sensors.counter_start_j + self.sensors.counter_scale * self._load.energy_j(tick * period)
             self._shown = tick, shown % self.sensors.wrap_j if self.sensors.wrap_j else shown
         return self._shown[1]

@@ -132,7 +132,7 @@ class TraceFile:
             self._file.close()
         if self._full is not None:
             raise self._failed(self._full) from None
-        if kind is None:  # else nothing was started
+        if kind is None:  # else the command was not started
             try:
                 self.part.replace(self.path)
             except OSError as error:

@@ -59,7 +59,7 @@ class NvmlReader:
             raise KernrecError(f"no NVIDIA GPU can be monitored here: {error}") from None
         self.name = self._sensors.name
         if self._sensors.mig:
-            self.notes.append("MIG is on: power and energy are the whole card's, of all its slices")
+            self.notes.append("MIG is on: power and energy are of the whole GPU, with all its slices")
         if others := self._sensors.others:
             self.notes.append(f"{others} other processes use this GPU already; their energy counts too")
 
@@ -131,8 +131,8 @@ def watch_command(command: Sequence[str], reader: Reader, period_s: float, show:
     def take_sample() -> None:
         show(reader.read(time.monotonic() - start_s))
 
-    # The terminal sends the first two to the command too. They get a handler, for a command would inherit signals that
-    # are ignored, but not handlers.
+    # The terminal sends the first two to the command, too. They get a handler here, because the command would inherit
+    # ignored signals, but not handlers.
     handlers: dict[signal.Signals, Any] = dict.fromkeys(_signals("SIGINT", "SIGQUIT"), _do_nothing)
     handlers |= dict.fromkeys(_signals("SIGTERM", "SIGHUP"), pass_on)
     with _handled(handlers):
@@ -144,7 +144,7 @@ def watch_command(command: Sequence[str], reader: Reader, period_s: float, show:
             failure.exit_status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
             raise failure from None
         try:
-            for number in received:  # while it was being started
+            for number in received:  # received while the command started
                 process.send_signal(number)
             due_s = time.monotonic() + period_s
             while not _has_ended(process, due_s - time.monotonic()):

@@ -183,7 +183,7 @@ def measure_latency(
         launches += count * each
         return [loaded.back_to_back(each) for _ in range(count)] if short else loaded.times(count)
 
-    if short:  # timed alone they seem longer than they are, which would make them look hopeless
+    if short:  # single short launches seem too slow, and would look hopeless
         samples = more(FIRST_LAUNCHES)
     trace.append(device.read_sensors())
     enough = False
@@ -219,7 +219,7 @@ def measure_energy(
     A launch takes about `launch_s`. The window of `seconds` begins after the GPU has settled; readings of the sensors
     are appended to `trace`.
     """
-    ahead = max(2, round(QUEUE_AHEAD_S / launch_s))  # of very long launches one waits while another runs
+    ahead = max(2, round(QUEUE_AHEAD_S / launch_s))  # even very long launches have one waiting
     batch = max(1, ahead // 4)
     readings: list[SensorReading] = []
     begin = end = device.now()

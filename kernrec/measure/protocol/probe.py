@@ -60,7 +60,7 @@ class Probe:
     def why_no_energy(self) -> str | None:
         """Return why energy is not measured on this GPU, in one line, or None if it is."""
         if self.tick_s is None:
-            return "the card's energy counter does not change"
+            return "the GPU's energy counter does not change"
         if not self.traits.measures_energy:
             return f"the energy counter shows {self.ratio:.2f} of the integrated power, so it is not trusted"
         return None

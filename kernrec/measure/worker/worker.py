@@ -36,7 +36,7 @@ Request = Mapping[str, Any]
 def main() -> None:
     """Serve requests until standard input is closed."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what kernels and libraries print must not end up between answers
+    os.dup2(2, 1)  # output of kernels and libraries must not mix with answers
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin, requests), daemon=True).start()
     session = WorkerSession()
@@ -84,7 +84,7 @@ class WorkerSession:
             answer = _failure(Outcome.CRASH, str(error), False)
         except MemoryError:
             answer = _failure(Outcome.CRASH, "out of memory", True)
-        except Exception as error:  # of a library, about this config: the state it left the device in is unknown
+        except Exception as error:  # a library failed, and the state of the device is unknown
             text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             answer = _failure(Outcome.CRASH, text, True)
         return answer | {"device_s": self._device.now() - start if self._device else 0.0}

@@ -85,7 +85,7 @@ class WorkerClient:
         environment = module_environment() | {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         if self._opening.get("uuid"):
             environment["CUDA_VISIBLE_DEVICES"] = self._opening["uuid"]
-        environment.pop("OPENBLAS_NUM_THREADS", None)  # a query needs one thread; a reference needs all there are
+        environment.pop("OPENBLAS_NUM_THREADS", None)  # queries need one thread, references need all
         self._process = subprocess.Popen(
             module_command("kernrec.measure.worker.worker"),
             stdin=subprocess.PIPE,
@@ -112,7 +112,7 @@ class WorkerClient:
             Stopped: The campaign was stopped meanwhile.
         """
         if not self.alive:
-            self.stop()  # one that died between two requests
+            self.stop()  # it died between two requests
             self.start()
         return self._request({"do": do, **items}, limit_s)
 
@@ -122,7 +122,7 @@ class WorkerClient:
         if process is None:
             return
         kill_group(process)
-        with suppress(subprocess.TimeoutExpired):  # one that hangs in the driver may not even react to this
+        with suppress(subprocess.TimeoutExpired):  # a process that hangs in the driver may ignore this
             process.wait(_KILL_LIMIT_S)
         for stream in (process.stdin, self._stderr):  # its standard output is closed by the thread that reads it
             with suppress(OSError):
@@ -148,7 +148,7 @@ class WorkerClient:
             process.stdin.write(request)
             process.stdin.flush()
             line = self._next_line(time.monotonic() + limit_s, limit_s)
-        except OSError:  # it is gone: POSIX says that the pipe is broken, Windows that the argument is invalid
+        except OSError:  # it is gone: POSIX reports a broken pipe, Windows an invalid argument
             line = None
         if line is None:
             raise self._died(process)

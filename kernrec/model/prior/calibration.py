@@ -120,7 +120,7 @@ def _read(entry: Mapping[str, Any]) -> Calibration:
     values = {f.name: entry[f.name] for f in fields(Calibration)}
     for name in TIME + ENERGY:
         if not 1.0 / MOST <= float(values[name]) <= MOST:
-            raise ValueError(f"{name} is {values[name]!r:.20}; {1 / MOST:g} to {MOST:g} is accepted")
+            raise ValueError(f"{name} is {values[name]!r:.20}; {1 / MOST:g} to {MOST:g} is allowed")
     for name in ("time_factor", "energy_factor"):
         if values[name] is not None:
             before, after = values[name]
