@@ -103,12 +103,9 @@ class Database(DatabaseQueries):
         state: str = "",
         filtered: bool = False,
     ) -> "Database":
-        """Open a file that was checked; also used by the process that checks it.
+        """Open a file that was checked; also used by the process that checks it. Other arguments are those of `open`.
 
         Args:
-            path: See `open`.
-            read_only: See `open`.
-            create: See `open`.
             mark: Mark of the file; None: no mark is written.
             state: Checked state of the file (`marks.file_state`); empty: any.
             filtered: Whether to hide rows and claims that the mark excludes.

@@ -37,7 +37,7 @@ class Stack:
         self.missing: Path | None = None
         """The user's own database where `KERNREC_DB` names one that does not exist yet."""
         self.notes: tuple[str, ...] = ()
-        """A line for each file of which rows are left out."""
+        """A line for each file with skipped rows."""
         self._pulled: Path | None = None
         self._all = databases is None
         self._titles = {Path(path): str(path) for path in databases or ()}
