@@ -1,14 +1,15 @@
 """Run a measuring campaign on a machine with a GPU and no network, in sessions of a few minutes.
 
-    bash tools/fetch_wheels.sh # on this machine, once python3 tools/campaign.py --out "$OUT" --minutes 9 broad # on the
-        other machine, repeatedly
+    bash tools/fetch_wheels.sh                                     # on this machine, once
+    python3 tools/campaign.py --out "$OUT" --minutes 9 broad       # on the other machine, repeatedly
 
 Each run installs packages from `wheels/`, loads the results of earlier runs, and measures what is missing until its
 time is up. It writes to the folder `--out`:
 
-    doctor.json probe of the GPU gpu-tests.txt output of the tests that need a GPU (with `--tests`) campaign.duckdb all
-    measurements so far; `kernrec db merge` adds them to a database, `db export` shares them campaign.log actions with
-    times; *.journal.sqlite if the database could not store some rows
+    doctor.json        probe of the GPU
+    gpu-tests.txt      output of the tests that need a GPU (with `--tests`)
+    campaign.duckdb    all measurements so far; `kernrec db merge` adds them to a database, `db export` shares them
+    campaign.log       actions with times; *.journal.sqlite if the database could not store some rows
 
 Plans: `broad` screens the predicted best configs of all standard problems. `truth` measures large random samples of a
 few problems for evaluation. `deep` continues with `broad`'s problems at normal effort.

@@ -5,9 +5,9 @@ and of the kernel, but no times. The tool reads eight files without quantization
 from vLLM's folder `model_executor/layers/fused_moe/configs`. It uses the entries for the numbers of tokens nearest to
 16 and 1,024, like vLLM.
 
-    rank rank of the file's config among the candidates and vLLM's default, by predicted time file predicted time of the
-    file's config over the time of the top config default predicted time of vLLM's default, used without a file, over
-    the time of the top config
+    rank      rank of the file's config among the candidates and vLLM's default, by predicted time
+    file      predicted time of the file's config over the time of the top config
+    default   predicted time of vLLM's default, used without a file, over the time of the top config
 """
 
 import itertools
