@@ -236,7 +236,7 @@ uint16_t combined_half(Atomic operation, uint16_t old, uint16_t b, bool is_bfloa
     return f64_to_f16(double(combined(operation, x, y, 0.0f)));
 }
 
-// Elements of type T. `is_half` is 1 for f16 and 2 for bf16, in pairs of 32 bits or alone in 16.
+// Elements of type T. `is_half` is 1 for f16 and 2 for bf16, either in pairs of 32 bits or single in 16 bits.
 template <class T, int is_half>
 void atomic(Batch& batch, const Instruction& ins) {
     const uint32_t count = uint32_t(ins.list.size()) / 3, bytes = ins.unit * count;
@@ -336,7 +336,8 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
 
 void nothing(Batch&, const Instruction&) {}
 
-// The previous grid has finished. Lanes converge before the basic block that begins with a `bar.warp.sync`.
+// griddepcontrol has no effect, because the previous grid has finished. Lanes converge before a basic block that begins
+// with a `bar.warp.sync`.
 const Registration kNothing({"membar", "discard", "applypriority", "prefetch", "prefetchu", "nanosleep", "griddepcontrol", "bar"},
                             [](Decoder& decoder, const Source&) { decoder.emit(nothing); });
 
@@ -353,8 +354,8 @@ void wait_for_copies(Batch& batch, const Instruction& ins) {
     each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t mask) { finish_copies(batch, warp, mask, allowed); });
 }
 
-// ins: a and immediate are the global address, b and modes[1..2] the shared one. c is the number of bytes to read, or e
-// a predicate that reads none.
+// ins: a and immediate are the global address; b and modes[1..2] are the shared address. c is the number of bytes to
+// read, or e is a predicate that suppresses the read.
 void start_copies(Batch& batch, const Instruction& ins) {
     const uint32_t bytes = ins.unit;
     Instruction to = ins, from = ins;
@@ -365,7 +366,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
     const std::vector<Resolved> targets = batch.access(to, bytes, AccessKind::kWrite);
     for (const Resolved& at : targets) batch.count_access(to, at, bytes, AccessKind::kWrite);
     if (batch.races()) batch.check_races(to, targets, bytes, true, false, true);
-    std::vector<size_t> started;  // index of each target in its warp's list
+    std::vector<size_t> started;  // index of each target in its warp's list of copies
     for (const Resolved& at : targets) {
         std::vector<Batch::Copies>& pending = batch.pending[at.warp];
         pending.emplace_back();
@@ -376,7 +377,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
         std::memset(copies.data, 0, sizeof copies.data);
         started.push_back(pending.size() - 1);
     }
-    std::vector<Resolved> watched;  // sources that were read, for all warps
+    std::vector<Resolved> watched;  // bytes read from the sources, for all warps
     auto fetch = [&](uint32_t amount, uint32_t only_warp, uint32_t lanes) {
         const bool whole = (amount & (amount - 1)) == 0;
         const std::vector<Resolved> sources =
@@ -431,7 +432,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
             watched.clear();
         }
     }
-    // Lanes of a warp may have committed different numbers of groups, so each number gets an entry.
+    // Lanes of a warp may have committed different numbers of groups, so store one entry per number.
     for (size_t i = 0; i < targets.size(); i++) {
         const uint32_t warp = targets[i].warp, first = warp * kWarp;
         std::vector<Batch::Copies>& pending = batch.pending[warp];

@@ -30,7 +30,7 @@ Number load_at(const uint8_t* bytes) {
 // --- Addresses in a cluster ---
 
 uint64_t map_to_rank(uint64_t address, uint32_t rank) {
-    constexpr uint64_t kAbove = ~((uint64_t(1) << (kRankShift + kRankBits)) - 1);  // the window of a generic address
+    constexpr uint64_t kAbove = ~((uint64_t(1) << (kRankShift + kRankBits)) - 1);  // window bits of a generic address
     return (address & kAbove) | (address & ((1u << kRankShift) - 1)) | (uint64_t(rank) + 1) << kRankShift;
 }
 
@@ -343,8 +343,8 @@ uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint64_t val
             return bit_cast<uint64_t>(reduced_float(reduction, bit_cast<double>(old), bit_cast<double>(value)));
         case NumberType::kF16:
         case NumberType::kBf16: {
-            // A sum of two halves fits in float64, so it is rounded once. If their exponents are far apart, the smaller
-            // one does not affect the last bit.
+            // A sum of two halves fits in float64, so it is rounded once. If the exponents are far apart, the smaller
+            // number does not affect the last bit.
             const double sum = reduced_float(reduction, to_double(type, old), to_double(type, value));
             return convert({type, NumberType::kF64}, bit_cast<uint64_t>(sum));
         }

@@ -1,7 +1,7 @@
 // Asynchronous copies, tensor maps, barriers in shared memory, and cluster addresses.
 //
 // Sources: PTX ISA, sections "cp.async.bulk", "cp.async.bulk.tensor", "Tensors", "mbarrier", "Distributed shared
-// memory" (`mapa`) and "tensormap.replace". Functions throw std::invalid_argument with the reason, without the
+// memory" (`mapa`) and "tensormap.replace". Functions throw std::invalid_argument with the reason; callers add the
 // instruction.
 #pragma once
 
@@ -24,8 +24,8 @@ namespace kernrec {
 
 // --- Addresses in a cluster (PTX ISA, sections "mapa" and "getctarank") ---
 
-// A shared address below 2^24 is in the block's own memory. `mapa` adds the rank of another block plus one above these
-// bits. The encoding of the rank on a GPU is not published.
+// A shared address below 2^24 is in the block's own memory. For another block, `mapa` adds the block's rank plus one
+// above these bits. NVIDIA does not publish how a GPU encodes the rank.
 constexpr uint32_t kRankShift = 24;
 constexpr uint32_t kRankBits = 5;
 
@@ -34,7 +34,7 @@ uint32_t rank_of_address(uint64_t address, uint32_t own_rank);
 
 // Byte of the shared memory of a batch of thread blocks.
 struct SharedPlace {
-    uint32_t block;  // position in the batch
+    uint32_t block;  // block's position in the batch
     uint32_t byte;
 
     uint64_t key() const { return uint64_t(block) << 32 | byte; }
@@ -44,26 +44,27 @@ struct SharedPlace {
 
 // --- mbarrier (PTX ISA, section "mbarrier") ---
 
-constexpr int64_t kMostArrivals = (1 << 20) - 1;  // per phase; also the limit of pending bytes
+constexpr int64_t kMostArrivals = (1 << 20) - 1;  // maximum arrivals per phase, and pending bytes
 
-// State of a barrier. Its 8 bytes are opaque in PTX. Here pending arrivals are in bits 0 to 19, expected ones in 20 to
-// 39, the transaction count in 40 to 60, the parity in 61. An initialized barrier has 01 in the two highest bits.
+// State of a barrier. Its 8 bytes are opaque in PTX. Here, bits 0 to 19 hold pending arrivals, 20 to 39 expected
+// arrivals, 40 to 60 the transaction count, and 61 the parity. The two highest bits are 01 if the barrier is
+// initialized.
 struct BarrierPhase {
     int64_t pending;
     int64_t expected;
-    int64_t bytes;    // announced bytes that are missing; negative if they came first
-    uint32_t parity;  // 0 in the first phase, then alternating
+    int64_t bytes;    // announced bytes that are missing; negative if bytes arrive first
+    uint32_t parity;  // 0 in the first phase, then alternates
 
     uint64_t word() const;
 };
-// Decode a word; throw if no barrier was initialized there.
+// Decode a word; throw if it is not an initialized barrier.
 BarrierPhase barrier_phase(uint64_t word);
 inline uint32_t parity_of_token(uint64_t token) { return uint32_t(token >> 61 & 1); }
 
 // Barriers in the shared memory of a batch of thread blocks.
 class Mbarriers {
  public:
-    // `word_at` returns the 8 bytes of a place; `on_completion` is called when a phase completes.
+    // `word_at` returns the 8 bytes at a place, and the barriers call `on_completion` when a phase completes.
     Mbarriers(std::function<uint8_t*(SharedPlace)> word_at, std::function<void(SharedPlace)> on_completion)
         : word_at_(std::move(word_at)), on_completion_(std::move(on_completion)) {}
 
@@ -71,11 +72,12 @@ class Mbarriers {
     void invalidate(SharedPlace place);
     // Add to the transaction count: positive for announced bytes, negative for bytes that arrived.
     void expect(SharedPlace place, int64_t bytes);
-    // Count arrivals; return the previous word. `drops`: mbarrier.arrive_drop. `completes`: without .noComplete.
+    // Count arrivals; return the previous word. `drops` is for mbarrier.arrive_drop, and `completes` is false for
+    // .noComplete.
     uint64_t arrive(SharedPlace place, int64_t count, bool drops = false, bool completes = true);
     // Let this phase wait for more arrivals (cp.async.mbarrier.arrive without .noinc).
     void await_more(SharedPlace place, int64_t count);
-    // Return whether the phase with a parity completed.
+    // Return whether the phase with this parity is complete.
     bool passed(SharedPlace place, uint32_t parity) const;
     BarrierPhase phase(SharedPlace place) const { return barrier_phase(load(place)); }
     uint64_t completed_phases() const { return completed_; }
@@ -116,7 +118,7 @@ enum class TensorElement : uint8_t {
 
 const char* tensor_element_name(TensorElement type);  // without `.ftz`
 
-// Tensor in global memory, and the box of it that one copy moves; dimension 0 is contiguous.
+// Tensor in global memory, and the box that one copy moves; dimension 0 is contiguous.
 struct TensorMap {
     uint64_t address = 0;
     uint32_t rank = 1;
@@ -133,14 +135,14 @@ struct TensorMap {
     uint32_t moved(uint32_t axis) const { return (box[axis] + steps[axis] - 1) / steps[axis]; }
     uint64_t elements() const;
     uint64_t box_bytes() const { return elements() * element_bytes(); }
-    // Return the bytes between rows of the box in shared memory; with a swizzle, the whole span.
+    // Return the bytes between rows of the box in shared memory: with a swizzle, its whole span.
     uint32_t row_pitch() const { return swizzle_bytes ? swizzle_bytes : moved(0) * element_bytes(); }
     uint64_t shared_bytes() const { return elements() / moved(0) * row_pitch(); }
     uint64_t fill() const;  // bits of elements outside of the tensor
     void check() const;     // throw if no copy can use the map
 };
 
-// Decode 128 bytes in the layout of `kernrec.ptx.TensorMap`, because the driver's is not published.
+// Decode 128 bytes in the layout of `kernrec.ptx.TensorMap`, because the driver's layout is not published.
 TensorMap decode_tensor_map(const uint8_t* bytes);
 
 // `tensormap.replace`: replace one field of a map in memory.
@@ -155,12 +157,12 @@ inline uint32_t swizzled(uint32_t address, uint32_t span_bytes) {
 struct CopyRun {
     int64_t offset;  // bytes from the start of the tensor, or of shared memory
     uint32_t bytes;
-    bool inside = true;  // otherwise reads return the fill value, and writes are dropped
+    bool inside = true;  // if not, reads return the fill value, and writes are dropped
 };
-// Return the box whose first element has these coordinates, dimension 0 fastest. First check `shared_bytes()` against
-// shared memory, because malicious maps describe terabytes.
+// Return the box whose first element has these coordinates, dimension 0 fastest. Before the call, compare
+// `shared_bytes()` with the size of shared memory, because malicious maps describe terabytes.
 std::vector<CopyRun> box_runs(const TensorMap& map, const std::array<int32_t, kMostRank>& corner);
-// Four rows of a matrix (.tile::gather4, .tile::scatter4): a column and four rows.
+// Return four rows of a matrix (.tile::gather4, .tile::scatter4); coordinates are a column and four rows.
 std::vector<CopyRun> row_runs(const TensorMap& map, const std::array<int32_t, kMostRank>& column_and_rows);
 // Return the locations of a box's elements in shared memory, starting at byte `start`.
 std::vector<CopyRun> shared_runs(const TensorMap& map, uint32_t start);
@@ -190,7 +192,7 @@ struct CopySide {
 // Copy that a thread started.
 struct BulkCopy {
     CopySide source;
-    std::vector<CopySide> targets;      // for a multicast, the same offset in several blocks
+    std::vector<CopySide> targets;      // for a multicast, one target per block, at equal offsets
     std::vector<SharedPlace> barriers;  // barriers that count the bytes, one per target
     uint64_t bytes = 0;                 // bytes that barriers count, including those outside of a tensor
     Reduction reduction = Reduction::kNone;
@@ -199,10 +201,10 @@ struct BulkCopy {
     bool fetched = false;
     std::function<void()> on_fetch = {};  // called after the source was read
     uint32_t lane = 0, site = 0;          // thread of the batch, and instruction that started the copy
-    // Ranges of the batch's shared memory that it reads and writes: first byte, and end.
+    // Ranges of the batch's shared memory that the copy reads and writes: first byte and end.
     std::optional<std::pair<size_t, size_t>> source_span = {};
     std::vector<std::pair<size_t, size_t>> target_spans = {};
-    std::vector<uint32_t> reading = {};  // pieces of the source with race checks
+    std::vector<uint32_t> reading = {};  // with race checks: pieces of the source
 
     void fetch();
     void store();
@@ -225,12 +227,13 @@ class BulkGroups {
     std::map<uint32_t, std::deque<std::vector<BulkCopy>>> committed_;
 };
 
-// Asynchronous operations of a batch, oldest first. Each finishes as late as possible: when all threads wait, the
-// oldest operation that a thread waits for finishes.
+// Asynchronous operations of a batch, oldest first. Operations finish as late as possible: when all threads wait, the
+// oldest operation that some thread waits for finishes.
 class AsyncEngine {
  public:
     void start(std::function<void()> finish, std::vector<SharedPlace> barriers);
-    // Finish the oldest operation counted at one of these barriers, else the oldest one. Return false if there is none.
+    // Finish the oldest operation that one of these barriers counts, or else the oldest of all. Return false if there
+    // is none.
     bool finish_one(const std::set<SharedPlace>& awaited = {});
     void clear() { under_way_.clear(); }
 

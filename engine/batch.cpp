@@ -314,7 +314,7 @@ KERNREC_INLINE bool Batch::resolve_inline(const Instruction& ins, uint32_t bytes
         }
         case Space::kShared: {
             const uint32_t own = block_of(at.warp);
-            if (high >> kRankShift) {  // in another block of the cluster
+            if (high >> kRankShift) {  // the byte is in another block of the cluster
                 at.same = at.consecutive = false;
                 for (uint32_t lane = 0; lane < kWarp; lane++) {
                     const int64_t rank = (raw[lane] >> kRankShift) - 1, byte = raw[lane] & ((1 << kRankShift) - 1);
@@ -334,7 +334,7 @@ KERNREC_INLINE bool Batch::resolve_inline(const Instruction& ins, uint32_t bytes
         case Space::kLocal:
         case Space::kArgument: {
             const bool local = space == Space::kLocal;
-            at.same = at.consecutive = false;  // each lane has its own memory
+            at.same = at.consecutive = false;  // each lane has its own local memory
             if (!within(0, local ? launch.local_bytes : launch.argument_bytes)) return false;
             const uint32_t stride = local ? local_stride_ : argument_stride_;
             uint8_t* own = (local ? local_ : argument_).data() + size_t(first_lane) * stride;
@@ -376,7 +376,7 @@ const std::vector<Resolved>& Batch::access(const Instruction& ins, uint32_t byte
         at.warp = running_warps_[i];
         at.mask = mask;
         if (resolve_warp(ins, bytes, write, narrow, at)) continue;
-        // Lanes of the warp may access several memories, so each memory gets an entry.
+        // Lanes of the warp may access several memories, so count each memory separately.
         resolved_.pop_back();
         for (uint32_t rest = mask; rest; rest &= rest - 1) {
             Resolved one;
@@ -428,7 +428,7 @@ void Batch::require_whole_warps(const Instruction& ins) {
 void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint32_t lanes_of_warp) {
     struct Lane {
         uint32_t number;
-        uint64_t address;  // as the GPU encodes it
+        uint64_t address;  // encoded like on a GPU
         int64_t signed_address;
     };
     std::vector<Lane> all;
@@ -442,7 +442,7 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
             all.push_back({lane, plain + uint64_t(ins.immediate), int64_t(uint64_t(extended) + uint64_t(ins.immediate))});
         }
     }
-    // Check in the order in which lanes are divided: by window, then by buffer, each group as a whole.
+    // Check groups of lanes in a fixed order: by window, then by buffer.
     struct Check {
         Batch& batch;
         uint32_t bytes;
@@ -556,7 +556,7 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
         }
     };
     Check{*this, bytes, write}.check(all, ins.space);
-    fail("the access was refused");  // unreachable: one of the lanes fails
+    fail("the access was refused");  // unreachable, because one of the lanes fails
 }
 
 void Batch::count_access(const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool merges,
@@ -723,7 +723,7 @@ void Batch::count_bulk(std::vector<Moved> moved, uint32_t lane, AccessKind kind)
     std::sort(moved.begin(), moved.end(), [](const Moved& a, const Moved& b) { return a.address < b.address; });
     if (launch.watch) watch_bulk(moved, lane, kind);
     if (!launch.count) return;
-    uint64_t sectors = 0, bytes = 0, next = 0;  // next: first sector that was not counted
+    uint64_t sectors = 0, bytes = 0, next = 0;  // next: first sector not counted yet
     for (const Moved& part : moved) {
         const uint64_t first = std::max(part.address >> 5, next), end = ((part.address + part.bytes - 1) >> 5) + 1;
         if (end > first) sectors += end - first, next = end;

@@ -1,4 +1,4 @@
-// State of a batch of thread blocks that run together: registers, memories, lane positions and counters.
+// A batch of thread blocks that run together: registers, memories, lane positions and counters.
 #pragma once
 
 #include <cstring>
@@ -23,14 +23,14 @@ struct Counter {
 };
 
 struct BufferCounts {
-    Counter sectors[3], requests[3], bytes[3], passes[3];  // by AccessKind; passes: L1 passes of watched launches
+    Counter sectors[3], requests[3], bytes[3], passes[3];  // by AccessKind; passes are L1 passes of watched launches
     Counter atomics, turns;
 };
 
 struct Counts {
     std::vector<BufferCounts> buffers;
     BufferCounts local;
-    Counter wavefronts[3], ideal[3];  // of shared memory, by AccessKind
+    Counter wavefronts[3], ideal[3];  // counts of shared memory, indexed by AccessKind
     Counter atomic_repeats, shared_atomics, local_atomics, barriers;
     std::map<std::string, uint64_t> named;
     std::vector<uint64_t> warps, lanes;  // by basic block
@@ -45,9 +45,9 @@ struct Resolved {
     uint32_t warp = 0, mask = 0;
     Space space = Space::kGlobal;
     uint32_t buffer = 0;
-    bool same = false, consecutive = false;  // the addresses of a whole warp: all equal, or one access after another
+    bool same = false, consecutive = false;  // addresses of a whole warp: all equal, or consecutive
     int64_t addresses[kWarp];  // within the space
-    size_t base = 0;           // for shared memory: offset from an address to its byte in the batch's shared memory
+    size_t base = 0;           // shared memory: offset from an address to the byte in the batch's memory
     uint8_t* places[kWarp];
 };
 
@@ -65,7 +65,7 @@ struct Pending;
 struct PhaseTest;
 class Handovers;
 
-// Byte of shared memory that a lane accesses, in its own or another block of the cluster.
+// Byte of shared memory that a lane accesses, in its own block or another block of the cluster.
 struct LanePlace {
     uint32_t lane;  // number in the batch
     SharedPlace place;
@@ -85,7 +85,7 @@ class Batch : public Memory {
     // Run the thread blocks with these linear numbers.
     void run(const int64_t* blocks, uint32_t count);
 
-    // For operations.
+    // Functions for operations.
 
     template <class T>
     T* row(const Row& row) {
@@ -113,14 +113,14 @@ class Batch : public Memory {
     const Program& program;
     const Launch& launch;
 
-    // Resolve an instruction's access for all running warps. It is checked as a whole before data moves.
-    // `lanes_of_warp` is a mask of the lanes that may take part.
+    // Resolve and check an instruction's access for all running warps, before any data moves. `lanes_of_warp` is a mask
+    // of the lanes that may take part.
     const std::vector<Resolved>& access(const Instruction& ins, uint32_t bytes, AccessKind kind,
                                         uint32_t lanes_of_warp = ~0u);
     // Resolve the access of some lanes of one warp.
     std::vector<Resolved> access_of(const Instruction& ins, uint32_t bytes, AccessKind kind, uint32_t warp,
                                     uint32_t lanes_of_warp);
-    // Fail if an instruction for whole warps runs with only a part of one.
+    // Fail if an instruction for whole warps runs with only some lanes of a warp.
     void require_whole_warps(const Instruction& ins);
     void count_access(const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool merges = false,
                       bool rows_of_matrices = false);
@@ -137,7 +137,7 @@ class Batch : public Memory {
 
     // Return the locations of the running lanes' shared memory accesses; throw Fault for another memory.
     std::vector<LanePlace> shared_places(const Instruction& ins, uint32_t bytes, bool write = false);
-    // Resolve one access of one lane at an address that an operation computed.
+    // Resolve an access of one lane at an address that an operation computed.
     Resolved resolve_lane(Space space, uint64_t address, uint32_t bytes, uint32_t lane, bool write);
     SharedPlace shared_place(const Resolved& at, uint32_t lane) const;
     size_t flat(SharedPlace place) const { return size_t(place.block) * shared_stride_ + place.byte; }
@@ -169,10 +169,10 @@ class Batch : public Memory {
     void watch_request(uint32_t warp, std::vector<int64_t>& places, AccessKind kind);
     // Append sectors; the vector is sorted here.
     void watch_sectors(BlockWatch& watch, uint32_t warp, std::vector<int64_t>& sectors, bool read);
-    std::map<int64_t, BlockWatch>* watched = nullptr;  // by block number; each belongs to one batch at a time
+    std::map<int64_t, BlockWatch>* watched = nullptr;  // by block number; a block is in one batch at a time
 
-    // cp.async: copies of each warp that were started and not yet waited for, in order. The bytes reach shared memory
-    // only when the thread waits. So a kernel without a wait reads the previous contents.
+    // cp.async: started copies of each warp that no thread waited for yet, in order. Their bytes reach shared memory
+    // only when the thread waits, so a kernel without a wait reads the previous contents.
     struct Copies {
         uint32_t mask, group, bytes;
         uint8_t* places[kWarp];
@@ -222,7 +222,7 @@ class Batch : public Memory {
     [[noreturn]] void fail_deadlocked();
     bool spinning(uint32_t lane) const;
     bool incomplete_warpgroup(uint32_t warp, int32_t position) const;
-    // Return the lanes before a test of a phase that may run it; the others pause.
+    // Return the lanes that may run the test of a phase now; other lanes at the test pause.
     uint32_t ready(const PhaseTest& test, uint32_t warp, uint32_t mask);
     bool all_ready(const PhaseTest& test, int32_t position);
     void wake();
@@ -255,21 +255,21 @@ class Batch : public Memory {
     bool any_waiting_ = false;
     std::map<std::pair<uint32_t, int64_t>, int64_t> arrived_, expected_;
     const BasicBlock* reduction_ = nullptr;
-    std::vector<uint32_t> tried_;      // failed looks of each lane in a spin loop
+    std::vector<uint32_t> tried_;      // failed trips of each lane through a spin loop
     bool has_spins_ = false;
-    bool has_specials_ = false;        // rows of special registers that no thread block changes are filled
+    bool has_specials_ = false;        // constant rows of special registers are filled
     std::vector<Resolved> resolved_;
     std::unique_ptr<RaceDetector> races_;
     std::unique_ptr<Checks> checks_;
-    std::vector<BlockWatch*> watches_;  // of the current batch's blocks
-    int64_t step_ = 0, turn_ = 0;       // number of basic-block runs; run that started the current piece of code
+    std::vector<BlockWatch*> watches_;  // accesses of the current batch's blocks
+    int64_t step_ = 0, turn_ = 0;       // number of basic-block runs; run at which the current piece of code started
     int64_t room_ = 0;                  // sectors that the batch may still record
     PhaseRaces* phase_races_ = nullptr;
     std::unique_ptr<Handovers> handovers_;
     std::unique_ptr<Pending> work_;
     // Lane that waits for phases of barriers in shared memory.
     struct PhaseWait {
-        bool paused = false;   // the phase was incomplete at the last look
+        bool paused = false;   // the phase was incomplete at the last test
         bool expired = false;  // the next test may fail
         int64_t tried = -1;    // with race checks: barrier whose test failed at once
         const PhaseTest* test = nullptr;
@@ -278,7 +278,7 @@ class Batch : public Memory {
     std::vector<PhaseWait> phase_waits_;
     uint32_t paused_ = 0;      // number of paused lanes
     uint64_t completed_ = 0;   // completed phases when lanes were last woken
-    uint32_t expiries_ = 0;    // timeouts since then
+    uint32_t expiries_ = 0;    // timeouts since the last completed phase
     // Barriers of clusters.
     std::vector<int64_t> cluster_arrivals_, cluster_waits_;
     std::vector<uint8_t> cluster_waiting_;

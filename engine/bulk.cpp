@@ -1,5 +1,5 @@
 // Bulk copies: `cp.async.bulk`, `cp.reduce.async.bulk` and their tensor forms (PTX ISA, sections 9.7.9.25.4 and
-// 9.7.9.25.5). A thread starts a copy, and the asynchronous engine finishes it. Usually one thread per block does.
+// 9.7.9.25.5). One thread, usually one per block, starts a copy, and the asynchronous engine finishes it.
 #include <algorithm>
 #include <stdexcept>
 
@@ -15,7 +15,7 @@ constexpr uint32_t kTensorAlignment = 128;  // for a box in shared memory
 
 struct BulkForm {
     bool to_shared = false, from_shared = false, tensor = false, four_rows = false, is_load = false;
-    Instruction target, source, barrier, map;  // for a tensor, `target` is the side in shared memory
+    Instruction target, source, barrier, map;  // for a tensor, `target` is the address in shared memory
     Row size, mask;
     bool has_barrier = false, is_reduction = false;
     Reduction reduction = Reduction::kNone;
@@ -144,7 +144,7 @@ Sides tensor_sides(Batch& batch, const BulkForm& form, uint32_t lane) {
     size_t first = SIZE_MAX, end = 0;
     for (const CopyRun& run : shared_runs(map, tile.place.byte)) {
         const size_t place = block + size_t(run.offset);
-        // Swizzling may leave the box, so check the end of the batch's memory.
+        // Swizzled addresses may lie outside of the box, so check the end of the batch's memory.
         if (size_t(run.offset) + run.bytes > batch.shared_stride())
             batch.fail_lane(lane, "moves bytes beyond shared memory by a swizzle");
         first = std::min(first, place);
@@ -192,7 +192,7 @@ std::shared_ptr<BulkCopy> prepared(Batch& batch, const BulkForm& form, uint32_t 
             for (uint32_t rank = 0; rank < blocks; rank++) {
                 if (!(mask >> rank & 1)) continue;
                 copy->barriers.push_back({barrier.block - own + rank, barrier.byte});
-                // Move to the same offset in another block, relative to the barrier's block.
+                // Return the address at the same offset in another block, relative to the barrier's block.
                 Side moved = sides.target;
                 const int64_t by = (int64_t(rank) - own) * int64_t(batch.shared_stride());
                 const int64_t last = int64_t(batch.shared_stride()) * batch.launch.blocks_per_batch;

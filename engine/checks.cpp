@@ -234,7 +234,7 @@ void Checks::pass_warps(Batch& batch, const BasicBlock& block, uint32_t source) 
         warp_epoch_[warp]++;
         if (!block.mask || source != block.first) continue;
         const uint32_t* masks = batch.row<uint32_t>(block.mask) + warp * kWarp;
-        Instruction every;  // without guard
+        Instruction every;  // without a guard
         every.source = block.first;
         for (uint32_t rest = batch.mask(i, every); rest; rest &= rest - 1) {
             const uint32_t lane = __builtin_ctz(rest);

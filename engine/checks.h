@@ -1,5 +1,5 @@
 // Detects behavior that no correct kernel has: data races, reads of unwritten memory, accesses beyond an array of
-// shared memory, wrong masks, barriers in divergent code. Findings are collected, and the launch continues.
+// shared memory, wrong masks, barriers in divergent code. The checks collect findings, and the launch continues.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Resolved;
 
 struct Finding {
     const char* kind;
-    int64_t source, other;  // PTX instructions of the access and of the other access, or -1
+    int64_t source, other;  // PTX instructions of this access and of the conflicting access (or -1)
     std::string block, thread, other_block, other_thread;
     std::string memory;  // buffer, or array of shared memory
     int64_t offset;      // byte in the memory
@@ -53,7 +53,7 @@ struct Watch {
     std::vector<uint32_t> uninitialized;  // buffer numbers
     bool shared_memory = true, global_races = true;
     std::vector<Shadow> shadows;
-    std::vector<bool> synchronizes;  // by instruction: volatile, relaxed or similar
+    std::vector<bool> synchronizes;  // by instruction: whether it is volatile, relaxed or similar
     std::vector<bool> gathers;       // by instruction: lanes of a warp run it together
     int64_t granule = 4;             // bytes; 1 for a kernel with accesses smaller than words
     std::vector<Finding> findings;
@@ -75,11 +75,11 @@ class Checks {
     void record(Batch& batch, const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, AccessKind kind,
                 bool whole_matrix = false);
     void pass_barrier(uint32_t block) { block_epoch_[block]++; }
-    // Note that an instruction of a basic block runs, where lanes of a warp may converge.
+    // Record that an instruction of a basic block runs, because lanes of a warp may converge there.
     void before(Batch& batch, const BasicBlock& block, uint32_t source) {
         if (watch_.gathers[source]) pass_warps(batch, block, source);
     }
-    // Note that a barrier opens: lanes of one warp must wait at the same code location.
+    // Record that a barrier opens: all lanes of a warp must wait at the same code location.
     void open(const Batch& batch, uint32_t block, int32_t number, const std::vector<int32_t>& waiting_at,
               const std::vector<int32_t>& resume);
 

@@ -28,7 +28,7 @@ uint32_t distinct_sorted(const int64_t* values, uint32_t count) {
     return number;
 }
 
-// Return the number of distinct units in the busiest bank of a group. With `atomic`, count equal units too.
+// Return the number of distinct units in the busiest bank of a group. With `atomic`, equal units count separately.
 uint32_t busiest_bank(const int64_t* units, uint32_t mask, uint32_t banks, bool atomic) {
     uint8_t load[32] = {};
     uint32_t most = 0;
@@ -63,7 +63,7 @@ bool paired(const int64_t* units, uint32_t mask, uint32_t distance) {
 
 uint32_t distinct(const int64_t* addresses, uint32_t mask, uint32_t shift) {
     const int64_t first = addresses[__builtin_ctz(mask)] >> shift;
-    uint64_t near = 0;  // units from 32 below the first one on
+    uint64_t near = 0;  // units found, as bits from 32 below the first unit
     bool all_near = true;
     if (mask == ~0u) {
         for (uint32_t lane = 0; lane < 32; lane++) {
@@ -88,11 +88,11 @@ uint32_t distinct(const int64_t* addresses, uint32_t mask, uint32_t shift) {
 
 namespace {
 
-// Units of an access, and how they lie for a whole warp.
+// Units of an access, and their pattern for a whole warp.
 struct Units {
     int64_t units[32];
     bool consecutive, same;
-    int64_t span;  // between the first and the last unit
+    int64_t span;  // from the first to the last unit
 };
 KERNREC_INLINE void units_inline(const int64_t* addresses, uint32_t shift, Units& to) {
     const int64_t first = addresses[0] >> shift;
@@ -124,7 +124,7 @@ Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, b
     const bool same = whole && all.same;
     uint32_t group = banks;
     if (load && unit > 4 && (same || paired(units, mask, 1) || paired(units, mask, 2))) group = 2 * banks;
-    // Units that span less than all banks are in different banks, or equal.
+    // If the units span fewer units than there are banks, two units are equal or in different banks.
     if (whole && (all.consecutive || (!atomic && all.span < int64_t(banks)))) return {32 / group, 32 / group};
     Wavefronts result{0, 0};
     const uint32_t group_mask = group == 32 ? ~0u : (1u << group) - 1;

@@ -2,9 +2,10 @@
 //
 // The rules follow the CUDA Programming Guide and the metrics of Nsight Compute. A request moves the distinct 32-byte
 // sectors that its lanes access. Shared memory has 32 banks of 4 bytes. Lanes that read the same word share it.
-// Accesses of 8 bytes per lane run half a warp at a time, of 16 bytes a quarter. A load whose lanes agree pairwise (n
-// and n^1, or n and n^2) runs in groups of twice the size (NVIDIA developer forum, "Unexpected shared memory bank
-// conflict"). Atomic operations share no word (Gomez-Luna et al., IEEE TPDS 24(11), 2013).
+// Accesses of 8 bytes per lane run half a warp at a time, and of 16 bytes a quarter. A load in which pairs of lanes
+// read the same address (n and n^1, or n and n^2) runs in groups of twice the size (NVIDIA developer forum, "Unexpected
+// shared memory bank conflict"). Lanes of atomic operations never share a word (Gomez-Luna et al., IEEE TPDS 24(11),
+// 2013).
 #pragma once
 
 #include <cstdint>
@@ -20,11 +21,11 @@ struct Wavefronts {
 
 Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, bool load, bool atomic);
 
-// Return the turns of atomic operations on elements of `bytes` bytes. Lanes at one element take turns; elements of a
-// sector are processed together.
+// Return how many turns atomic operations on elements of `bytes` bytes take. Lanes with the same element take turns;
+// the elements of a sector are processed together.
 uint32_t atomic_turns(const int64_t* addresses, uint32_t mask, uint32_t bytes);
 
-// Return the sectors of local memory, which stores a word lane by lane.
+// Return the sectors of a local memory access; local memory interleaves the words of the lanes.
 uint32_t local_sectors(const int64_t* addresses, uint32_t mask, uint32_t bytes);
 
 }  // namespace kernrec

@@ -35,7 +35,7 @@ uint32_t width_of(std::string_view type) {
 namespace {
 
 uint16_t half_bits(double value) {
-    // Round to nearest even on the bits, because C++ has no half type before C++23.
+    // Round the bits to nearest even, because C++ has no half type before C++23.
     const float single = float(value);
     uint32_t bits;
     std::memcpy(&bits, &single, 4);
@@ -328,7 +328,7 @@ void Decoder::instruction(BasicBlock& block) {
     if (!from.modifiers.empty()) builder = builders().find(from.opcode + "." + from.modifiers[0]);
     if (builder == builders().end()) builder = builders().find(from.opcode);
     if (builder == builders().end()) refuse("the engine does not know it");
-    if (from.modifiers.empty()) refuse("without a type");  // builders read one
+    if (from.modifiers.empty()) refuse("without a type");  // builders may read one more
     used_scratch_.clear();
     after_.clear();
     builder->second(*this, from);
@@ -340,8 +340,8 @@ void Decoder::instruction(BasicBlock& block) {
     (void)block;
 }
 
-// No instruction may access registers of wgmma.mma_async while it is in flight. The accesses of a basic block between
-// two wgmma instructions are known in advance, so one operation before them checks all.
+// No instruction may access registers of a wgmma.mma_async in flight. The accesses of a basic block between two wgmma
+// instructions are known in advance, so one operation before them checks all of them.
 void Decoder::watch_warpgroup_registers(uint32_t first, uint32_t stop) {
     std::vector<Row> rows;
     std::vector<uint32_t> sources;

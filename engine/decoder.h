@@ -21,7 +21,7 @@ class Decoder {
     void decode();
     uint32_t source = 0;
 
-    // For builders.
+    // Functions for builders.
 
     // Return the row of an operand of a PTX type. A narrower type reads the low part of a wider register.
     Row read(const Operand& operand, std::string_view type);
@@ -38,10 +38,10 @@ class Decoder {
     // Read a clock into a row.
     Row clock(const Operand& operand, const std::string& name);
     Row carry(uint32_t which);
-    // Return the row of a value that an operation reads lane by lane: a register at least as wide as the type, or a
-    // constant.
+    // Return the row of a value that an operation reads lane by lane: a constant, or a register at least as wide as the
+    // type.
     Row value(const Operand& operand, std::string_view type);
-    // Return an access through an address with the instruction's guard, for operations with several accesses.
+    // Return an access through an address, with the instruction's guard, for an operation with several accesses.
     Instruction access(const Operand& address, Space space);
     // Reserve a row for one lane's address that an operation computes.
     void need_lane_address() {
@@ -66,7 +66,7 @@ class Decoder {
     void watch_warpgroup_registers(uint32_t first, uint32_t stop);
     // Set the guard of the current instruction: its predicate, and whether it is inverted.
     void guard(Row& predicate, bool& inverted);
-    std::vector<bool> watched_;  // by register: used by wgmma.mma_async
+    std::vector<bool> watched_;  // by register: whether wgmma.mma_async uses it
 
     Program& program_;
     const Launch& launch_;

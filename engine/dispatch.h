@@ -1,4 +1,4 @@
-// Shared code of the files that connect tensor cores, copies and textures to the engine.
+// Shared code of files that connect tensor cores, copies and textures to the engine.
 #pragma once
 
 #include <memory>
@@ -29,7 +29,7 @@ inline Space space_of(const Source& ins) {
                                : Space::kGeneric;
 }
 
-// Parse the name of an instruction; unsupported parts become a decoder error.
+// Parse the name of an instruction; throw a decoder error for unsupported parts.
 template <class Parse>
 auto form_from(Parse parse, const Source& ins) {
     try {

@@ -1,9 +1,9 @@
 // Floating-point arithmetic and conversions (PTX ISA, sections 9.7.3, 9.7.4 and 9.7.9).
 //
 // `add`, `sub`, `mul`, `div.rn`, `sqrt.rn` and `rcp.rn` round once, as IEEE 754 requires. `fma` of f32 adds the exact
-// product in double. If rounding that sum produced a tie of f32, its rounding error decides. bfloat16 rounds once,
-// because its sums carry their rounding error. The `approx` instructions return the rounded double result, which is
-// more accurate than the hardware's tables.
+// product in double. If the rounded sum is a tie of f32, the rounding error decides. bfloat16 rounds once, because its
+// sums keep their rounding error. The `approx` instructions return the rounded double result, which is more accurate
+// than the hardware's tables.
 #include <cfenv>
 #include <cmath>
 #include <limits>
@@ -162,11 +162,11 @@ struct Abs {
         else return {uint16_t(a.bits & 0x7FFF)};
     }
 };
-// Flip the sign of a value if another one is negative; NaN does not change.
+// Flip the sign of a value if another value is negative; NaN does not change.
 template <class T>
 struct FlipSign {
     static T apply(T value, T by) {
-        // The sign as bits, because GCC 12 fails to vectorize std::signbit for AVX2.
+        // Test the sign bit directly, because GCC 12 does not vectorize std::signbit for AVX2.
         using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
         constexpr Bits kSign = Bits(1) << (8 * sizeof(T) - 1);
         if (std::isnan(Format<T>::value(value))) return value;
@@ -224,7 +224,7 @@ struct Fma<Bfloat> {
         return {exact_to_bf16(total, lost)};
     }
 };
-constexpr uint64_t kF32Tail = (1ull << 29) - 1, kF32Tie = 1ull << 28;  // bits of a double beyond a float
+constexpr uint64_t kF32Tail = (1ull << 29) - 1, kF32Tie = 1ull << 28;  // mantissa bits of a double that a float lacks
 template <>
 struct Fma<float> {
     static float apply(float a, float b, float c) {
@@ -233,7 +233,7 @@ struct Fma<float> {
         if ((bit_cast<uint64_t>(total) & kF32Tail) == kF32Tie) total = decided(product, c, total);
         return float(total);
     }
-    // If rounding the sum produced a tie of f32, its rounding error decides.
+    // If the rounded sum is a tie of f32, the rounding error decides.
     static double decided(double product, double c, double total) {
         double sum, lost;
         two_sum(product, c, sum, lost);
@@ -299,7 +299,7 @@ Run lanewise() {
     else return Lanewise<Op, T, T, T, T>::run;
 }
 
-// Fused multiply-add of f32; rare ties are handled outside of the vector code.
+// Fused multiply-add of f32; scalar code handles the rare ties.
 template <bool ftz>
 struct FmaLanes {
     KERNREC_INLINE static void warp(float* d, const float* a, const float* b, const float* c) {

@@ -105,7 +105,7 @@ void Handovers::learn_past(Past& past, const Past& more) {
 void Handovers::release(uint32_t warp, const Place& place, bool is_atomic) {
     Release made{number_, clocks_.snapshot(warp), past_[warp / batch_.warps_per_block]};
     const auto before = releases_.find(place);
-    if (is_atomic && before != releases_.end()) {  // an atomic operation continues the last release
+    if (is_atomic && before != releases_.end()) {  // an atomic operation continues the previous release
         learn_past(made.past, before->second.past);
         if (before->second.batch == number_) learn(made.row, before->second.row);
         else learn(made.past[before->second.batch], before->second.row);

@@ -1,14 +1,14 @@
-// Races in global memory between threads that hand over stored data by `.release` and `.acquire` with a scope across
-// blocks (PTX ISA, section 8, "Memory consistency model").
+// Detects races in global memory between threads that hand over data with `.release` and `.acquire` across blocks (PTX
+// ISA, section 8, "Memory consistency model").
 //
 // The detector records the last writer and write time of every word that a kernel may write, in the times of
 // vector_clocks.h. A load of another warp's data, or a store over it, is a race if the warp is not ordered after the
-// write. Barriers create this order. So does an acquire of a word after a release brought the knowledge. Strong
-// accesses (`.relaxed`, `.volatile`, atomic) never race. Stores after loads, elements below four bytes and bulk copies
-// are not tracked.
+// write. Barriers create this order, and so does an acquire that observes a release. Strong accesses (`.relaxed`,
+// `.volatile`, atomic) never race. The detector does not track stores after loads, elements below four bytes, or bulk
+// copies.
 //
-// A thread may observe a store late: the first look of a warp at a released word returns the previous value without
-// knowledge. So a wait that looks only once is detected for any order of blocks.
+// A thread may observe a store late: the first time a warp reads a released word, it gets the previous value, and no
+// order. So the detector finds a wait that reads only once, for any order of blocks.
 #pragma once
 
 #include <map>
@@ -23,8 +23,8 @@ class Handovers {
    public:
     Handovers(Batch& batch, VectorClocks& clocks) : batch_(batch), clocks_(clocks) {}
 
-    // Return whether blocks of a kernel order global memory accesses by release and acquire. Fences also order
-    // accesses, but of any later access, so kernels with fences are not checked.
+    // Return whether blocks of a kernel order global memory accesses by release and acquire. Kernels with fences are
+    // not checked, because a fence orders any later access.
     static bool hands_over(const Program& program);
 
     void start_batch(const std::vector<int64_t>& block_numbers);
@@ -37,7 +37,7 @@ class Handovers {
 
    private:
     using Place = std::pair<uint32_t, uint64_t>;  // buffer and byte
-    using Past = std::map<int32_t, Knowledge>;    // knowledge of the warps of earlier batches, by batch
+    using Past = std::map<int32_t, Knowledge>;    // by batch: vector clocks of the warps of earlier batches
     struct Release {
         int32_t batch;
         Knowledge row;
@@ -58,7 +58,7 @@ class Handovers {
     std::map<uint32_t, std::vector<Word>> words_;
     std::map<Place, Release> releases_;
     std::map<Place, std::vector<uint8_t>> before_;  // values before the last release
-    std::set<std::tuple<int32_t, uint32_t, Place>> looked_;  // batch and warp that looked since
+    std::set<std::tuple<int32_t, uint32_t, Place>> looked_;  // batches and warps that have read the word since
     std::vector<Past> past_;                        // by block of this batch
     std::vector<std::vector<int64_t>> blocks_;      // block numbers of every batch
 };

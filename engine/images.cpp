@@ -2,7 +2,7 @@
 // coordinates to texels.
 //
 // A fetch counts as one read of its buffer: a request per warp, with the distinct sectors of all texels that its lanes
-// filter. Fetches with a depth comparison, multi-sample textures and sparse residency are not supported.
+// filter. Depth comparison, multi-sample textures and sparse residency are not supported.
 #include <algorithm>
 #include <set>
 #include <stdexcept>
@@ -22,12 +22,12 @@ struct ImageForm {
     std::vector<Row> targets;  // result or source registers; none if discarded
     NumberType type = NumberType::kF32;
     bool packed = false;  // results in halves of two registers
-    bool whole = false;   // coordinates are texel indices
+    bool whole = false;   // whether coordinates are texel indices
     // For fetches: level of detail, gradients along x and y, and texel offset.
     Row level;
     std::vector<Row> slopes[2], offset;
-    uint32_t channel = 0;  // of a gather
-    // For surfaces: bytes per element, and behavior for accesses outside.
+    uint32_t channel = 0;  // channel of a gather
+    // For surfaces: bytes per element, and behavior for accesses outside of the image.
     uint32_t unit = 4;
     OutsideMode outside = OutsideMode::kTrap;
     Reduction reduction = Reduction::kNone;

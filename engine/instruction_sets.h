@@ -1,4 +1,4 @@
-// Versions of a function for AVX2, where the processor has it.
+// Compiles a second version of a function for processors with AVX2.
 //
 // A function marked KERNREC_AVX2 and a plain one share an always-inlined body. The caller selects one by `kAvx2`.
 #pragma once

@@ -373,7 +373,7 @@ const Registration kDot({"dp4a", "dp2a"}, [](Decoder& decoder, const Source& ins
     same_type(decoder, ins, run, "b32");
 });
 
-// Carry: each lane's flag is in a separate row. The new carry is computed first, into a second row.
+// Carry: a separate row holds each lane's flag. A second row receives the new carry, which is computed first.
 template <class U, bool subtract, bool carried>
 struct Carrying {
     static U result(U a, U b, uint32_t carry) { return subtract ? U(a - b - (carried ? U(carry) : 0)) : U(a + b + (carried ? U(carry) : 0)); }

@@ -32,7 +32,7 @@ std::vector<std::string> split(const std::string& name) {
     return parts;
 }
 
-// Operands in preorder: kind, id and value; a compound operand stores the number of its parts in `id`.
+// Operands in preorder, each with kind, id and value; for a compound operand, `id` is the number of its parts.
 Operand read_operand(const Flat<int64_t>& table, size_t& next) {
     const int64_t* row = table.data() + 3 * next++;
     Operand operand;
@@ -119,7 +119,7 @@ class Kernel {
         std::vector<std::vector<std::string>> parts;
         for (const std::string& name : names) parts.push_back(split(name));
         size_t next = 0;
-        for (size_t i = 0; i < instructions.size() / 4; i++) {  // name, operands, guard, whether it is inverted
+        for (size_t i = 0; i < instructions.size() / 4; i++) {  // name, operands, guard, whether the guard is negated
             const int64_t* row = instructions.data() + 4 * i;
             Source& source = program_.sources.emplace_back();
             source.opcode = parts[row[0]][0];
@@ -133,7 +133,7 @@ class Kernel {
             BasicBlock& made = program_.blocks.emplace_back();
             made.first = uint32_t(row[0]);
             made.count = uint32_t(row[1]);
-            made.end = row[2] ? End::kTrap : End::kNone;  // the decoder determines which
+            made.end = row[2] ? End::kTrap : End::kNone;  // the decoder sets it
             made.warp_synchronous = row[3];
             made.spins = row[4];
             made.goes_on = row[5];
@@ -208,7 +208,7 @@ class Kernel {
                     batch->run(blocks.data() + first, uint32_t(std::min(size, blocks.size() - first)));
                 } catch (const Fault& fault) {
                     faults[i] = std::make_unique<Fault>(fault);
-                } catch (const std::exception& error) {  // an unexpected error must not end the process
+                } catch (const std::exception& error) {  // report an unexpected error instead of ending the process
                     faults[i] = std::make_unique<Fault>(FaultKind::kEmulation, int64_t(batch->source), error.what());
                 }
                 if (faults[i])
@@ -225,7 +225,7 @@ class Kernel {
         };
         {
             nb::gil_scoped_release release;
-            // Results of atomic operations depend on the order of blocks, and so may waits for other blocks.
+            // The order of blocks affects the results of atomic operations, and waits for other blocks.
             bool in_order = program_.has_atomics || threads <= 1 || batches <= 1 || launch_.checks;
             for (const BasicBlock& block : program_.blocks) in_order |= block.spins;
             in_order |= launch_.check_races && program_.hands_over;
@@ -294,7 +294,7 @@ class Kernel {
     static void copy(nb::bytes from, std::vector<uint8_t>& to, uint64_t& size) {
         to.assign(from.c_str(), from.c_str() + from.size());
         size = to.size();
-        to.resize(size + 16);  // padding: vector code may load inactive lanes, which are never used
+        to.resize(size + 16);  // padding, because vector code may load values of inactive lanes
     }
 
     Program program_;

@@ -44,7 +44,7 @@ enum class NumberType : uint8_t {
     kE3m2,
     kE2m1,
     kUe8m0,
-    kUe4m3,  // of 8 bits and less
+    kUe4m3,  // 8 bits and less
 };
 
 enum class Rounding : uint8_t {
@@ -76,7 +76,7 @@ struct FloatFormat {
     constexpr int sign_shift() const { return exponent_bits + mantissa_bits; }
 };
 
-// Return the bits of one number; for tf32 those of its register.
+// Return the bits of one number; for tf32, of its register.
 constexpr int number_bits(NumberType type) {
     switch (type) {
         case NumberType::kB1: return 1;
@@ -116,8 +116,8 @@ struct ExactNumber {
     int exponent;
 };
 
-// Round an exact number once. A number beyond the largest finite one becomes infinity. With `saturates`, and in formats
-// without infinity, it becomes the largest finite number.
+// Round an exact number once. A number beyond the largest finite number becomes infinity; with `saturates`, and in
+// formats without infinity, it becomes the largest finite number.
 uint64_t round_to_format(const ExactNumber& number, const FloatFormat& format, Rounding rounding, bool saturates);
 
 // Return the exact value of a code of any floating-point type.
@@ -127,7 +127,7 @@ double to_double(NumberType type, uint64_t bits);
 uint64_t from_double(NumberType type, double value);
 
 inline float f16_to_f32(uint16_t bits) {
-    // Scale by the difference of the biases, which is exact even for subnormal numbers.
+    // Multiply by two to the difference of the biases, which is exact even for subnormal numbers.
     const uint32_t magnitude = uint32_t(bits & 0x7FFF) << 13;
     const float scaled = bit_cast<float>(magnitude) * 0x1p112f;
     const uint32_t special = (bits & 0x7C00) == 0x7C00 ? 0x7F800000u : 0u;

@@ -32,8 +32,8 @@ class AsInstruction {
 // Return a placeholder for an instruction's name and line, which Python fills in.
 inline std::string named(uint32_t source) { return "\x01" + std::to_string(source) + "\x01"; }
 
-// Return the barriers in shared memory that lanes use. Throw Fault if a lane is not ordered after their initialization.
-// `changes`: the lanes initialize or invalidate them.
+// Return the barriers in shared memory that lanes use. Throw Fault if a lane is not ordered after a barrier's
+// initialization. `changes` is true if the lanes initialize or invalidate barriers.
 std::vector<LanePlace> barriers_of(Batch& batch, const Instruction& access, bool changes = false);
 // Call `act(lane, place)` for each barrier; errors name lane and barrier.
 template <class Act>
@@ -47,10 +47,10 @@ void each_barrier(Batch& batch, const std::vector<LanePlace>& barriers, Act act)
     }
 }
 
-// Complete the cp.async copies of some lanes except their `allowed` newest groups; without `allowed`, all.
+// Complete the cp.async copies of some lanes, except their `allowed` newest groups (none if not given).
 void finish_copies(Batch& batch, uint32_t warp, uint32_t mask, std::optional<int64_t> allowed);
 
-// `setmaxnreg` (PTX ISA, section "setmaxnreg"): a block has the registers that its launch gave to its warps.
+// `setmaxnreg` (PTX ISA, section "setmaxnreg"): warps of a block share the registers that they had at launch.
 class RegisterPool {
    public:
     void start_batch() { held_.clear(), raised_.clear(); }
@@ -81,10 +81,10 @@ struct WgmmaForm {
 class WarpgroupOperations {
    public:
     void start_batch(Batch& batch);
-    // Note a warpgroup's register accesses: row numbers, and the first instruction for each.
+    // Record a warpgroup's register accesses: row numbers, and the first instruction that accesses each.
     void touch(uint32_t group, const std::vector<Row>& rows, const std::vector<uint32_t>& sources);
     void fence(uint32_t group);
-    // Start an operation that reads these places of the batch's shared memory.
+    // Start an operation that reads these bytes of the batch's shared memory.
     void start(Batch& batch, uint32_t group, const WgmmaForm& form, const std::vector<size_t>& places);
     void commit(uint32_t group) { groups_[group].committed++; }
     void wait(Batch& batch, uint32_t group, int64_t allowed);
@@ -106,9 +106,9 @@ class WarpgroupOperations {
     std::vector<Group> groups_;
 };
 
-// Times at which each warp used parts of tensor memory, and fenced (PTX ISA, section "tcgen05.fence"). Before a warp
-// uses cells that another warp used, both must have fenced. Compilers that omit all fences rely on their barriers, so
-// only kernels with fences are checked.
+// Times at which each warp used parts of tensor memory, and executed fences (PTX ISA, section "tcgen05.fence"). Before
+// a warp uses cells that another warp used, both must execute a fence. Compilers that omit all fences rely on barriers,
+// so only kernels with fences are checked.
 class TensorFences {
    public:
     void start_batch(Batch& batch);
@@ -120,7 +120,7 @@ class TensorFences {
 
    private:
     size_t index(Batch& batch, size_t kind, uint32_t block, uint32_t warp_of_cluster, uint32_t quarter) const;
-    std::vector<int64_t> used_;  // time: (kinds, blocks, warps of the cluster, quarters of the lanes, columns)
+    std::vector<int64_t> used_;  // time, indexed by (kind, block, warp of the cluster, quarter of the lanes, column)
     std::vector<int64_t> before_, after_;  // by warp
     int64_t now_ = 0;
 };
@@ -145,7 +145,7 @@ class TensorOperations {
         TensorOperation operation;
         std::optional<TileRead> read;
     };
-    std::map<uint32_t, std::vector<Issued>> issued_;  // by lane: not committed yet
+    std::map<uint32_t, std::vector<Issued>> issued_;  // by lane: operations not committed yet
     std::map<uint32_t, std::vector<Cells>> loads_, stores_;  // by warp
 };
 

@@ -25,7 +25,7 @@ void PhaseRaces::start_batch(const std::vector<int64_t>& block_numbers) {
     RaceDetector::start_batch(block_numbers);
     writer_.assign(size_, 0);
     written_.assign(size_, 0);
-    // Untouched zero pages need no memory.
+    // Zero pages take no memory until they are touched.
     read_.reset(static_cast<int32_t*>(std::calloc(size_ * warps_per_cluster_ + 1, sizeof(int32_t))));
     if (!read_) throw std::bad_alloc();
     tile_read_.assign(size_ / kPiece * warps_per_cluster_, 0);
@@ -53,7 +53,7 @@ void PhaseRaces::join(uint32_t first, uint32_t count) {
 }
 
 void PhaseRaces::release(uint32_t warp, size_t place) {
-    if (place / stride_ != warp / warps_per_block_)  // in another block, which must not end before
+    if (place / stride_ != warp / warps_per_block_)  // in another block, which must not end earlier
         std::fill_n(read_of(warp) + place, kBarrierBytes, clocks.time(warp));
     clocks.release(warp, place);
 }
@@ -88,7 +88,7 @@ void PhaseRaces::record(uint32_t source, const std::vector<Resolved>& all, uint3
         touches.push_back({warp, place});
     });
     if (touches.empty()) return;
-    if (write && !agree) {  // two warps write to the same place
+    if (write && !agree) {  // two warps write the same byte
         std::vector<Touch> sorted = touches;
         std::stable_sort(sorted.begin(), sorted.end(), [](const Touch& a, const Touch& b) { return a.place < b.place; });
         for (size_t i = 0; i + 1 < sorted.size(); i++) {
@@ -171,7 +171,7 @@ void PhaseRaces::end_read(uint32_t warp, Span span, const Pieces& pieces) {
     std::fill(read_of(warp) + span.first, read_of(warp) + span.end, clocks.time(warp));
 }
 
-// Report accesses that are not ordered after earlier ones: first after writers, then after each reader.
+// Report an access that is not ordered after the earlier writers, or after each earlier reader.
 void PhaseRaces::check(uint32_t source, const std::vector<Touch>& touches, size_t bytes, bool write) {
     for (const Touch& touch : touches) {
         const int32_t* seen = clocks.row(touch.warp);

@@ -1,13 +1,13 @@
-// Races in kernels whose warps and copies are ordered by barriers in shared memory.
+// Detects races in kernels that order warps and copies by barriers in shared memory.
 //
 // The detector records for every byte the last writer and write time, and the last read of each warp of the cluster, in
-// the times of vector_clocks.h. An access races if it is not ordered after a conflicting one. While a bulk copy is in
-// flight, no access to its target is ordered. Afterwards, only warps that waited for its barrier are. Its source must
-// not be written before its thread waited for its group. Tensor cores have read a tile once their operation was waited
-// for.
+// the times of vector_clocks.h. An access races if it is not ordered after a conflicting access. While a bulk copy is
+// in flight, any access to its target races. Afterwards, only warps that waited for the copy's barrier may access the
+// target. Nobody may write the source of a copy before the copying thread waits for its group, or a tile of tensor
+// cores before somebody waits for the operation.
 //
-// When the last thread of a block exits, its shared memory is gone. Some warp of the block must then be ordered after
-// everything that other blocks of the cluster did there. Nobody may access it afterwards (PTX ISA, section 5.1.7.1).
+// When the last thread of a block exits, the block's shared memory is gone. Some warp of the block must then be ordered
+// after all accesses by other blocks of the cluster. Later accesses are races (PTX ISA, section 5.1.7.1).
 #pragma once
 
 #include <cstdlib>
@@ -38,7 +38,8 @@ class PhaseRaces : public RaceDetector {
     TileRead begin_tile(uint32_t source, const std::vector<size_t>& places, std::vector<uint32_t> warps) override;
     void end_tile(const TileRead& tile, const Knowledge* arrival) override;
 
-    // A warp arrives at a barrier in shared memory, observes a complete phase, or initializes or uses the barrier.
+    // Record that a warp arrives at a barrier in shared memory, observes a complete phase, or initializes or uses the
+    // barrier.
     void release(uint32_t warp, size_t place);
     void acquire(uint32_t warp, size_t place);
     struct BarrierUse {
@@ -47,12 +48,12 @@ class PhaseRaces : public RaceDetector {
     };
     void initialize(uint32_t source, const std::vector<BarrierUse>& uses);
     void use(uint32_t source, const std::vector<BarrierUse>& uses);
-    // Note the blocks in which lanes observed a complete phase.
+    // Record the blocks in which lanes observed a complete phase.
     void pass_phase(const std::vector<uint32_t>& blocks);
-    // Note that the last thread of a block exits.
+    // Record that the last thread of a block exits.
     void end_block(uint32_t source, uint32_t block);
 
-    // Note a bulk copy that a lane of a warp started.
+    // Record a bulk copy that a lane of a warp started.
     void begin_write(uint32_t source, uint32_t warp, Span span, size_t barrier);
     void end_write(Span span, size_t barrier);
     Pieces begin_read(uint32_t source, uint32_t warp, Span span);
@@ -82,7 +83,7 @@ class PhaseRaces : public RaceDetector {
     std::unique_ptr<int32_t, Free> read_;          // by warp of the cluster; mostly untouched
     std::vector<int32_t> tile_read_;               // by piece: reads of tensor cores
     std::vector<bool> ended_;                      // by block
-    std::map<std::pair<uint32_t, uint32_t>, std::vector<Knowledge>> reached_;  // for warps that did not wait
+    std::map<std::pair<uint32_t, uint32_t>, std::vector<Knowledge>> reached_;  // reported to warps that did not wait
 };
 
 }  // namespace kernrec

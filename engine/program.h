@@ -26,17 +26,17 @@ constexpr uint32_t kNoRow = ~0u;
 // Location of a value of all lanes: byte offset of a row in the arena. A predicate row has a 32-bit mask per warp.
 struct Row {
     uint32_t width = 0;   // bits: 1, 8, 16, 32 or 64
-    uint32_t index = kNoRow;  // among rows of equal width
+    uint32_t index = kNoRow;  // index among rows of equal width
 
     bool operator<(const Row& other) const { return std::tie(width, index) < std::tie(other.width, other.index); }
     bool operator==(const Row& other) const { return width == other.width && index == other.index; }
     explicit operator bool() const { return index != kNoRow; }
 };
 
-// Decoded operation. `rows` are resolved to pointers when a batch is created.
+// Decoded operation. A batch resolves its rows to pointers.
 struct Instruction {
     Run run = nullptr;
-    uint32_t source = 0;          // PTX instruction that it belongs to
+    uint32_t source = 0;          // index of its PTX instruction
     Row guard;                    // predicate; none to run for all lanes
     bool guard_inverted = false;
     Row d, a, b, c, e;            // destination and sources; their meaning depends on `run`
@@ -46,7 +46,7 @@ struct Instruction {
     uint32_t unit = 0;            // bytes per element of an access
     std::vector<Row> list;        // registers of a vector or fragment
     std::vector<uint32_t> modes;  // parameters of a tensor operation
-    std::shared_ptr<const void> form;  // parsed name of a tensor operation or bulk copy
+    std::shared_ptr<const void> form;  // parsed name of a tensor operation or copy
 };
 
 enum class OperandKind : uint8_t {
@@ -82,19 +82,19 @@ struct BasicBlock {
     std::vector<Instruction> code;
     End end = End::kNone;
     uint32_t end_source = 0;             // last instruction
-    bool warp_synchronous = false;       // lanes of a warp wait for those in the mask
+    bool warp_synchronous = false;       // lanes of a warp wait for the lanes in the mask
     bool spins = false;                  // a loop in which threads wait for others
     bool goes_on = false;                // one piece of machine code with the previous block
     bool warpgroup_synchronous = false;  // the four warps of a warpgroup wait for each other
     std::shared_ptr<const PhaseTest> phase_test;  // lanes wait for a barrier phase in shared memory
     // Cluster barrier: 0 none, 1 arrive, 2 wait.
     uint32_t cluster_barrier = 0;
-    Row mask;                            // for a warp-synchronous block; none for all lanes
-    Row guard;                           // of the last instruction
+    Row mask;                            // mask of a warp-synchronous block; none for all lanes
+    Row guard;                           // guard of the last instruction
     bool guard_inverted = false;
     std::vector<uint32_t> targets;       // basic blocks
-    Row index;                           // of an indexed branch
-    // For a barrier: its action, and the operands as rows.
+    Row index;                           // targets of an indexed branch
+    // For a barrier: action, and operands as rows.
     bool arrives = false, plain = false;
     uint32_t reduction = 0;              // 0 none, 1 popc, 2 and, 3 or
     Row number, threads, reduced, result;
@@ -120,7 +120,7 @@ struct Program {
     std::map<uint32_t, uint32_t> rows;   // number of rows by width
     bool has_atomics = false;            // results may depend on the order of blocks
     std::map<uint32_t, std::string> unsupported;  // unsupported part, by instruction
-    Row lane_address;                    // for one lane's address that an operation computes
+    Row lane_address;                    // scratch row for one lane's computed address
     bool hands_over = false;             // blocks order global memory accesses by release and acquire
     bool has_async_barriers = false;     // mbarriers or bulk copies
     bool has_tensor_fences = false;      // tcgen05.fence
@@ -154,7 +154,7 @@ struct Launch {
 
 constexpr uint32_t kBufferShift = 40, kWindowShift = 56;
 
-// Kind of error; Python adds the place.
+// Kind of error; Python adds its location.
 enum class FaultKind : uint8_t { kEmulation, kUnsupported, kBudget, kDiffer };
 
 struct Fault : Error {

@@ -1,4 +1,4 @@
-// Data races in shared memory: two threads access a byte without a barrier between, and one of them writes.
+// Detects data races in shared memory: two threads access a byte with no barrier in between, and one of them writes.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,11 @@ class RaceDetector {
     virtual void reach(uint32_t, uint32_t, uint32_t) {}
     // All blocks of a cluster, starting with `first`, passed its barrier.
     virtual void pass_cluster_barrier(uint32_t first, uint32_t count);
-    // Throw Fault for a race. `agree`: lanes that write to one place write the same value. `is_copy`: cp.async.
+    // Throw Fault for a race. `agree` is true if lanes that write to one place write the same value; `is_copy` is true
+    // for cp.async.
     virtual void record(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
                         bool is_copy) = 0;
-    // Begin or end a read of the elements at these places by tensor cores. `arrival` is the knowledge of the arrival
+    // Begin or end a read of the elements at these places by tensor cores. `arrival` is the vector clock of the arrival
     // that reports the end, if any.
     virtual TileRead begin_tile(uint32_t source, const std::vector<size_t>& places, std::vector<uint32_t> warps) = 0;
     virtual void end_tile(const TileRead& tile, const Knowledge*) { tensor_reads.end(tile.pieces); }
@@ -43,8 +44,8 @@ class RaceDetector {
     std::vector<int64_t> block_numbers_;
 };
 
-// Last writing and last reading warp of every byte of shared memory, or that there were several, in the block's current
-// barrier interval. Lanes of one warp are ordered by bar.warp.sync and shuffles, which are not tracked.
+// The last writing and last reading warp of every byte of shared memory since the block's last barrier, or a mark for
+// several warps. Lanes of one warp are not tracked, because bar.warp.sync and shuffles order them.
 class BarrierRaces : public RaceDetector {
    public:
     BarrierRaces(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block);

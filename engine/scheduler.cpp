@@ -2,8 +2,8 @@
 //
 // While all live lanes agree, a basic block runs for all of them. When they diverge, each lane has its own position.
 // The lowest basic block then runs first, with its lanes, until all agree again. Compilers order basic blocks so that
-// lanes reconverge at the end of an `if` or a loop. A warp executes in the same order as it would alone, so its counts
-// do not depend on other warps of the batch.
+// lanes reconverge at the end of an `if` or a loop. Each warp executes in the same order as if it ran alone, so its
+// counts do not depend on other warps of the batch.
 //
 // `bar.sync` holds a lane until all threads of its block that have not exited arrive. Warp-synchronous instructions
 // wait for the live lanes in their mask. Lanes in a spin loop run only if no other lane can.
@@ -43,7 +43,7 @@ KERNREC_INLINE int32_t least_inline(const int32_t* positions, uint32_t lanes) {
 int32_t least_plain(const int32_t* positions, uint32_t lanes) { return least_inline(positions, lanes); }
 KERNREC_AVX2 int32_t least_avx2(const int32_t* positions, uint32_t lanes) { return least_inline(positions, lanes); }
 
-// Set the positions of a warp: `taken` for the lanes of a mask, and `next` for the others that run.
+// Set the positions of a warp: `taken` for the lanes of a mask, and `next` for all other running lanes.
 KERNREC_INLINE void move_inline(int32_t* here, uint32_t all, int32_t next, uint32_t mask, int32_t taken) {
     for (uint32_t lane = 0; lane < kWarp; lane++) {
         const int32_t to = kLanes.bit[lane] & mask ? taken : next;
@@ -57,7 +57,7 @@ KERNREC_AVX2 void move_avx2(int32_t* here, uint32_t all, int32_t next, uint32_t 
     move_inline(here, all, next, mask, taken);
 }
 
-constexpr uint32_t kLooksInVain = 2;  // failed looks of a waiting lane before the launch counts as stuck
+constexpr uint32_t kLooksInVain = 2;  // failed trips through a spin loop before the launch counts as stuck
 
 }  // namespace
 
@@ -333,7 +333,7 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
             end_blocks(block);
             update_live();
             any_parked_ = false;
-            std::fill(parked_.begin(), parked_.end(), 0);  // resume lanes that waited for exited ones
+            std::fill(parked_.begin(), parked_.end(), 0);  // resume lanes that waited for exited lanes
             release();
             break;
         case End::kTrap:

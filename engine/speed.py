@@ -1,4 +1,4 @@
-"""Prints how many lane-instructions per second one core runs, in the engine.
+"""Print how many lane-instructions per second the engine runs on one core.
 
 python engine/speed.py
 """
@@ -71,7 +71,7 @@ ret;
 }
 """
 CASES = {"loop of the sketch": (LOOP, 17, 3000), "divergent": (DIVERGENT, 15, 1500), "mma": (MMA, 7, 1500)}
-"""By name: PTX, instructions of a trip, trips."""
+"""(PTX, instructions per trip, trips), by name."""
 
 
 def speed(text: str, instructions: int, trips: int, threads: int) -> float:

@@ -32,11 +32,11 @@ namespace kernrec {
 using Register = uint32_t*;
 using ConstRegister = const uint32_t*;
 
-// Register layout of an element type, and the counter of its operations.
+// Register layout of an element type, and the name of its operation counter.
 struct ElementType {
     int bits;
     const char* counted;  // `mma.<counted>`
-    int eighths = 8;      // time per operation relative to the counted type, in eighths
+    int eighths = 8;      // time per operation, in eighths of the counted type's
 
     int register_bits() const { return bits > 32 ? bits : 32; }
     int per_register() const { return register_bits() / bits; }
@@ -49,7 +49,7 @@ struct MatrixMultiply {
     int k;
     NumberType a, b, c, d;
     bool saturates = false;   // .satfinite of integers
-    bool counts_xor = false;  // for bits: count differing ones instead of common ones
+    bool counts_xor = false;  // for bits: count differing bits instead of common ones
 
     int registers_a() const { return m * k / (32 * element_type(a).per_register()); }
     int registers_b() const { return 8 * k / (32 * element_type(b).per_register()); }
@@ -58,7 +58,7 @@ struct MatrixMultiply {
     uint64_t operations() const { return uint64_t(2) * m * 8 * k; }
 };
 
-// Return whether A and B may have these types, and whether C and D may hold their sums.
+// Return whether A and B may have these types, and C and D may hold their sums.
 bool may_multiply(NumberType a, NumberType b);
 bool is_product_type(const MatrixMultiply& types);
 
@@ -100,7 +100,7 @@ struct WmmaShape {
     int m, n, k;
 };
 
-// Elements that each lane of a warp moves at once, because they are adjacent in memory.
+// Adjacent elements in memory that each lane of a warp moves at once.
 struct WmmaPiece {
     std::array<int, kWarp> row;
     std::array<int, kWarp> column;
@@ -116,7 +116,7 @@ struct WmmaMove {
     WmmaShape shape;
     bool by_row;    // elements of a row are adjacent in memory
     int registers;  // of the fragment
-    int distinct;   // registers with different elements: f16 fragments of A and B repeat theirs
+    int distinct;   // registers with distinct elements: f16 fragments of A and B repeat elements
     std::vector<WmmaPiece> pieces;
 
     int bits() const { return element_type(type).bits; }
@@ -142,8 +142,8 @@ void wmma_mma_f64(const WmmaMultiply& form, const uint64_t* const* a, const uint
 
 // --- Matrices in shared memory (PTX ISA, sections "Matrix Descriptor Format" and "Shared memory descriptor") ---
 
-// Location of a matrix in shared memory. A tile consists of eight rows (four if `piece` is 32) of `row` bytes in
-// sequence. If a row has more than 16 bytes, its pieces are swizzled by address.
+// Location of a matrix in shared memory. A tile consists of eight consecutive rows (four if `piece` is 32) of `row`
+// bytes. If a row has more than 16 bytes, its pieces are swizzled by address.
 struct MatrixDescriptor {
     uint32_t start;
     uint32_t leading_bytes;
@@ -169,8 +169,8 @@ uint32_t tile_address(const MatrixDescriptor& descriptor, bool mn_major, uint32_
 // Bytes of A and B along K that one wgmma or tcgen05.mma reads.
 constexpr uint32_t kTileRowBytes = 32;
 
-// Read a tile of a thread block's shared memory; bytes have the order (extent, depth). Fail for an invalid descriptor
-// or one beyond shared memory. `addresses`, if given, receives the address of each element.
+// Read a tile of a thread block's shared memory; bytes have the order (extent, depth). Fail if the descriptor is
+// invalid, or the tile exceeds shared memory. `addresses`, if given, receives the address of each element.
 std::vector<uint8_t> read_tile(Memory& memory, uint32_t block, bool is_tcgen05, uint64_t descriptor,
                                const TileShape& shape, std::vector<uint32_t>* addresses = nullptr);
 
@@ -197,7 +197,7 @@ struct WgmmaOperands {
     bool adds_d = true;  // scale-d
 };
 
-// Shared memory inputs of a warpgroup: numbers of B, eight columns by K in sequence, and bytes of A.
+// Shared memory inputs of a warpgroup: numbers of B in groups of eight columns by K, and bytes of A.
 struct WgmmaTiles {
     std::vector<double> b;
     std::vector<uint8_t> a;
@@ -205,8 +205,8 @@ struct WgmmaTiles {
 };
 WgmmaTiles read_wgmma_tiles(Memory& memory, const WgmmaMultiply& form, const WgmmaOperands& operands, uint32_t block);
 
-// Multiply the 16 rows of A and D of one warp in a warpgroup. `quarter` is the warp's index in its warpgroup. Warp 0
-// counts the shared memory reads of tensor cores.
+// Multiply the 16 rows of A and D of one warp in a warpgroup. `quarter` is the warp's index in the warpgroup. Only warp
+// 0 counts the tensor cores' reads of shared memory.
 void wgmma_mma(Memory& memory, const WgmmaMultiply& form, const WgmmaOperands& operands, const WgmmaTiles& tiles,
                int quarter, const Register* d);
 
@@ -226,7 +226,7 @@ using Cells = std::vector<Cell>;
 enum class TensorUse : uint8_t { kStored, kLoaded, kComputed, kRead };
 
 // Tensor memory of one thread block, with operations in flight (PTX ISA, section "Tensor Memory"). Functions throw
-// std::invalid_argument with the reason, without the instruction.
+// std::invalid_argument with the reason; callers add the instruction.
 class TensorMemory {
  public:
     uint32_t allocate(uint32_t columns, uint32_t source);
@@ -295,9 +295,9 @@ struct TensorOperands {
     uint64_t a;  // descriptor or address
     uint64_t b_descriptor;
     uint32_t scale_a_address = 0, scale_b_address = 0;
-    const uint32_t* disabled = nullptr;  // masks of the lanes of D that keep their values: 4 words per block
+    const uint32_t* disabled = nullptr;  // masks of lanes of D that keep their values: 4 words per block
     bool adds_d = true;
-    int divide_by_power = 0;  // D is first divided by 2 to this power
+    int divide_by_power = 0;  // D is first divided by two to this power
 };
 
 // Inputs and outputs of an operation.
@@ -312,7 +312,7 @@ struct TensorOperation {
     std::vector<std::vector<uint32_t>> shared_bytes;  // by block: addresses of elements in shared memory
 };
 
-// Called after an operation reads its inputs and before it writes, to begin it in its memories.
+// Function to call after an operation has read its inputs and before it writes.
 using IssueOperation = std::function<void(const TensorOperation&)>;
 
 // Multiply. `blocks` are the batch positions and tensor memories of one or two thread blocks.
@@ -326,7 +326,7 @@ struct TensorCopy {
     uint32_t rows, row_bytes;
     std::vector<uint32_t> first_lanes;  // for each copy of the rows
     uint32_t lane_step;
-    bool skips_quarter;  // rows 32 to 63 go to the lanes from 64
+    bool skips_quarter;  // rows 32 to 63 go to lanes from 64
     int ctas;
 };
 TensorCopy tensor_copy_form(const Modifiers& modifiers);

@@ -31,7 +31,7 @@ bool is_narrow(Type type) { return type == Type::kE2m1 || type == Type::kE2m3 ||
 // Return the bytes of an element in shared memory; types below 8 bits take one byte.
 uint32_t stored_bytes(Type type) { return is_narrow(type) ? 1 : uint32_t(number_bits(type)) / 8; }
 
-// Return the lane of a row of D. With 64 rows, each warp's part has 16.
+// Return the lane of a row of D; of 64 rows, each warp has 16.
 uint32_t lane_of_row(uint32_t row, uint32_t rows) { return rows == kTensorLanes ? row : row / 16 * 32 + row % 16; }
 
 // Decode a 32-byte row of A or B.
@@ -284,7 +284,7 @@ InstructionDescriptor instruction_descriptor(uint32_t bits, const TensorMultiply
 
 namespace {
 
-// One `tcgen05.mma`: collects its inputs, checks them, then multiplies.
+// One `tcgen05.mma`: collects the inputs, checks them, then multiplies.
 class TensorMultiplication {
  public:
     TensorMultiplication(Memory& memory, const TensorMultiply& form, const InstructionDescriptor& says,
@@ -427,7 +427,7 @@ class TensorMultiplication {
     }
 
     void count_events() const {
-        // Packed numbers are twice as many and take half the time each. Unpacked narrow numbers take a byte each.
+        // Packed numbers are twice as many, and each takes half the time. Unpacked narrow numbers take a byte each.
         const Type counted = is_narrow(says_.a) ? Type::kE4m3 : says_.a;
         const uint64_t bytes = stored_bytes(says_.a), cells = uint64_t(says_.m) * uint64_t(says_.n);
         const uint64_t operations = 2 * cells * (kTileRowBytes / bytes);

@@ -1,9 +1,9 @@
-// Shared memory reads of tensor cores and bulk copies through the async proxy (PTX ISA, section "Async proxy").
+// Tracks reads of shared memory by tensor cores and bulk copies, through the async proxy (PTX ISA, section "Async
+// proxy").
 //
-// These reads happen some time after the operation is issued. So nobody may write a tile before the operation was
-// waited for. Stores of threads must be made visible by `fence.proxy.async`, executed by the storing thread, or by
-// another one after a barrier. Asynchronous copies (`cp.async`) count as visible, because compilers put no fence after
-// them.
+// These reads happen some time after the operation is issued. So nobody may write a tile before somebody waits for the
+// operation. A `fence.proxy.async` must make stores of threads visible; the storing thread executes it, or another
+// thread after a barrier. Asynchronous copies (`cp.async`) count as visible, because compilers put no fence after them.
 #pragma once
 
 #include <cstddef>
@@ -32,16 +32,16 @@ class TensorReads {
           stored_(size_t(pieces_per_block) * blocks) {}
 
     void start_batch();
-    // Threads of a block passed a barrier.
+    // Record that the threads of a block passed a barrier.
     void pass_barrier(uint32_t block);
-    // Warps of a block make their stores visible, and stores of others before a barrier.
+    // Record that warps of a block make their own stores visible, and stores of other warps before a barrier.
     void fence(uint32_t block, const std::vector<uint32_t>& warps);
-    // Note a warp's write; throw Fault if an operation may still read the data.
+    // Record a warp's write; throw Fault if an operation may still read the data.
     void write(uint32_t source, size_t place, uint32_t warp, bool is_copy);
     // Begin to read; throw Fault if a store may not be visible.
     void begin(uint32_t source, const Pieces& pieces);
     void end(const Pieces& pieces);
-    // Note that a bulk copy overwrote these pieces, including earlier stores of threads.
+    // Record that a bulk copy overwrote these pieces, including earlier stores of threads.
     void fill(size_t first_byte, size_t end_byte);
 
     static Pieces pieces_of(size_t first_byte, size_t end_byte);

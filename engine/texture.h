@@ -23,7 +23,7 @@ struct Sampler {
     bool linear = false;
     AddressMode address = AddressMode::kClamp;
     bool normalized = false;  // coordinates from 0 to 1 span the image
-    bool unit_range = false;  // integers are read as numbers from 0 (signed: -1) to 1
+    bool unit_range = false;  // integers are read as fractions from 0 (signed: -1) to 1
 };
 
 struct Image {
@@ -66,7 +66,7 @@ Geometry geometry(const Modifiers& modifiers);
 // Texel that a fetch reads.
 struct Corner {
     Texel texel;
-    bool inside;  // otherwise it reads as the border
+    bool inside;  // if not, it reads as the border
     double weight;
 };
 
@@ -75,17 +75,17 @@ struct ImagePlace {
     std::array<double, 3> coordinates;
     int64_t layer;
 };
-// Return layer and coordinates for an instruction's operands; for a cube, those on the face of a direction.
+// Return layer and coordinates for an instruction's operands; for a cube, the coordinates on the face.
 ImagePlace image_place(const Image& image, const Geometry& geometry, const std::array<double, 3>& coordinates,
                        int64_t layer);
 
-// Return the texels of a fetch, last axis fastest. `whole`: the coordinates are texel indices.
+// Return the texels of a fetch, last axis fastest. `whole` is true if the coordinates are texel indices.
 std::vector<Corner> corners(const Image& image, const ImagePlace& place, int64_t level, bool linear, bool whole);
 
 // Read four channels of a texel, as stored or as numbers up to 1. Missing channels are 0.
 std::array<double, 4> read_texel(const Image& image, const Corner& corner);
 
-// Return the nearest level of detail, or the level of gradients: the logarithm of the longer one in texels.
+// Return the nearest level of detail, or the level of gradients: the logarithm of the longer gradient in texels.
 int64_t nearest_level(const Image& image, double level);
 double level_of_gradients(const Image& image, const std::array<double, 3>& x, const std::array<double, 3>& y);
 
@@ -101,14 +101,14 @@ std::array<double, 4> gather(const Image& image, const ImagePlace& place, uint32
 // Return the bits of a channel for a result of type f32, f16, u32 or s32.
 uint32_t channel_bits(NumberType type, double value);
 
-// Result of a surface access outside: an error (.trap), the nearest texel (.clamp), or zeros (.zero).
+// Result of a surface access outside of the image: an error (.trap), the nearest texel (.clamp), or zeros (.zero).
 enum class OutsideMode : uint8_t { kTrap, kClamp, kZero };
 struct SurfacePlace {
     int64_t byte;    // in the buffer
     int64_t stored;  // in the hardware's layout; -1 outside with .zero
     bool outside;    // reads zeros and writes nothing
 };
-// Return a location; x is in bytes. Throw std::invalid_argument for a misaligned access, or outside with .trap.
+// Return a location; x is in bytes. Throw std::invalid_argument for a misaligned access, or for one outside with .trap.
 SurfacePlace surface_place(const Image& image, const std::array<int64_t, 3>& coordinates, int64_t layer,
                            uint32_t access_bytes, OutsideMode mode);
 

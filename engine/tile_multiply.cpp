@@ -198,7 +198,7 @@ template <bool kFused>
     decode_a_inline(product.a, product.m * product.k / (32 * per_register), product.registers_a, product.counts_xor, a);
     decode_b(product.b, 8 * product.k / (32 * per_register), product.registers_b, product.counts_xor, b);
     multiply_rows<kFused>({a, product.m, product.k, width}, b, sums);
-    if (product.counts_xor)  // bits represent 1 and -1: a pair adds 1 if equal, else -1
+    if (product.counts_xor)  // a bit represents 1 or -1: equal bits add 1, different bits -1
         for (int i = 0; i < product.m * 8; ++i) sums[i] = (product.k - sums[i]) / 2;
     add_c_inline(product.c, product.m, product.registers_c, sums);
     write_d_inline(product.d, product.m, product.saturates, sums, product.registers_d);

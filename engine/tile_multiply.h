@@ -40,7 +40,7 @@ void multiply_tile_f64(const TileA& a, const double* b, double* sums);
 // Decode the registers of a fragment of A.
 void decode_a(NumberType type, int registers, const uint32_t* const* fragment, double* numbers);
 
-// Numbers of 4 to 8 bits in separate bytes, or `packed` in pairs. A separate e2m1 is in bits 2 to 5.
+// Numbers of 4 to 8 bits in separate bytes, or in pairs if `packed`. An e2m1 in its own byte is in bits 2 to 5.
 struct SmallFloats {
     NumberType type;
     bool packed;

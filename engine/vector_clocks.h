@@ -1,9 +1,10 @@
 // Vector clocks: the order between warps in kernels with more than block barriers.
 //
-// Every warp counts its releases. `seen(w, u)` is the time of warp u up to which warp w is ordered after it. A barrier
-// in shared memory collects the knowledge of its arrivals, and passes it to those who observe the complete phase (PTX
-// ISA, section 8, "Memory consistency model": release and acquire patterns). Copies that a barrier counts have a column
-// for this barrier. Its time is the number of phases: whoever observes a complete phase observes its copies.
+// Every warp counts its releases. `seen(w, u)` is the time of warp u up to which warp w is ordered after warp u. A
+// barrier in shared memory collects the clocks of its arrivals, and passes them to warps that observe the complete
+// phase (PTX ISA, section 8, "Memory consistency model": release and acquire patterns). Copies that a barrier counts
+// have one column per barrier. Its time is the number of phases: a warp that observes a complete phase observes its
+// copies.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 
 namespace kernrec {
 
-// Merge the knowledge of another row; a row from before a barrier was added lacks its copies.
+// Merge another row; a row from before a barrier was added lacks the barrier's column.
 inline void learn(Knowledge& row, const Knowledge& more) {
     if (row.size() < more.size()) row.resize(more.size());
     for (size_t i = 0; i < more.size(); i++) row[i] = std::max(row[i], more[i]);
@@ -52,7 +53,7 @@ class VectorClocks {
         const auto entry = phase_.find(place);
         return entry == phase_.end() ? 1 : entry->second;
     }
-    // Return the current knowledge of a warp, for an arrival that may come later.
+    // Return the current clock of a warp, for an arrival that may come later.
     Knowledge snapshot(uint32_t warp) {
         Knowledge row = rows_[warp];
         rows_[warp][warp]++;
@@ -74,7 +75,7 @@ class VectorClocks {
         if (row != completed_.end()) learn(warp, row->second);
     }
     void learn(uint32_t warp, const Knowledge& row) { kernrec::learn(rows_[warp], row); }
-    // Warps pass a barrier together; others arrived with these snapshots.
+    // Record that warps pass a barrier together; other warps arrived with these snapshots.
     void join(const std::vector<uint32_t>& together, const std::vector<Knowledge>& snapshots = {}) {
         Knowledge all;
         for (const uint32_t warp : together) kernrec::learn(all, rows_[warp]);
@@ -89,9 +90,9 @@ class VectorClocks {
     std::vector<Knowledge> rows_;
     std::unordered_map<size_t, uint32_t> columns_;  // by barrier
     std::vector<size_t> places_;                    // by column
-    std::unordered_map<size_t, int32_t> phase_;     // by barrier: time of copies that finish now
-    std::unordered_map<size_t, Knowledge> arrived_;    // knowledge of the arrivals
-    std::unordered_map<size_t, Knowledge> completed_;  // knowledge of the last phase
+    std::unordered_map<size_t, int32_t> phase_;     // by barrier: time of a copy that finishes now
+    std::unordered_map<size_t, Knowledge> arrived_;    // clock of the arrivals
+    std::unordered_map<size_t, Knowledge> completed_;  // clock of the last phase
 };
 
 }  // namespace kernrec

@@ -1,8 +1,8 @@
 // Waiting for phases of barriers in shared memory, at cluster barriers, and in warpgroups.
 //
-// `mbarrier.test_wait` and `.try_wait` both wait until the phase completes, because a polling thread may be delayed
-// arbitrarily. If nothing else can run, they time out and return false. If races are checked, the first test of an
-// incomplete phase returns false at once. This detects kernels that use a test as a wait (PTX ISA, section
+// Both `mbarrier.test_wait` and `.try_wait` wait until the phase completes, because a polling thread may be delayed
+// arbitrarily. If nothing else can run, they time out and return false. With race checks, the first test of an
+// incomplete phase returns false at once, to detect kernels that use a test as a wait (PTX ISA, section
 // "mbarrier.test_wait").
 #include <algorithm>
 
@@ -109,7 +109,7 @@ bool Batch::advance_work() {
     return work_->mbarriers.completed_phases() != completed_;
 }
 
-// No lane can run: unless asynchronous work completes a phase, the waiting lanes time out.
+// If no lane can run and no asynchronous work completes a phase, the waiting lanes time out.
 void Batch::break_stall() {
     if (advance_work()) return;
     if (++expiries_ > kMostExpiries) fail_stalled();
@@ -121,7 +121,7 @@ void Batch::break_stall() {
 }
 
 void Batch::fail_stalled() {
-    // Report the first lane with missing bytes, which are more informative than arrivals.
+    // Report the first lane with missing bytes, which help users more than missing arrivals.
     uint32_t chosen = lanes;
     for (uint32_t lane = 0; lane < lanes; lane++) {
         if (!phase_waits_[lane].paused) continue;
@@ -182,7 +182,7 @@ void Batch::release_clusters() {
     }
 }
 
-// Lanes exited at the end of a basic block: blocks without live lanes lose their shared memory.
+// Lanes exited at the end of a basic block: thread blocks without live lanes lose their shared memory.
 void Batch::end_blocks(const BasicBlock& block) {
     if (!phase_races_ || cluster_blocks() == 1) return;
     std::vector<uint32_t> gone;

@@ -1,4 +1,4 @@
-// Global memory sectors that watched thread blocks access, in order, for models of caches and DRAM.
+// Records the global memory sectors that watched thread blocks access, in order, for models of caches and DRAM.
 #pragma once
 
 #include <cstdint>
@@ -34,18 +34,18 @@ class UnitSet {
     uint64_t* last_ = nullptr;
 };
 
-constexpr int64_t kMostKept = 1 << 18;  // sectors of a batch of blocks; of a longer one, the start is kept
+constexpr int64_t kMostKept = 1 << 18;  // maximum sectors per batch of blocks; later sectors are dropped
 constexpr uint32_t kSectorBytes = 32, kWordBytes = 4;
 constexpr uint64_t kFineBytes = uint64_t(1) << 30;  // larger buffers are tracked by sector, not by word
 
 // Accesses of one thread block.
 struct BlockWatch {
     // Distinct sectors of each warp's loads and stores, in order: run of the piece of code, warp of the block, address
-    // / 32, and whether it was a load.
+    // / 32, and whether the access is a load.
     std::vector<int64_t> steps, warps, sectors;
     std::vector<uint8_t> reads;
     std::vector<int64_t> atomics;  // addresses of atomic operations
-    std::map<std::pair<uint32_t, bool>, UnitSet> touched;  // by buffer, and whether written
+    std::map<std::pair<uint32_t, bool>, UnitSet> touched;  // by (buffer, whether written)
 };
 
 }  // namespace kernrec

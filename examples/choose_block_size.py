@@ -24,7 +24,8 @@ def main() -> None:
         (launch,) = best.launches
         print(f"{gpu}: grid {launch.grid}, block {launch.block}: {best.latency_s.value * 1e6:.1f} us")
         print(
-            f"{gpu}: limited by {best.bottleneck}; {best.versus_occupancy.slowdown:+.1%} time beside the most occupancy"
+            f"{gpu}: limited by {best.bottleneck};"
+            f" {best.versus_occupancy_heuristic.slowdown:+.1%} time beside the most occupancy"
         )
 
 

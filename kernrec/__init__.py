@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from kernrec.recommender.networks.network import NetworkAnswer
     from kernrec.recommender.serving.audit import ServingAudit
     from kernrec.run import BuiltKernel
-    from kernrec.triton.listener import Recorder
 
 
 def _gpu_name(gpu: "str | Path | GPU") -> str:
@@ -312,28 +311,6 @@ def analyze(
     return analyze_any(function, _gpu_name(gpu), arguments, grid, configs, block, query)
 
 
-def record(gpu: str | None = None) -> "Recorder":
-    """Store in the user's database what the program's own `@triton.autotune` measures, until the program ends.
-
-    In a `with` statement, recording stops at the end of the block. Triton's benchmark differs from kernrec's protocol.
-    So answers use these rows, marked as Triton's, only if nothing was measured by the protocol.
-    `kernrec.triton.autotune` uses them, too.
-
-    Args:
-        gpu: common name of the GPU; None for KERNREC_GPU or, if that is not set, the GPU of this process.
-
-    Returns:
-        A recorder with the number of stored `rows`, and the reasons for rejected rows in `refused`.
-
-    Raises:
-        kernrec.errors.UsageError: Triton's autotuner has no listener (before 3.8), or another recorder is running.
-        kernrec.errors.KernrecError: Triton is not installed.
-    """
-    from kernrec.triton.listener import record as start
-
-    return start(gpu)
-
-
 def serve_audit(
     model: "str | Path",
     gpu: "str | Path | GPU",
@@ -344,6 +321,7 @@ def serve_audit(
     triton: str | None = None,
     release: str | None = None,
     tokens: Sequence[int] = (1, 16, 128, 1024, 4096),
+    lora_rank: int | None = None,
     compare: bool = True,
     everything: bool = False,
     write: "str | Path | None" = None,
@@ -363,6 +341,7 @@ def serve_audit(
         triton: release of Triton, which SGLang's file names contain; by default the installed release.
         release: release of the engine; by default the installed release, or else the newest that kernrec knows.
         tokens: numbers of tokens per step to compare.
+        lora_rank: LoRA rank whose files to list as well; None for no LoRA.
         compare: whether to compare kernrec's configs for missing files with the engine's defaults.
         everything: whether to also compare files that the engine already has, or reads only with a flag.
         write: folder for new files that save time.
@@ -381,7 +360,7 @@ def serve_audit(
 
     audit = run(
         AuditRequest(
-            str(model), _gpu_name(gpu), engine, tp, ep, triton, release, "", tuple(tokens), compare,
+            str(model), _gpu_name(gpu), engine, tp, ep, triton, release, "", lora_rank, tuple(tokens), compare,
             everything, download,
         )
     )  # fmt: skip

@@ -1,12 +1,13 @@
-"""`python tools/bench.py NAME ...`: how long kernrec takes, and how much memory. Without a name all are listed.
+"""Measure kernrec's time and memory: `python tools/bench.py NAME ...`. Without a name, list all benchmarks.
 
-Times are of the processor where others use the machine too; a command exits with status 1 where it misses an aim.
+Times are processor times, because other programs may use the machine. A command exits with status 1 if it misses an
+aim.
 """
 
 import os
 import sys
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy reads it when it is imported
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy reads the variable on import
 
 from front import main
 

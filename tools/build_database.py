@@ -1,4 +1,4 @@
-"""Builds the shipped database of static profiles, `db/prebuilt/<kernel>.profile.parquet`, from the kernels' sources.
+"""Build the shipped database of static profiles, `db/prebuilt/<kernel>.profile.parquet`, from the kernels' sources.
 
     python tools/build_database.py                  # only what is missing or whose kernel changed
     python tools/build_database.py --fresh          # everything
@@ -6,13 +6,12 @@
     python tools/build_database.py --cluster auto   # on all cores of a Ray cluster
     python tools/build_database.py matmul_triton --sm 80 --dtype f16    # these first; the rest stays as it is
 
-After a change of a source that leaves the compiled code as it was, run tools/carry_profiles.py first: it keeps the
-profiles under the kernel's new hash, so that they need not be emulated again.
+If a change of a source does not change the compiled code, run tools/carry_profiles.py first. It keeps the profiles
+under the kernel's new hash, without emulating them again.
 
-`--check` writes nothing. An interrupted run keeps what was finished and goes on from there. The content hash, printed
-for every kernel, is that of the rows. NVRTC is not quite deterministic (`tools/same_code.py`). So the check
-distinguishes rows that are equal from rows that differ no more than two runs of it do, and fails on any other
-difference.
+`--check` writes nothing. An interrupted run keeps finished profiles, and the next run continues. The tool prints a hash
+of each kernel's rows. NVRTC is not quite deterministic (`tools/same_code.py`). So the check accepts rows that differ by
+no more than two runs of NVRTC, and fails on any other difference.
 """
 
 import argparse
@@ -38,13 +37,13 @@ from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_pr
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 TRITON_ARCHITECTURES = (80, 86, 89, 90, 120)
-"""Those for which profiles of Triton kernels are shipped. They are built where the kernel is named, and need Triton."""
+"""Architectures with shipped profiles of Triton kernels, which are built only if named, and need Triton."""
 _SAVE_S = 120.0
-_COMPILE_S = 3600.0  # a busy machine is no reason to leave out a variant
+_COMPILE_S = 3600.0  # long enough for a busy machine
 
 
 def main() -> int:
-    """Builds or checks; exit status 1 when a variant failed or differs."""
+    """Build or check; return exit status 1 if a variant failed or differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kernels", nargs="*", help="kernels by name; all by default")
     parser.add_argument("--fresh", action="store_true", help="build everything anew")
@@ -73,13 +72,13 @@ def main() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Only:
-    """The architectures and data types that are built; none named: all."""
+    """Architectures and data types to build; empty for all."""
 
     sms: frozenset[int] = frozenset()
     dtypes: frozenset[str] = frozenset()
 
     def of(self, variants: Sequence[Variant]) -> list[Variant]:
-        """The variants, for the architectures, that are to be built."""
+        """Return the variants to build, with their architectures."""
         chosen = [v for v in variants if not self.dtypes or v.dtype in self.dtypes]
         return [
             dataclasses.replace(v, configs={sm: c for sm, c in v.configs.items() if not self.sms or sm in self.sms})
@@ -88,7 +87,7 @@ class Only:
 
 
 def build(kernel: Kernel, fresh: bool, processors: Processors | int, only: Only) -> int:
-    """Brings one kernel's file up to date; 1 when a variant failed."""
+    """Update one kernel's file; return 1 if a variant failed."""
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     old = [] if fresh or not path.is_file() else read_profile_rows(path)
     rows = [row for row in old if row.kernel_hash == kernel.hash]
@@ -124,17 +123,17 @@ def build(kernel: Kernel, fresh: bool, processors: Processors | int, only: Only)
 
 
 def architectures(kernel: Kernel) -> Sequence[int]:
-    """Those for which profiles of a kernel are shipped."""
+    """Return the architectures with shipped profiles of a kernel."""
     return TRITON_ARCHITECTURES if kernel.triton else ARCHITECTURES
 
 
 def shipped_variants(kernel: Kernel) -> list[Variant]:
-    """Those of which profiles are shipped, each for the architectures with which it is."""
+    """Return the variants with shipped profiles, with their architectures."""
     return list(variants_of(kernel, architectures(kernel)))
 
 
 def check(kernel: Kernel, count: int, processes: int, seed: str = "") -> int:
-    """Compares a sample, drawn by a seed, with the shipped rows; 1 when something differs or is missing."""
+    """Compare a random sample with the shipped rows; return 1 if a row differs or is missing."""
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     shipped = [row for row in read_profile_rows(path) if row.kernel_hash == kernel.hash] if path.is_file() else []
     variants = shipped_variants(kernel)
@@ -177,7 +176,7 @@ def check(kernel: Kernel, count: int, processes: int, seed: str = "") -> int:
 
 
 def _sample(variants: Sequence[Variant], count: int, seed: str) -> list[Variant]:
-    """`count` variants, each for one architecture of its own: the architectures in turn, each as often as others."""
+    """Return `count` variants with one architecture each, using all architectures equally often."""
     draw = random.Random(seed)
     architectures = sorted({sm for variant in variants for sm in variant.configs})
     draw.shuffle(architectures)

@@ -2,17 +2,17 @@
 
     python tools/build_recorded.py [--data ../shared/data] [--out db/prebuilt/recorded]
 
-Only rows whose license allows it ship: serving backends of ai-dynamo/aiconfigurator (Apache-2.0) and f32 operators of
-PyTorch, recorded for NeuSight (MIT). Left out, and counted in `contents.json`, are
+Only rows whose license allows it ship: serving backends from ai-dynamo/aiconfigurator (Apache-2.0), and f32 operators
+of PyTorch recorded for NeuSight (MIT). The tool leaves out the following rows and counts them in `contents.json`:
 
-- recordings that training leaves out, too (`tools/evidence.recordings.exclusions.py`);
+- recordings that training also leaves out (`tools/evidence/recordings/exclusions.py`);
 - rows faster than their compulsory bytes or their arithmetic by more than 5 % (`kernrec.model.vendor.limits`), and
-  powers more than 5 % above the limit; powers closer to it are stored as the limit;
-- rows of superseded versions of matmuls whose newest version was recorded, with the newest instead
-- rows whose shape no problem has, and slower repeats: the fastest kernel of a backend for a problem is kept.
+  powers more than 5 % above the limit (powers less far above are stored as the limit);
+- rows of superseded backend versions of matmuls, if the newest version was recorded;
+- rows whose shape no problem has, and all but the fastest kernel of a backend for a problem.
 
-Times are rounded to four digits, a twentieth of what repeats differ by; powers to 0.1 W. Each row has an interval
-(`tools/evidence.recordings.spread.py`).
+Times are rounded to four digits, a twentieth of the difference between repeats, and powers to 0.1 W. Each row has an
+interval (`tools/evidence/recordings/spread.py`).
 """
 
 import argparse
@@ -51,7 +51,7 @@ DTYPES = {
     "int8_wo": "w8a16", "int4_wo": "w4a16", "sq": "i8", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4f8",
     "w4afp8": "w4f8",
 }  # fmt: skip
-"""Data types, by the recordings' names."""
+"""kernrec's data types by the recordings' names."""
 POWER = "power_w"
 ROUTING = {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}
 Row = dict[str, Any]
@@ -62,7 +62,7 @@ NO_PROBLEM, SLOWER = "no such problem", "slower kernel of the same stack"
 
 
 def main() -> None:
-    """Writes a Parquet file for each op, and `contents.json`."""
+    """Write a Parquet file for each op, and `contents.json`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("ops", nargs="*", help="ops by name; all by default")
     parser.add_argument("--data", type=Path, default=DATA)
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def build(op: Op, library: Path, out: Path) -> dict[str, object]:
-    """Write the file of an op, and return what it holds, as `contents.json` has it."""
+    """Write the file of an op, and return its entry for `contents.json`."""
     counted = dict.fromkeys((IMPOSSIBLE, ABOVE_LIMIT, AT_LIMIT, NO_PROBLEM, SLOWER), 0)
     best: dict[tuple[object, ...], Row] = {}
     works: dict[tuple[object, ...], tuple[Problem, tuple[float, float]] | None] = {}
@@ -148,7 +148,7 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
 
 
 def excluded_rows(library: Path, files: Sequence[str]) -> dict[str, int]:
-    """Count the rows, or powers, of files that `evidence.recordings.exclusions` leaves out, by file and reason."""
+    """Count the rows or powers that `evidence.recordings.exclusions` leaves out, by file and reason."""
     counts: dict[str, int] = {}
     for each in EXCLUSIONS:
         if each.file in files:
@@ -160,7 +160,7 @@ def excluded_rows(library: Path, files: Sequence[str]) -> dict[str, int]:
 
 
 def _limit_power(row: Row, counted: dict[str, int]) -> None:
-    """Drop a power that is far above the GPU's limit; store one that is little above it as the limit."""
+    """Drop a power far above the GPU's limit; store a power slightly above it as the limit."""
     limit_w = find_gpu(row["gpu"]).tdp_w
     if row[POWER] is not None and row[POWER] > limit_w:
         above = row[POWER] > LEEWAY * limit_w
@@ -169,7 +169,7 @@ def _limit_power(row: Row, counted: dict[str, int]) -> None:
 
 
 def _add_widths(rows: Sequence[Row], dims: Sequence[str], spread: Spread) -> list[float]:
-    """Add the interval to each row, one for each GPU, backend and data type; return the rows' largest half-widths."""
+    """Add to each row the interval of its GPU, backend and data type; return the largest half-widths."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["source"], row["stack"], row["dtype"], row["gpu"]), []).append(row)
@@ -187,8 +187,7 @@ def _add_widths(rows: Sequence[Row], dims: Sequence[str], spread: Spread) -> lis
 
 
 def replayed_space(spaces: Path, out: Path) -> None:
-    """Writes the recorded space that `--replay shipped` answers from, as it is but for times of compilation and noise
-    beyond five digits."""
+    """Write the recorded space that `--replay shipped` replays, without compile times, and rounded to five digits."""
     document = json.loads(gzip.decompress((spaces / "convolution-a4000.t4.json.gz").read_bytes()))
     for result in document["results"]:
         times = result["times"]
@@ -210,7 +209,7 @@ def _problem(op: Op, row: Row, dims: dict[str, object]) -> Problem | None:
 
 
 def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
-    """Rows as a Parquet file, sorted by origin and shape."""
+    """Write rows to a Parquet file, sorted by origin and shape."""
     names = {name: [row[name] for row in rows] for name in (*ORIGIN, *WIDTHS, *dims)}
     times = [_rounded(float(str(row["latency_s"]))) for row in rows]
     powers = [None if row["power_w"] is None else round(float(str(row["power_w"])), 1) for row in rows]
@@ -233,15 +232,15 @@ def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
 
 
 def _rounded(value: float) -> float:
-    """A number to four significant digits."""
     return float(f"{value:.3e}")
 
 
-# ---- what the recordings' columns mean -------------------------------------------------------------------------------
+# ---- meaning of the recordings' columns
+# -------------------------------------------------------------------------------
 
 
 def _serving(library: Path, name: str) -> Iterator[tuple[dict[str, object], Row]]:
-    """(columns of the recording, what all ops have in common)."""
+    """Return (columns of the recording, columns that all ops share)."""
     file = f"serving_{name}"
     columns = f"* REPLACE ({power_of(file)} AS {POWER})"
     for raw in parquet_dicts(library / f"{file}.parquet", f"NOT ({excluded(file)})", columns):
@@ -265,7 +264,7 @@ def _torch(library: Path, name: str, condition: str = "true") -> Iterator[tuple[
 
 
 def kernel_names(text: str) -> str:
-    """Names of kernels without their templates, arguments and namespaces, in the order in which they ran."""
+    """Return kernel names without templates, arguments and namespaces, in execution order."""
     names = []
     for signature in filter(None, text.split(";")):
         bare = re.split(r"[<(]", signature.removeprefix("void "))[0]
@@ -274,17 +273,17 @@ def kernel_names(text: str) -> str:
 
 
 def matmul(library: Path) -> Iterator[Row]:
-    """Linear layers of serving stacks and of PyTorch, and PyTorch's batched products."""
+    """Return linear layers of serving backends and PyTorch, and PyTorch's batched matmuls."""
     for raw, row in _serving(library, "gemm"):
         yield row | {"layout": "nt", "m": raw["m"], "n": raw["n"], "k": raw["k"], "batch": 1}
     for name, layout in (("linear", "nt"), ("bmm", "nn")):
         for raw, row in _torch(library, name):
-            # The recorder's N is the reduction and its K the columns of the result: its grids are those of M x K.
+            # The recorder's N is the reduction and its K the columns of the result, because its grids cover M x K.
             yield row | {"layout": layout, "m": raw["m"], "n": raw["k"], "k": raw["n"], "batch": raw["batch"]}
 
 
 def attention(library: Path) -> Iterator[Row]:
-    """Prompts, which are causal, and single queries of decoding."""
+    """Return attention of prompts, which is causal, and of single queries during decoding."""
     for raw, row in _serving(library, "attention_prefill"):
         queries = raw["isl"]
         eight = raw["kv_cache_dtype"] == "fp8" and raw["dtype"] != "fp8"
@@ -303,7 +302,6 @@ def _heads(raw: dict[str, object]) -> Row:
 
 
 def moe(library: Path) -> Iterator[Row]:
-    """Mixtures of experts."""
     renamed = {
         "tokens": "num_tokens", "hidden": "hidden_size", "intermediate": "inter_size", "experts": "num_experts",
         "topk": "topk", "tp": "moe_tp_size", "ep": "moe_ep_size",
@@ -315,19 +313,16 @@ def moe(library: Path) -> Iterator[Row]:
 
 
 def conv2d(library: Path) -> Iterator[Row]:
-    """Convolutions of square images."""
     for raw, row in _torch(library, "conv2d"):
         dims = {dim: raw[dim] for dim in ("n", "c", "h", "k", "r", "stride", "padding")}
         yield row | dims | {"layout": "nchw", "w": raw["h"], "s": raw["r"]}
 
 
 def softmax(library: Path) -> Iterator[Row]:
-    """Softmax of rows."""
     return _rows(library, "softmax")
 
 
 def layernorm(library: Path) -> Iterator[Row]:
-    """Layer normalization of rows."""
     return _rows(library, "ln")
 
 
@@ -337,9 +332,9 @@ def _rows(library: Path, op: str) -> Iterator[Row]:
 
 
 def later_products(library: Path) -> Iterator[tuple[tuple[object, ...], Row]]:
-    """Yield linear layers by the newest versions of the serving backends: the key of a row as in `build`, its columns.
+    """Yield (key of a row as in `build`, its columns) of linear layers by the newest serving backends.
 
-    Their power was not recorded; weights rotate over five or six copies, of which small ones are warm in L2.
+    Their power was not recorded. The recorder rotates five or six copies of the weights; small copies stay in L2.
     """
     stacks = {name.upper(): stack for name, stack in STACKS.items()}
     for raw in parquet_dicts(library / "serving_gemm_newest_versions.parquet"):
@@ -351,17 +346,17 @@ def later_products(library: Path) -> Iterator[tuple[tuple[object, ...], Row]]:
 
 
 LATER = {"matmul": later_products}
-"""By op, what gives later recordings of the same problems."""
+"""Reader of later recordings of the same problems, by op."""
 FILES = {
     "matmul": ("serving_gemm", "torch_linear_f32", "torch_bmm_f32"), "moe": ("serving_moe",),
     "attention": ("serving_attention_prefill", "serving_attention_decode"), "conv2d": ("torch_conv2d_f32",),
     "softmax": ("torch_rowwise_f32",), "layernorm": ("torch_rowwise_f32",),
 }  # fmt: skip
-"""By op, the files that are read."""
+"""Files to read, by op."""
 READERS = {
     "matmul": matmul, "attention": attention, "moe": moe, "conv2d": conv2d, "softmax": softmax, "layernorm": layernorm,
 }  # fmt: skip
-"""By op, what gives its rows."""
+"""Reader of rows, by op."""
 
 if __name__ == "__main__":
     main()

@@ -1,11 +1,11 @@
-"""Writes the pages of the documentation's reference from the code, whenever the site is built.
+"""Generate the pages of the documentation's reference from the code, whenever the site is built.
 
     mkdocs build --strict
 
-This module is a hook of MkDocs (`hooks` in mkdocs.yml): `on_files` adds the pages below `reference/`, which exist
-nowhere as files. Each page is a function without arguments that returns Markdown, so a test can read it without MkDocs.
-Meanings that the code cannot state itself (of keys of `kernel.toml`, environment variables and fields of JSON answers)
-are in `tools/reference.toml`; `tests/docs/test_reference.py` fails when an entry is missing or stale.
+This module is a hook of MkDocs (`hooks` in mkdocs.yml): `on_files` adds the pages under `reference/`, which do not
+exist as files. Each page is a function that returns Markdown, so a test can read it without MkDocs.
+`tools/reference.toml` explains keys of `kernel.toml`, environment variables and fields of JSON answers;
+`tests/docs/test_reference.py` fails if an entry is missing or outdated.
 """
 
 import io
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from schema_page import markdown_table, schema  # MkDocs has this folder on the path while it imports a hook
+from schema_page import markdown_table, schema  # MkDocs puts this folder on the path only while it imports a hook
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -36,25 +36,25 @@ _TEXT = tomllib.loads((ROOT / "tools" / "reference.toml").read_text(encoding="ut
 KEYS: dict[tuple[str, str], str] = {
     (table, key): text for table, keys in _TEXT["keys"].items() for key, text in keys.items()
 }
-"""The meaning of each key of a `kernel.toml`, by the table that it is in."""
+"""Meaning of each key of a `kernel.toml`, by (table, key)."""
 VARIABLES: dict[str, str] = _TEXT["variables"]
-"""Environment variables that users set, and what they do."""
+"""Environment variables that users set, with their effect."""
 VALUES: dict[str, str] = _TEXT["values"]
-"""The possible `values` of a tensor."""
+"""Possible `values` of a tensor."""
 ARGUMENTS: dict[str, str] = _TEXT["arguments"]
-"""The forms of an argument of a launch."""
+"""Forms of a launch argument."""
 FUNCTION_VALUES: dict[str, str] = _TEXT["functions"]
-"""The results of the functions of expressions."""
+"""Results of the functions of expressions."""
 FIELDS: dict[str, dict[str, str]] = _TEXT["fields"]
-"""The meaning of the fields of answers with `--json`, by command."""
+"""Meaning of the fields of `--json` answers, by command."""
 OUTPUT: dict[str, dict[str, str]] = _TEXT["output"]
-"""The meaning of values that answers contain, by the heading of their table."""
+"""Meaning of values in answers, by the heading of their table."""
 
 SPECS: dict[str, dict[str, Any]] = _TEXT["specs"]
-"""Specs that have every key among them: of an operator, of a problem of its own, of a Triton function."""
+"""Specs that together have every key: for an operator, for a declared problem, for a Triton function."""
 
 _INTERNAL_KEYS = {"digest", "reference_digest"}
-"""Keys that kernrec itself adds to a spec that it stores."""
+"""Keys that kernrec adds to a stored spec."""
 
 SET_BY_KERNREC = {
     "PYTHONPATH", "PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_DEVICE_ORDER",
@@ -65,7 +65,7 @@ SET_BY_KERNREC = {
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
-    """MkDocs' hook: adds the generated pages to the site."""
+    """Add the generated pages to the site (a hook of MkDocs)."""
     from mkdocs.structure.files import File
 
     for name, page in PAGES.items():
@@ -76,7 +76,7 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
 
 
 def commands() -> str:
-    """Every command with its arguments and options, as Typer documents them."""
+    """Return the page of all commands with their arguments and options, as Typer documents them."""
     program = [sys.executable, "-m", "typer", "--app", "app", "kernrec.cli.app", "utils", "docs", "--name", "kernrec"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     done = subprocess.run(
@@ -88,7 +88,7 @@ def commands() -> str:
 
 
 def python_api() -> str:
-    """The public names of Python, read from docstrings by mkdocstrings."""
+    """Return the page of public Python names, which mkdocstrings fills from docstrings."""
     import kernrec.recommender
 
     lines = [
@@ -108,7 +108,7 @@ def python_api() -> str:
         "::: kernrec.triton.prune",
         "::: kernrec.serve_audit",
         "::: kernrec.check",
-        "::: kernrec.record",
+        "::: kernrec.triton.record",
         "::: kernrec.checking.check.CheckResult",
         "::: kernrec.checking.check.OutputCheck",
         *(f"::: kernrec.recommender.{name}" for name in _public_classes(kernrec.recommender)),
@@ -125,7 +125,7 @@ def _public_classes(module: Any) -> list[str]:
 
 
 def kernel_toml() -> str:
-    """The keys of a spec, as the reader asks for them."""
+    """Return the page of a spec's keys, in the order in which the reader reads them."""
     parts = [
         "# kernel.toml",
         "A spec describes a kernel: what can be tuned, how it is launched, and on what. The tables list every key that"
@@ -151,7 +151,7 @@ def kernel_toml() -> str:
 
 
 def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
-    """(table, key) -> (what is expected, the default as text or None), in the order in which the reader asks."""
+    """Return (table, key) -> (expected value, default as text or None), in the order in which the reader reads them."""
     from kernrec.kernel import toml_table
     from kernrec.kernel.spec_reader import kernel_from
 
@@ -178,7 +178,7 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
 
 
 def _default(value: Any) -> str:
-    if value == "c":  # the constant of the spec with a problem of its own
+    if value == "c":  # the constant of the spec with a declared problem
         return "the tensor's name"
     if value is None or value in ("", [], {}):
         return "none"
@@ -196,7 +196,7 @@ def _limits() -> str:
 
 
 def expressions() -> str:
-    """The expression language: what it is made of, and its table of functions."""
+    """Return the page of the expression language, with its table of functions."""
     from kernrec.kernel.expression import FUNCTIONS, MAX_LENGTH
 
     rows = []
@@ -208,7 +208,7 @@ def expressions() -> str:
 
 
 def json_output() -> str:
-    """The fields of `--json`, from real answers."""
+    """Return the page of `--json` fields, from real answers."""
     parts = ["# JSON output", _TEXT["pages"]["json"].strip()]
     for command, answer in answers().items():
         rows = [(f"`{field}`", kind, meaning_of(command, field)) for field, kind in fields(answer)]
@@ -217,15 +217,15 @@ def json_output() -> str:
 
 
 def answers() -> dict[str, Any]:
-    """The answers of some commands with `--json`."""
-    # Without a database of the user's: pages do not depend on whoever builds them.
+    """Return the answers of some commands with `--json`."""
+    # Use no user database, so that pages do not depend on who builds them.
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, {"XDG_DATA_HOME": folder}):
         os.environ.pop("KERNREC_DB", None)
         return {name: _answer([*command.split(), "--json"]) for name, command in _TEXT["commands"].items()}
 
 
 def meaning_of(command: str, field: str) -> str:
-    """The meaning of a field of a command's answer: its own, the object it is in, or its namesake in `recommend`."""
+    """Return the meaning of a field of a command's answer: its own entry, or that of its object or of `recommend`."""
     like_choices = re.sub(r"^(choices|beside|totals|rows|gpus)\[\]\.", "", field)
     for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_choices)):
         for path in (name, f"choices[].{name}"):
@@ -235,7 +235,7 @@ def meaning_of(command: str, field: str) -> str:
 
 
 def fields(value: Any, path: str = "") -> list[tuple[str, str]]:
-    """(path, type) of everything in a JSON value, each path once."""
+    """Yield (path, type) of everything in a JSON value, each path once."""
     kinds: dict[str, str] = {}
 
     def visit(item: Any, path: str) -> None:
@@ -259,7 +259,7 @@ def fields(value: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 _LIKE_OTHERS = ("against", "occupancy_heuristic", "layers")
-"""Objects that have the fields of another one on the same page."""
+"""Objects with the same fields as another object on the page."""
 _OPEN = (
     *("config", "shape", "tunables", "codes", "dtype_min_sm", "time_s", "mix", "energy_by_part_j", "figures"),
     *("difference", "changes"),
@@ -296,7 +296,7 @@ def _answer(arguments: Sequence[str]) -> Any:
 
 
 def environment() -> str:
-    """The environment variables that are read."""
+    """Return the page of environment variables."""
     rows = [(f"`{name}`", meaning) for name, meaning in VARIABLES.items()]
     return "# Environment variables\n\n" + markdown_table(("variable", "meaning"), rows) + "\n"
 
@@ -312,7 +312,7 @@ def output_values() -> str:
 
 
 def catalog() -> str:
-    """GPUs, operators and kernels."""
+    """Return the page of GPUs, operators and kernels."""
     from kernrec.gpu import all_gpus
     from kernrec.kernel import all_kernels, kernels_for
     from kernrec.kernel.library import triton_kernels
@@ -357,4 +357,4 @@ PAGES = {
     "output-values": output_values,
     "catalog": catalog,
 }
-"""The generated pages, by their name below `reference/`."""
+"""Generated pages, by name under `reference/`."""

@@ -1,11 +1,11 @@
-"""Carry shipped profiles over to kernels of which only comments and white space changed.
+"""Carry shipped profiles over to kernels in which only comments and white space changed.
 
     python tools/carry_profiles.py --from main                  # every kernel whose hash changed since `main`
     python tools/carry_profiles.py --from HEAD~1 matmul_mma     # this kernel only
 
-A kernel's identity includes the hash of its source, so a change of a comment makes every profile of it stale.
-Emulating all of them again takes over an hour. This tool stores the profiles under the new hash if the tokens of the
-source and the specification are the same. `tools/build_database.py` builds all others anew.
+A kernel's identity includes the hash of its source, so changing a comment makes all its profiles stale. Emulating them
+again takes over an hour. This tool stores the profiles under the new hash if the tokens of source and specification are
+unchanged. `tools/build_database.py` rebuilds all others.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _LIBRARY = "kernrec/kernel/library"
 
 
 def main() -> int:
-    """Carry profiles over; exit status 1 if some kernels have to be built anew."""
+    """Carry profiles over; return exit status 1 if some kernels must be rebuilt."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kernels", nargs="*", help="kernels by name; all by default")
     parser.add_argument("--from", dest="revision", required=True, help="git revision with the old sources")

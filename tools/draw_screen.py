@@ -1,4 +1,4 @@
-"""Draw what a command prints on a terminal of 80 columns as an SVG: the picture of the README is real output.
+"""Draw a command's output on a terminal of 80 columns as an SVG, for the picture in the README.
 
 python tools/draw_screen.py docs/images/first-screen.svg "kernrec recommend --workload llama-3-8b-decode --gpu h200"
 """
@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 
 COLUMNS, LINE = 80, 19
-"""Characters of a line, and its height in pixels."""
+"""Characters per line, and height of a line in pixels."""
 
 
 def main() -> None:

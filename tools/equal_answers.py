@@ -1,17 +1,17 @@
-"""Compare the answers of two versions: random queries, asked of both by `Recommender([])`, compared whole.
+"""Compare the complete answers of two versions to random queries.
 
     git worktree add ../before main && python tools/equal_answers.py --before ../before [--queries 10000] [--seed 1]
     python tools/equal_answers.py --release 0.1.0 [--queries 10000]
     python tools/equal_answers.py --pinned [--update]
 
-`--release` takes the commit of a release from git's history. `tools/changed_answers.toml` lists what changed on purpose
-since that release. Such a difference does not count. `--pinned` compares with `tools/pinned_answers.json.gz`, which
-holds queries of many kinds with their answers; after a change of answers that is meant, `--update` writes it anew.
+`--release` takes the commit of a release from git's history. `tools/changed_answers.toml` lists differences that are
+intended since that release; they do not count. `--pinned` compares with `tools/pinned_answers.json.gz`, which holds
+queries of many kinds with their answers; after a change of answers that is meant, `--update` writes it anew.
 
-Each checkout answers in a process of its own (its `.venv` where it has one), with a cache of its own and without any
-database of the user's. A query is one shape, whose `as_dict()` is compared, or several at once by `recommend_many`:
-every choice, number, note and refusal. Numbers that differ by less than 1e-12 of themselves are equal. Exits 1 where an
-answer differs.
+Each checkout answers in a separate process (with its `.venv` if it has one), with its own cache and without user
+databases. A query is one shape, whose `as_dict()` is compared, or several shapes for `recommend_many`. The comparison
+covers every recommendation, number, note and error. Numbers are equal if they differ by less than a fraction 1e-12. The
+exit status is 1 if an answer differs.
 """
 
 import argparse
@@ -42,14 +42,14 @@ CHANGES = ROOT / "tools" / "changed_answers.toml"
 PINNED = ROOT / "tools" / "pinned_answers.json.gz"
 PINNED_QUERIES, PINNED_OF_A_KIND, PINNED_SEED = 120, 2, 5
 EQUAL = 1e-12
-"""The difference of two numbers, as a fraction, up to which they count as equal."""
+"""Maximum relative difference of two numbers that count as equal."""
 _SHARES = ("slowdown", "energy_saved")
-"""Keys of numbers that are a ratio less one, whose last bits are those of the ratio."""
+"""Keys of numbers that are a ratio minus one, with the rounding error of the ratio."""
 _NUMBERS = re.compile(r" is (-?[\d.]+(?:e[-+]?\d+)?), now (-?[\d.]+(?:e[-+]?\d+)?)$")
 _SHOWN, _LINES = 20, 6
-"""Queries whose differences are shown, and lines of each."""
+"""Maximum queries with printed differences, and lines per query."""
 _REPORTED = 1000
-"""Queries between two lines of progress."""
+"""Number of queries between two progress lines."""
 
 _ANSWER = """
 import json, os, sys, traceback
@@ -99,7 +99,7 @@ for line in open(sys.argv[1], encoding="utf-8"):
 
 @dataclass(frozen=True)
 class Change:
-    """A difference from a release that is on purpose. An empty field matches everything."""
+    """Intended difference from a release; an empty field matches everything."""
 
     why: str
     paths: str = ""
@@ -111,7 +111,7 @@ class Change:
     """Largest ratio of the two numbers of a difference; 0 if any difference is covered."""
 
     def covers(self, query: dict[str, Any], difference: str) -> bool:
-        """Return whether a difference between two answers to a query is this change."""
+        """Return whether this change explains a difference between two answers to a query."""
         op = query.get("op") or find_kernel(query["kernel"]).op
         matched = ((self.ops, op), (self.gpus, query["gpu"]), (self.dtypes, query["dtype"]))
         if not all(not names or name in names for names, name in matched) or not re.search(self.paths, difference):
@@ -132,7 +132,7 @@ def _ratio(difference: str) -> float:
 
 
 def main() -> int:
-    """Ask both checkouts; print what differs."""
+    """Compare both checkouts and print the differences."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     other = parser.add_mutually_exclusive_group(required=True)
     other.add_argument("--before", type=Path, help="the other checkout")
@@ -156,7 +156,7 @@ def main() -> int:
 
 
 def extract_release(version: str, folder: Path) -> bool:
-    """Extract the commit `Release VERSION` into a folder; return False if the history has none."""
+    """Extract the commit `Release VERSION` into a folder; return False if the history does not have it."""
     git = ["git", "-C", str(ROOT)]
     log = subprocess.run([*git, "log", "--format=%H %s"], capture_output=True, text=True, check=False).stdout
     commit = next((c for c, _, subject in (row.partition(" ") for row in log.splitlines())
@@ -170,7 +170,7 @@ def extract_release(version: str, folder: Path) -> bool:
 
 
 def compare(before: Path, count: int, seed: int, changes: Sequence[Change]) -> int:
-    """Ask another checkout and this one `count` random queries; return 1 if an answer differs."""
+    """Send `count` random queries to another checkout and this one; return 1 if an answer differs."""
     if not (before / "kernrec" / "__init__.py").is_file():
         print(f"equal_answers: {before} is not a checkout of kernrec", file=sys.stderr)
         return 2
@@ -244,7 +244,7 @@ def _answers(stack: ExitStack, tree: Path, by_card: Sequence[Sequence[Query]]) -
 
 
 def _lines(process: "subprocess.Popen[str]", tree: Path) -> Iterator[str]:
-    """The lines that a process prints; one that was killed or failed ends the comparison."""
+    """Yield the lines that a process prints; end the comparison if the process fails."""
     assert process.stdout is not None
     yield from process.stdout
     if process.wait():
@@ -252,7 +252,7 @@ def _lines(process: "subprocess.Popen[str]", tree: Path) -> Iterator[str]:
 
 
 def _compared(query: dict[str, Any], before: str, now: str, changes: Sequence[Change], shown: bool) -> Sequence[str]:
-    """Kinds that a query counts as; the first differences are printed where they are to be shown."""
+    """Return the kinds of differences of a query, and print the first ones if `shown`."""
     kinds = ["many"] if "shapes" in query else ["kernel"] if "kernel" in query else []
     if before != now:
         every = list(json_differences(json.loads(before), json.loads(now), EQUAL, shares=_SHARES))

@@ -1,4 +1,4 @@
-"""Differences between two answers as plain values of JSON: a line for each difference, with the path to it."""
+"""Describe the differences between two JSON values: a line for each difference, with its path."""
 
 import math
 from collections.abc import Collection, Iterator
@@ -12,13 +12,12 @@ def json_differences(
     shares: Collection[str] = (),
     path: str = "",
 ) -> Iterator[str]:
-    """The differences between two values, in words.
+    """Return the differences between two values, in words.
 
     Args:
-        relative: Difference between two numbers, as a fraction of the larger one, up to which they are equal; two NaN
-            are.
-        shares: Keys of numbers that are a ratio less one, or one less a ratio: of these the ratio is compared.
-        path: Of the values in what holds them.
+        relative: Maximum difference of equal numbers, as a fraction of the larger one; two NaN are equal.
+        shares: Keys of numbers that are a ratio minus one, or one minus a ratio; the ratios are compared.
+        path: Path of the values in the JSON document.
     """
     if isinstance(before, dict) and isinstance(now, dict):
         yield from (f"{path}.{key} is gone" for key in before if key not in now)

@@ -1,9 +1,9 @@
-"""Writes the names of the tuned files that releases of vLLM and SGLang bring, from their wheels or folders of them.
+"""Write the names of the tuned files that vLLM and SGLang releases include, from wheels or folders of wheels.
 
     python tools/list_engine_files.py vllm-0.33.0-....whl sglang-0.5.23-....whl
 
-Only names are kept, of NVIDIA's cards, with the day of the newest file of each wheel; nothing of what the files say.
-Releases that the table has already stay.
+The table has only the names of files for NVIDIA GPUs, and the date of the newest file in each wheel, not the contents.
+Existing releases stay.
 """
 
 import json
@@ -22,7 +22,7 @@ Files = dict[tuple[str, str, str], set[str]]
 
 
 def read_table() -> dict[str, tuple[dict[str, str], Files]]:
-    """Of each engine (days of its releases, its files) as the table has them."""
+    """Return the table: (dates of its releases, its files) for each engine."""
     document = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     engines: dict[str, tuple[dict[str, str], Files]] = {engine: ({}, {}) for engine in FOLDERS}
     for engine, entry in document.items():
@@ -36,7 +36,7 @@ def read_table() -> dict[str, tuple[dict[str, str], Files]]:
 
 
 def add_wheel(wheel: Path, engine: str, number: str, dates: dict[str, str], files: Files) -> None:
-    """Adds the names of a wheel."""
+    """Add the names of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         dates[number] = "{:04}-{:02}-{:02}".format(*max(info.date_time[:3] for info in archive.infolist()))
         for kind, folder in FOLDERS[engine].items():
@@ -49,7 +49,7 @@ def add_wheel(wheel: Path, engine: str, number: str, dates: dict[str, str], file
 
 
 def write_table(engines: dict[str, tuple[dict[str, str], Files]]) -> None:
-    """Writes the table, a line for each name."""
+    """Write the table, one line per name."""
     document: dict[str, Any] = {}
     for engine, (dates, files) in engines.items():
         entry = document[engine] = {"dates": dates, "files": {}}
@@ -60,7 +60,7 @@ def write_table(engines: dict[str, tuple[dict[str, str], Files]]) -> None:
 
 
 def main(wheels: list[str]) -> int:
-    """Adds the releases of some wheels to the table; the exit status."""
+    """Add the releases of wheels to the table; return the exit status."""
     engines = read_table()
     for wheel in wheels:
         match = re.match(r"(vllm|sglang)-(\d+(?:\.\d+)+)-", Path(wheel).name)

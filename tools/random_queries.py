@@ -1,9 +1,9 @@
-"""Random queries over all ops, kernels, GPUs, data types, layouts, objectives, bounds and operating points.
+"""Draw random queries over all ops, kernels, GPUs, data types, layouts, objectives, bounds and operating points.
 
-A query is plain values, as `tools/equal_answers.py` passes them to processes. Queries come by card, a few of each kind
-(card, op or kernel, data type, layout), because static tables of a kind take longer than an answer. Few kinds are such
-that nothing answers: kernels say what they run on, and of the others a typical shape is asked first. A part of the
-shapes are those of recorded rows.
+A query consists of plain values, so that `tools/equal_answers.py` can pass it to processes. Queries are grouped by GPU,
+with a few of each kind (GPU, op or kernel, data type, layout), because building a kind's static tables takes longer
+than an answer. Most kinds have answers: kernels list what they support, and for ops a typical shape is tried first.
+Some shapes come from recorded rows.
 """
 
 import random
@@ -25,17 +25,17 @@ from kernrec.store.recorded import contents
 
 Query = dict[str, Any]
 """`gpu`, one of `op` and `kernel`, `dtype`, `layout`, `query` (arguments of `kernrec.recommender.Query`), and `shape`;
-or `shapes`, several that are asked at once."""
+or `shapes`, several shapes for one call."""
 Sizes = dict[str, int]
 Kind = tuple[str, str, str, str | None, bool]
-"""GPU, name of an op or kernel, data type, layout, and whether it is a kernel."""
+"""(GPU, name of an op or kernel, data type, layout, whether it is a kernel)."""
 
 OF_A_KIND = 8
-"""Queries of each kind."""
+"""Number of queries per kind."""
 _AT_ONCE = 12
-"""Shapes that are asked at once."""
+"""Number of shapes in one call."""
 _WEIGHTS = {"matmul": 5, "attention": 3, "conv2d": 3, "moe": 2}
-"""How often an op is drawn; 1 for the others."""
+"""Relative frequency of an op; 1 for other ops."""
 _STACKS = ("PyTorch", "vLLM", "SGLang", "cuBLAS")
 
 
@@ -48,10 +48,10 @@ def random_queries(count: int, seed: int, of_a_kind: int = OF_A_KIND) -> list[li
 
 
 def _kind(draw: random.Random) -> Kind:
-    """A kind that something answers."""
+    """Return a kind that has answers."""
     while True:
         which = draw.random()
-        if which < 0.2:  # what is recorded
+        if which < 0.2:  # kinds of recorded rows
             op = draw.choice(sorted(contents()))
             name, dtype, layout = draw.choice(sorted(_recorded(op)))
             free = draw.random() < 0.5 and _is_answered(op, name, dtype, None)
@@ -72,7 +72,7 @@ def _kind(draw: random.Random) -> Kind:
 
 @cache
 def _is_answered(op: str, gpu: str, dtype: str, layout: str | None) -> bool:
-    """Whether a kernel, or else a stack, runs a typical shape."""
+    """Return whether a kernel or backend runs a typical shape."""
     sm = find_gpu(gpu).sm
     if any(kernel.runs_on(dtype, sm) for kernel in kernels_for(op, dtype, layout, sm)):
         return True
@@ -89,7 +89,7 @@ def _recommender() -> Recommender:
 
 @cache
 def _recorded(op: str) -> Mapping[tuple[str, str, str], Sequence[Sizes]]:
-    """Shapes of recorded rows, by card, data type and layout."""
+    """Return shapes of recorded rows, by GPU, data type and layout."""
     if op not in contents():
         return {}
     path = shipped("db/prebuilt") / "recorded" / f"{op}.parquet"
@@ -139,12 +139,11 @@ def _of_kind(draw: random.Random, kind: Kind, count: int) -> list[Query]:
 
 
 def _layout(op: Op, dtype: str) -> str:
-    """The layout of a data type where none is given."""
     return op.dtype_layouts.get(dtype, op.layouts[0])
 
 
 def _point(draw: random.Random, gpu: GPU) -> dict[str, float]:
-    """A power limit or a locked clock, or both, or neither."""
+    """Return a power limit, a locked clock, both or neither."""
     point = {}
     if draw.random() < 0.25:
         watts = draw.uniform(gpu.power_min_w, gpu.power_max_w)
@@ -155,7 +154,6 @@ def _point(draw: random.Random, gpu: GPU) -> dict[str, float]:
 
 
 def _wanted(draw: random.Random, gpu: GPU) -> dict[str, Any]:
-    """The arguments of a `Query`."""
     point = _point(draw, gpu)
     wanted: dict[str, Any] = {"objective": draw.choice(["pareto", "pareto", "latency", "energy", "edp"]), **point}
     options: Sequence[tuple[float, str, Callable[[], Any]]] = (
@@ -175,9 +173,9 @@ def _wanted(draw: random.Random, gpu: GPU) -> dict[str, Any]:
 
 
 def random_shape(draw: random.Random, op: Op, dtype: str, layout: str | None, plain: bool = False) -> Sizes:
-    """A shape that the op accepts, mostly one that kernels can index.
+    """Return a shape that the op accepts; kernels can index most of them.
 
-    Where it is to be `plain`, as single kernels often need it, most are multiples of 64 without an epilogue.
+    If `plain`, as single kernels often require, most sizes are multiples of 64, and there is no epilogue.
     """
     while True:
         shape = _DRAWN[op.name](draw)
@@ -196,14 +194,14 @@ _ALIGNED = ("m", "n", "k", "rows", "columns", "head_dim")
 
 
 def _size(draw: random.Random, most: int) -> int:
-    """A size from 1 to `most`, as likely small as large: a multiple of something, beside one, or any number."""
+    """Return a log-uniform size from 1 to `most`: a multiple of a power of two, a number next to one, or any number."""
     step = draw.choice([1, 1, 8, 16, 32, 64, 128, 256])
     size = round(2 ** draw.uniform(0, log2(most)))
     return min(max(round(size / step) * step + draw.choice([0, 0, 0, 0, 1, -1]), 1), most)
 
 
 def _flags(draw: random.Random, **most: int) -> Sizes:
-    """Dimensions that are mostly 0, else a number up to the one given."""
+    """Return dimensions that are mostly 0, otherwise a number up to the given maximum."""
     return {name: draw.randint(1, high) for name, high in most.items() if draw.random() < 0.12}
 
 
@@ -267,4 +265,4 @@ _TYPICAL: Mapping[str, Sizes] = {
     "elementwise": {"n": 2**20},
     **{op: {"rows": 1024, "columns": 1024} for op in _OF_ROWS},
 }  # fmt: skip
-"""A shape of each op that whatever has the op runs."""
+"""Shape of each op that every kernel of the op can run."""

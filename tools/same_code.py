@@ -1,8 +1,8 @@
-"""Whether two compilations of a kernel are the same code, as far as that can be: NVRTC is not quite deterministic.
+"""Compare two compilations of a kernel, allowing for NVRTC's variation: it is not quite deterministic.
 
-From process to process it arranges some code differently (observed with 13.5: the same arithmetic, global memory
-accesses and barriers; up to 2 % other instructions, mostly before the loop; up to 19 registers, and with them a spill
-of a few bytes).
+NVRTC arranges some code differently in each process. With 13.5, arithmetic, global memory accesses and barriers were
+equal. Up to 2 % of the other instructions, mostly before the loop, differed, and up to 19 registers, with a spill of a
+few bytes.
 """
 
 import re
@@ -13,20 +13,21 @@ from kernrec.store import ProfileRow
 
 _LITERAL_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
-_COUNTS_VARY = 0.04  # of the instructions of a block and a trip
+_COUNTS_VARY = 0.04  # fraction of the instructions of a block and a trip
 _REGISTERS_VARY = 32
 
 
 def tokens(source: str) -> list[str]:
-    """A source line by line without comments, empty lines and the amount of white space."""
+    """Return the lines of a source without comments and empty lines, and with single spaces."""
     text = _LITERAL_OR_COMMENT.sub(lambda part: part[0] if part[0].startswith('"') else " ", source)
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
 def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:
-    """Whether two profiles of a variant differ by no more than two runs of the compiler do.
+    """Return whether two profiles of a variant differ by no more than two runs of the compiler.
 
-    What the algorithm determines (arithmetic, global memory, barriers) must be the same; the rest may differ a little.
+    Counts that the algorithm determines (arithmetic, global memory, barriers) must be equal; others may differ
+    slightly.
     """
     if row.terms != other.terms or abs(row.registers - other.registers) > _REGISTERS_VARY:
         return False
@@ -35,7 +36,7 @@ def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:
     slack = _COUNTS_VARY * max(first["issue"].sum(), second["issue"].sum())
     for metric in {*first, *second}:
         difference = np.abs(first.get(metric, nothing) - second.get(metric, nothing)).max()
-        allowed = slack * (32 if metric == "lanes" else 1)  # threads, 32 to an instruction
+        allowed = slack * (32 if metric == "lanes" else 1)  # lanes, 32 per instruction
         if difference > (0.0 if metric.startswith(_FIXED) else allowed):
             return False
     return True

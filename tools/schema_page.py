@@ -1,11 +1,11 @@
-"""The page of the documentation's reference on the database schema, for `build_reference.py`."""
+"""Generate the reference page on the database schema, for `build_reference.py`."""
 
 import re
 from collections.abc import Iterable, Sequence
 
 
 def schema() -> str:
-    """Tables and views of a database that all migrations were applied to."""
+    """Return the page of tables and views of a database after all migrations."""
     from kernrec.store.connection import connect_memory
     from kernrec.store.schema import migrate, migrations, views_sql
 
@@ -49,7 +49,7 @@ def _order(columns: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 def _comments(sql: Iterable[str], table: str) -> dict[str, str]:
-    """The comments behind a table's columns in its CREATE and ALTER statements."""
+    """Return the comments after a table's columns in its CREATE and ALTER statements."""
     comments = {}
     for text in sql:
         created = re.search(rf"CREATE TABLE {table} \((.*?)\n\);", text, re.DOTALL)
@@ -62,7 +62,7 @@ def _comments(sql: Iterable[str], table: str) -> dict[str, str]:
 
 
 def _before(sql: Iterable[str], name: str) -> str:
-    """The comment above the last statement that makes a table or view."""
+    """Return the comment above the last statement that creates a table or view."""
     about = ""
     for text in sql:
         if comment := re.search(rf"((?:^--.*\n)+)CREATE (?:OR REPLACE )?(?:TABLE|VIEW) {name}\b", text, re.MULTILINE):
@@ -71,7 +71,6 @@ def _before(sql: Iterable[str], name: str) -> str:
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
     return "\n".join(lines)

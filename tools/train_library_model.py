@@ -1,10 +1,10 @@
-"""Train the models of stacks that ship with kernrec: what people run today, and what it takes and draws.
+"""Train the shipped models of the latency and power of backends.
 
     python tools/train_library_model.py [--data ../shared/data] [--out db/prebuilt/models/vendor] [--op matmul]
 
-Leaves out problems, sizes and cards of the recordings (`tools/evidence.recordings.vendor.py`) in turn to calibrate the
-intervals, and writes a card and trees for each op (`kernrec.model.vendor.model_file`). `--folds 1` leaves out a fifth
-of the problems instead of each fifth in turn. Exits with status 2 where there is no data.
+The tool holds out problems, sizes and GPUs of the recordings (`tools/evidence/recordings/vendor.py`) in turn to
+calibrate the intervals. It writes a model card and trees for each op (`kernrec.model.vendor.model_file`). `--folds 1`
+holds out only one fifth of the problems. The exit status is 2 without data.
 """
 
 import argparse
@@ -29,7 +29,6 @@ PARTS = ("latency", "power", "latency.any", "power.any")
 
 
 def _sample(recording: Recording, most: int | None) -> Recording:
-    """At most `most` rows of each card."""
     if most is None:
         return recording
     order = np.random.default_rng(0).permutation(len(recording))
@@ -38,7 +37,7 @@ def _sample(recording: Recording, most: int | None) -> Recording:
 
 
 def _before(recording: Recording, entries: dict[str, Any], trees: dict[str, Any]) -> tuple[Any, Any] | None:
-    """The stored entry and trees of a set; None where there are none."""
+    """Return the stored entry and trees of a set, or None."""
     name = recording.recorded.name
     if name not in entries:
         return None

@@ -1,12 +1,11 @@
-"""Train the model of `matmul_triton` that ships with kernrec, from recordings of TorchInductor's Triton template.
+"""Train the shipped model of `matmul_triton` from recordings of TorchInductor's Triton template.
 
     python tools/train_triton_model.py [--data ../shared/data] [--out db/prebuilt/models] [--gpu a100-sxm4-80gb]
 
-Trains the correction of the prior on the profiles of `matmul_triton` at each row's config
-(`tools/evidence/recordings/triton.py`), leaves problems and cards out in turn to calibrate the intervals, and writes
-card and trees (`kernrec.model.learn.model_file`). To be run again after every change of the prior or of the kernel's
-profiles: a model corrects only the prior that it was trained with. Takes some minutes of one core. Exits with status 2
-where there is no data.
+The model corrects the analytical model, from the profiles of `matmul_triton` at each row's config
+(`tools/evidence/recordings/triton.py`). The tool holds out problems and GPUs in turn to calibrate the intervals, and
+writes model card and trees (`kernrec.model.learn.model_file`). Run it again after every change of the analytical model
+or of the kernel's profiles. It takes a few minutes on one core. The exit status is 2 without data.
 """
 
 import argparse
@@ -27,10 +26,10 @@ from kernrec.training.load_measurements import provenance_of_rows
 from kernrec.training.train_model import train
 
 SHAPE = TrainingSettings(rounds=150, depth=5, rate=0.06, threads=1)
-"""For cards without recordings. Simpler relations carry over from card to card: deeper trees, and more of them, rank
-better on a card's own problems, worse elsewhere."""
+"""Settings for GPUs without recordings. More and deeper trees rank better on a recorded GPU's problems, but worse on
+other GPUs."""
 SETTINGS = TrainingSettings(rounds=300, depth=8, rate=0.1, child_weight=10.0, threads=1, shape=SHAPE)
-"""Chosen by the first choice and the error on problems left out, and by what a query can afford."""
+"""Settings for recorded GPUs, chosen by top-1 efficiency and error on held-out problems, and by the time of a query."""
 
 
 def main() -> int:
@@ -74,7 +73,7 @@ def main() -> int:
 
 
 def caveats(groups: list[RowGroup]) -> list[str]:
-    """Notes on the rows for a reader of the card."""
+    """Return notes on the rows for the model card."""
     counts = Counter(problem_from_key(group.problem).dtype for group in groups)
     return [
         "an older Triton compiled the recorded kernels; the features are those of matmul_triton by today's Triton",

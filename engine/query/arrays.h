@@ -18,8 +18,8 @@ namespace kernrec::query {
 
 namespace nb = nanobind;
 
-// Python array with N axes and any strides. Arguments are never converted, because a copy would be filled instead of
-// the array.
+// Python array with N axes and any strides. Never convert an argument, because the function would fill the copy instead
+// of the array.
 template <class T, size_t N>
 using Array = nb::ndarray<T, nb::ndim<N>, nb::device::cpu>;
 
@@ -49,7 +49,7 @@ struct Table {
     Row<T> operator[](int64_t row) const { return {data + row * row_step, columns, step}; }
 };
 
-// Like in NumPy, the result is NaN if an operand is.
+// Like in NumPy, the result is NaN if an operand is NaN.
 inline double minimum(double a, double b) { return a <= b || a != a ? a : b; }
 inline double maximum(double a, double b) { return a >= b || a != a ? a : b; }
 
@@ -61,7 +61,7 @@ inline double fourth_root(double value) { return std::sqrt(std::sqrt(value)); }
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Throw ValueError if a condition fails; Python code reports it in one line, or prevents it.
+// Throw ValueError if a condition fails.
 inline void require(bool condition, const char* message) {
     if (!condition) throw nb::value_error(message);
 }

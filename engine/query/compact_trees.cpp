@@ -1,4 +1,4 @@
-// Trees that correct a backend's bound (kernrec/model/vendor/compact_trees.py), and their application.
+// Applies trees that correct a backend's time bound (kernrec/model/vendor/compact_trees.py).
 #include <algorithm>
 
 #include "arrays.h"
@@ -7,10 +7,10 @@ namespace kernrec::query {
 namespace {
 
 constexpr double kMostRatio = 20.0;  // largest logarithm of a correction; only untrained trees exceed it
-constexpr int64_t kTogether = 32;    // trees that all rows descend together, so that their nodes stay in the cache
+constexpr int64_t kTogether = 32;    // trees that all rows descend together, so that the nodes stay in the cache
 
-// Return an integer with the order of values in single precision; -0.0 is 0.0. NaN is above all values, but below the
-// threshold of leaves.
+// Map a value in single precision to an integer with the same order; -0.0 equals 0.0. NaN is above all values, but
+// below the threshold of leaves.
 int32_t ordered(double value) {
     const float single = float(value) + 0.0f;
     if (single != single) return 0x7fc00000;
@@ -40,7 +40,7 @@ class CompactTrees {
             const bool is_leaf = thresholds[n] != thresholds[n];
             require(lefts[n] >= 0 && lefts[n] < nodes - (is_leaf ? 0 : 1), "trees: expected nodes that exist");
             features_ = std::max(features_, features[n] + 1);
-            // No value's ordered number is as large as that of a leaf.
+            // The ordered number of a leaf exceeds that of every value.
             nodes_.push_back({int32_t(lefts[n] << 8 | features[n]),
                               is_leaf ? std::numeric_limits<int32_t>::max() : ordered(thresholds[n])});
         }
@@ -57,7 +57,8 @@ class CompactTrees {
         add(flat, rows.columns, sums);
     }
 
-    // Fill `sums` with the base plus the leaves that rows of `columns` ordered features reach in all trees.
+    // Fill `sums` with the base plus the values of the leaves that each row reaches; a row has `columns` ordered
+    // features.
     void add(const std::vector<int32_t>& flat, int64_t columns, const Row<double>& sums) const {
         constexpr int64_t kRows = 1024;  // more would exceed the CPU cache
         std::vector<int32_t> reached(size_t(kTogether * std::min(kRows, sums.size)));
@@ -70,7 +71,7 @@ class CompactTrees {
                 for (int64_t tree = 0; tree < together; tree++)
                     for (int64_t r = 0; r < rows; r++)
                         reached[size_t(tree * rows + r)] = int32_t(start_[size_t(group + tree)]);
-                // Descend level by level, so that the CPU can start a step before the last one ends.
+                // Descend level by level, so that the CPU can overlap the steps of several trees.
                 for (int64_t level = 0; level < levels_; level++)
                     for (int64_t tree = 0; tree < together; tree++)
                         for (int64_t r = 0; r < rows; r++) {
@@ -90,7 +91,7 @@ class CompactTrees {
    private:
     struct Node {
         int32_t link;       // 256 times the left child, plus the feature; the right child is the next node
-        int32_t threshold;  // ordered; values that are not less go right
+        int32_t threshold;  // ordered threshold; values that are not less go right
     };
     std::vector<int64_t> start_;
     std::vector<Node> nodes_;
@@ -99,11 +100,11 @@ class CompactTrees {
     int64_t levels_, features_ = 0;
 };
 
-// Source locations of the trees' features for problems of a kind in S backends.
+// Where the trees' features come from, for one kind of problem in S backends.
 class Reader {
    public:
-    // rows: features of each backend, (S, F). Features that differ between problems are filled in at `columns`, from
-    // the rows `places` of a feature table. Features that also differ between backends are filled in at `own_columns`.
+    // rows: features of each backend, (S, F). At `columns`, features that differ between problems are filled in from
+    // the rows `places` of a feature table. At `own_columns`, features that also differ between backends are filled in.
     Reader(nb::object trees, Array<const float, 2> rows, Array<const int64_t, 1> columns,
            Array<const int64_t, 1> places, Array<const int64_t, 1> own_columns)
         : kept_(trees), trees_(&nb::cast<const CompactTrees&>(trees)), columns_(copied(Row<const int64_t>(columns))),
@@ -122,7 +123,7 @@ class Reader {
             for (int64_t f = 0; f < features_; f++) rows_.push_back(ordered(table(s, f)));
     }
 
-    // Fill `values` (S, N), a quantity of N problems in S backends: `base` as corrected by the trees.
+    // Fill `values` (S, N), a quantity of N problems in S backends: `base`, corrected by the trees.
     //
     // table: features of the problems, (features, N). own: features of backends and problems, (own columns, S, N).
     // base: (S, N), or (1, N) if equal for all backends. least: lower bounds, (N,). most: upper bound.

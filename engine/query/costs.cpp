@@ -1,5 +1,5 @@
-// Costs of the configs of all kernels on one or more problems: which configs can run, which of them are promising, and
-// their time and energy before and under a power limit.
+// Computes the costs of all kernels' configs on one or more problems: which configs can run, which are promising, and
+// their time and energy, without and with a power limit.
 #include "costs.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ namespace {
 
 using Figures = std::shared_ptr<std::vector<double>>;
 
-// Return an array over figures, from `first`, that it keeps alive.
+// Return an array that views `figures` from `first` on and keeps it alive.
 nb::object view(const Figures& figures, std::vector<size_t> shape, size_t first = 0) {
     const nb::capsule owner(new Figures(figures), [](void* p) noexcept { delete static_cast<Figures*>(p); });
     return nb::cast(nb::ndarray<nb::numpy, double>(figures->data() + first, shape.size(), shape.data(), owner));
@@ -43,8 +43,8 @@ nb::object whole_numbers(std::vector<int64_t> values) {
     return nb::cast(nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
 }
 
-// Mark half of `count` candidates by lowest value of one cost, half by another; all if there are not more. NaN counts
-// as infinite, and the first of equal candidates is marked.
+// Mark `count` candidates: half with the lowest values of one cost, half of another; mark all if there are at most
+// `count`. NaN counts as infinite; among equal candidates, mark the first.
 void mark_promising(const double* latency, const double* energy, int64_t size, int64_t count, uint8_t* chosen) {
     if (size <= count) {
         std::fill(chosen, chosen + size, uint8_t(1));
@@ -55,7 +55,7 @@ void mark_promising(const double* latency, const double* energy, int64_t size, i
         std::vector<double> keys(costs, costs + size);
         for (double& each : keys) each = key(each);
         std::nth_element(keys.begin(), keys.begin() + count / 2, keys.end());
-        const double least = keys[size_t(count / 2)];  // the first one that is not marked
+        const double least = keys[size_t(count / 2)];  // first candidate that is not marked
         int64_t left = count / 2;
         for (int64_t i = 0; i < size; i++)
             if (key(costs[i]) < least) chosen[i] = 1, left--;
@@ -66,10 +66,10 @@ void mark_promising(const double* latency, const double* energy, int64_t size, i
 
 class Costs {
    public:
-    // kernels: a `Kernel`, its problems, the rows to estimate (None: all that can run), whether each row could run (None:
-    // the kernel's), rows that are estimated whatever they cost, and the seconds, joules and DRAM costs of each
-    // problem's epilogue, (problems, 4) or None. limits: operating points, or None; most: number of configs to estimate
-    // of a kernel and problem.
+    // kernels: for each, a `Kernel`, its problems, the rows to estimate (None: all that can run), whether each row can
+    // run (None: as in the kernel), rows to estimate regardless of cost, and the seconds, joules and DRAM costs of each
+    // problem's epilogue, (problems, 4) or None. limits: operating points or None. most: maximum configs to estimate
+    // per kernel and problem.
     Costs(nb::list kernels, nb::handle limits, int64_t points, int64_t most) {
         for (const nb::handle each : kernels) add(nb::cast<nb::tuple>(each), most);
         const size_t count = size_t(count_);
@@ -91,8 +91,8 @@ class Costs {
         return view(limited_, {7, size_t(points_), size_t(count_)});
     }
 
-    // Return the estimated configs of each kernel, the start of each problem's configs and their number, the position
-    // of the heuristic's pick for each problem (None: no config), and the number of runnable configs of each problem.
+    // Return, for each kernel, the estimated configs. For each problem, return the start and number of its configs, the
+    // position of the heuristic's pick (None: no config), and the number of runnable configs.
     nb::list kernels() const {
         nb::list result;
         for (const Part& part : parts_) {
@@ -109,8 +109,8 @@ class Costs {
         return whole_numbers(parts_.at(kernel).runnable.at(problem));
     }
 
-    // Return of each launch of a kernel its number, the positions of the configs that perform it, clocks of each pipe,
-    // times and DRAM bytes.
+    // Return, for each launch of a kernel, its number, the positions of the configs that perform it, clocks of each
+    // pipe, times and DRAM bytes.
     nb::list launches(size_t kernel) const {
         nb::list result;
         for (const Done& done : parts_.at(kernel).done) {
@@ -123,8 +123,8 @@ class Costs {
         return result;
     }
 
-    // Fill the inputs among `quantities` (Q, N) for candidates of a kernel. positions: from the candidate `first` on.
-    // limited: costs of the candidates from there on under a power limit, (7, C).
+    // Fill the input rows of `quantities` (Q, N) for candidates of a kernel. positions: candidates, counted from
+    // `first`. limited: costs under a power limit of the candidates from `first` on, (7, C).
     void fill(size_t kernel, int64_t first, Array<const int64_t, 1> positions_of, Array<const double, 2> limited_of,
               Array<double, 2> quantities_of) const {
         const Part& part = parts_.at(kernel);
@@ -169,7 +169,7 @@ class Costs {
     }
 
    private:
-    // Launch of a kernel's estimated configs: its work, clocks of each pipe, then times, one column for each config.
+    // Launch of a kernel's estimated configs: work, clocks of each pipe, then times, with one column per config.
     struct Done {
         size_t number;
         std::vector<int64_t> positions;
@@ -328,7 +328,7 @@ class Costs {
     Figures nominal_, longest_, limited_;
 };
 
-// Return which candidates of each problem are promising, bool (C,). starts: position of each problem's first candidate,
+// Return a mask of the promising candidates of each problem, (C,). starts: position of each problem's first candidate,
 // then C.
 void fill_promising(Array<const double, 1> latency_of, Array<const double, 1> energy_of,
                     const std::vector<int64_t>& starts, int64_t count, Array<bool, 1> chosen_of) {

@@ -6,16 +6,16 @@
 
 namespace kernrec::query {
 
-// One launch of every config: where its figures come from.
+// Sources of the figures of one launch, for every config.
 class Launch {
    public:
-    // figures: expressions of the blocks, of the tiles that they visit (None: one each), of the longest block's waits,
-    // of trips and depth of each loop, and of the extent of each step of the grid's order (None: 1). tensors: name,
+    // figures: expressions for the number of blocks, the tiles that they visit (None: one each), the longest block's
+    // waits, trips and depth of each loop, and the extent of each step of the grid's order (None: 1). tensors: name,
     // expression of the elements (None: the problem provides the bytes) and bytes of an element. variant: row in the
     // demand of every config, (configs,). performed: whether a config performs the launch, (configs,). geometry: blocks
     // per SM, warps and prefetch of every config, (3, configs). quick: clocks of the busiest pipe and of a lone block,
-    // and joules of the core, by term, (terms, 3, configs); start_clk: overhead clocks of the quick costs. given: the
-    // work of every config on the only problem, (rows, configs), instead of expressions.
+    // and joules of the core, by term, (terms, 3, configs); start_clk: overhead clocks of the quick costs. given:
+    // instead of expressions, the work of every config on the only problem, (rows, configs).
     Launch(nb::object space, nb::object access, nb::object demand, nb::object device, int64_t loops, nb::list figures,
            nb::list tensors, Array<const int64_t, 1> variant, Array<const bool, 1> performed,
            Array<const double, 2> geometry, Array<const double, 3> quick, double start_clk, bool counted,
@@ -30,7 +30,7 @@ class Launch {
 
     // Figures of the launch on one problem.
     struct Figures {
-        std::vector<Reader> readers;  // without a reader: -1 in `which`
+        std::vector<Reader> readers;  // -1 in `which` if nothing reads it
         std::vector<int32_t> which;
         std::vector<double> sizes, room;
 
@@ -74,9 +74,9 @@ struct Kernel {
     Space* space;
     std::vector<Launch*> launches;
     std::vector<uint8_t> able;   // whether a config is profiled and fits
-    std::vector<double> score;   // of the occupancy heuristic
+    std::vector<double> score;   // pick of the occupancy heuristic
     std::vector<double> shapes;  // threads, resident blocks, registers and shared bytes of the first launch, (4, configs)
-    double clk_j;                // joules that a clock of a quick cost draws while nothing happens
+    double clk_j;                // static energy per clock of a quick cost, in joules
     double byte_j;               // joules per byte between L2 and DRAM
 
     Kernel(nb::object space, nb::list launches, Array<const bool, 1> able, Array<const double, 1> score,

@@ -1,4 +1,4 @@
-// Bytes between L2 and DRAM of a launch. kernrec/model/prior/dram_traffic.py describes the model.
+// Computes the bytes between L2 and DRAM of a launch; kernrec/model/prior/dram_traffic.py describes the model.
 #include "launch.h"
 
 namespace kernrec::query {
@@ -28,7 +28,7 @@ double Access::moved_bytes(double blocks, double concurrent, std::vector<double>
     const double miss = maximum(1.0 - l2_bytes / working_set, 0.0);
     double wave = minimum(concurrent, blocks);
     const double waves = blocks / wave;
-    // Fraction of each step that a wave covers.
+    // Return the fraction of each step that a wave covers.
     for (int64_t step = 0; step < last; step++) {
         share[step] = minimum(wave, extent[step]) / extent[step];
         wave = maximum(wave / extent[step], 1.0);

@@ -1,4 +1,4 @@
-// Features of candidates for trained models, their distance from the training data, and their minimum time.
+// Computes features of candidates for trained models, their distance from the training data, and their minimum time.
 #include "features.h"
 
 namespace kernrec::query {
@@ -7,7 +7,7 @@ using namespace features;
 
 namespace {
 
-// Figures of the GPU from `plan_of`: those of the rows from `kOne`, then these two.
+// Figures of the GPU from `plan_of`: the rows from `kOne` on, then these two.
 constexpr int64_t kConstants = kSomeFlops - kOne, kPeakFlops = kConstants, kBandwidth = kConstants + 1;
 constexpr int64_t kTimesBusy = 3, kTimesWait = 4, kTimesL2 = 5;  // rows of `LaunchTime.rows`
 constexpr double kLeast = 1e-30;  // replaces 0 as a divisor
@@ -37,7 +37,8 @@ class FeaturePlan {
         }
     }
 
-    // Fill the plan's columns of `features` (C, F) from the inputs in `quantities` (Q, C), and fill the other rows.
+    // Fill the plan's columns of `features` (C, F) from the inputs in `quantities` (Q, C), and compute the other rows
+    // of `quantities`.
     void fill(Array<double, 2> quantities_of, Array<float, 2> features_of) const {
         const Table<double> quantities(quantities_of);
         const Table<float> features(features_of);
@@ -120,7 +121,7 @@ class Extent {
     }
 
     // Fill `distances` (C,) with the distance of rows of `matrix` (C, F) from the training data. Unknown or infinite
-    // values count as inside.
+    // values count as within the range.
     void fill(Array<const double, 2> matrix, Array<double, 1> distances_of) const {
         const Table<const double> rows(matrix);
         const Row<double> distances(distances_of);

@@ -1,10 +1,10 @@
-// Boosted trees as complete binary trees, for trained models. A step down is one comparison without following a link.
+// Boosted trees as complete binary trees, for trained models. A step down is one comparison, without a pointer.
 #include "arrays.h"
 
 namespace kernrec::query {
 namespace {
 
-constexpr int64_t kTogether = 8;  // trees that a candidate walks together, because each step waits for the last one
+constexpr int64_t kTogether = 8;  // trees that a candidate descends together: each step waits for the last one
 
 // Trees of L levels over F features, padded to a multiple of eight. Nodes are numbered level by level, with the trees
 // side by side: the children of node n are 2 n + T and 2 n + T + 1.
@@ -29,7 +29,7 @@ class Forest {
         const Table<const float> rows(matrix);
         const Row<double> sums(sums_of_rows);
         require(rows.columns == features_ && rows.rows == sums.size, "matrix: expected a row of features of each sum");
-        // Each row occurs twice: missing values go left in the first half, right in the second.
+        // Store each row twice: missing values are low in the first half (go left), and high in the second (go right).
         std::vector<float> both(size_t(rows.rows * 2 * features_));
         constexpr float infinity = std::numeric_limits<float>::infinity();
         for (int64_t i = 0; i < rows.rows; i++) {

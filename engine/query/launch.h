@@ -1,19 +1,19 @@
-// One launch of a kernel's configs: values for all problems, and the analytical model of its time.
+// One launch of a kernel's configs: its data, and the analytical model of its time.
 #pragma once
 
 #include "arrays.h"
 
 namespace kernrec::query {
 
-// Rows of a demand (kernrec/model/prior/demand.py): clocks of each pipe, then other quantities. Shared memory and L1,
-// the last pipes, are also in the row of their port.
+// Rows of a demand (kernrec/model/prior/demand.py): clocks of each pipe, then other quantities. The last pipes, shared
+// memory and L1, are also included in the row of their port.
 enum Quantity : int64_t {
     kF64 = 4, kShared = 7, kPipes = 9, kPort = 9, kSectors, kBarriers, kCoreJ, kBetween, kBetweenGroups, kAlone,
     kInTurn, kQuantityCount,
 };
 
-// Rows of `LaunchWork` (kernrec/model/prior/launch_time.py). From `kLoops`, each loop has two: its trips over all
-// blocks, and those of the longest block.
+// Rows of `LaunchWork` (kernrec/model/prior/launch_time.py). From `kLoops` on, each loop has two rows: its trips over
+// all blocks, and in the longest block.
 enum WorkRow : int64_t {
     kBlocks, kConcurrent, kWarps, kPrefetch, kDramBytes, kDramSlowdown, kSerialClk, kWaitRounds, kOverlapped,
     kLoneWaits, kLoops,
@@ -27,9 +27,9 @@ constexpr double kLaunchS = 2.5e-6;
 // Additional overhead of the first launch of an op: an idle stream, a cold instruction cache and cold address
 // translation (fitted to the smallest shapes of the anchor matmul_f16_rtx3090.csv, timed launch by launch).
 constexpr double kStartS = 2.5e-6;
-// Clocks that the last warp loses at a block-wide barrier, beyond its own instructions, and SM clocks per arriving
-// warp. Zhang et al., "A Study of Single and Multi-device Synchronization Methods in Nvidia GPUs" (arXiv 2004.05371),
-// V100: 22 cycles, 0.475 warps per cycle.
+// Clocks that the last warp loses at a block-wide barrier beyond its own instructions, and SM clocks per arriving warp.
+// Zhang et al., "A Study of Single and Multi-device Synchronization Methods in Nvidia GPUs" (arXiv 2004.05371), V100:
+// 22 cycles, 0.475 warps per cycle.
 constexpr double kBarrierClk = 22.0, kBarrierWarpClk = 2.1;
 constexpr double kSchedulers = 4.0;  // per SM, for all GPUs of the catalog
 // Exponent p of the smooth maximum of overlapping parts, `(core_s**p + memory_s**p)**(1/p)`: two equal parts take
@@ -46,7 +46,7 @@ struct Device {
     double core_time, dram_time;  // calibration factors for times of the core's clock domain, and of DRAM
 };
 
-// Demand of a launch's variants, (variants, terms, quantities), without the last quantity unless `stretched`.
+// Demand of a launch's variants, (variants, terms, quantities); the last quantity exists only if `stretched`.
 struct Demand {
     using Rates = nb::ndarray<const double, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
@@ -66,7 +66,7 @@ struct Demand {
 struct Access {
     std::vector<int64_t> reads, writes;
     std::vector<uint8_t> axes;     // whether a step selects a read tensor's tiles, (reads, steps)
-    std::vector<uint8_t> scratch;  // whether a tensor exists only between launches
+    std::vector<uint8_t> scratch;  // whether a tensor only exists between launches
     int64_t steps = 0;
 
     Access(Array<const int64_t, 1> reads_of, Array<const uint8_t, 2> axes_of, Array<const int64_t, 1> writes_of,
@@ -77,16 +77,16 @@ struct Access {
     double moved_bytes(double blocks, double concurrent, std::vector<double>& room, double l2_bytes) const;
 };
 
-// Fill `pipe_clk` (kPipes, N) and `times` (kTimes, N) of N launches. A launch with the variant and work of an earlier
-// one reuses its values: two in three configs of a kernel are duplicates for some problem.
+// Fill `pipe_clk` (kPipes, N) and `times` (kTimes, N) of N launches. A launch with the same variant and work as an
+// earlier launch reuses its values: on some problems, two in three configs are duplicates.
 void launch_times(const Demand& demand, const Device& device, int64_t loops, const Row<const int64_t>& variants,
                   const Table<const double>& work, const Table<double>& pipe_clk, const Table<double>& times);
 
-// Fill the costs of launches, fields of `NominalCosts` as rows (5, N), at the first of the operating points of a
-// `PowerLimits`. costs: (7, points, N).
+// Fill `costs` (7, points, N) of launches at the first operating point of a `PowerLimits`. The launches are fields of
+// `NominalCosts` as rows, (5, N).
 void limit_first(nb::handle limits, const Table<const double>& launches, double* costs, int64_t points);
 
-// Return the clocks of a round of K = busy / own users that take turns at the pipes and wait in between.
+// Return the clocks of a round in which K = busy / own users take turns at the pipes, and wait in between.
 double round_clk(double own, double wait, double busy);
 
 inline double overlap_root(double value) { return fourth_root(value); }

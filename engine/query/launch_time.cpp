@@ -1,4 +1,4 @@
-// Time of launches at the boost clock. kernrec/model/prior/launch_time.py describes the model.
+// Computes the time of launches at the boost clock; kernrec/model/prior/launch_time.py describes the model.
 #include "launch.h"
 
 namespace kernrec::query {
@@ -6,8 +6,8 @@ namespace kernrec::query {
 // Return the clocks of a round: K = busy / own users take turns at the pipes, for `own` clocks each, and wait in
 // between.
 //
-// By mean value analysis, a user finds (K - 1) / K of the total queue. Half of the service in progress remains, because
-// service takes a constant time:
+// By mean value analysis, an arriving user finds (K - 1) / K of the total queue. On average, half of the current
+// service remains, because each service takes the same time:
 //
 //     response = own (1 + (K - 1) / K (queue - use / 2)),   queue = K response / round,   use = K own / round
 //
@@ -21,14 +21,13 @@ double round_clk(double own, double wait, double busy) {
 
 namespace {
 
-// Fraction of the arithmetic between matmuls of warpgroups (the weights of attention) that no other matmul hides,
-// however many take turns at the tensor cores. Nothing is hidden in the first tile of a block. Chosen from published
-// figures of FlashAttention-3 (arXiv 2407.08608, figure 5) and recordings of it on an H200, at head sizes of 64, 128
-// and 256. With the total time of one warp, as between instructions of warps, narrow heads would be 1.2 to 1.5 times
-// too fast.
+// Fraction of the arithmetic between matmuls of warpgroups (such as attention's softmax) that other matmuls never hide.
+// In the first tile of a block, nothing is hidden. Fitted to published figures of FlashAttention-3 (arXiv 2407.08608,
+// figure 5) and its recordings on an H200, at head sizes 64, 128 and 256. With the rule for warp-level instructions
+// (the total time of one warp), narrow heads would be 1.2 to 1.5 times too fast.
 constexpr double kGroupsShare = 0.5;
-// Clocks to start a block, compute its addresses and drain its last stores, for kernels that prefetch (fitted to the
-// anchor conv2d_f32_ansor.csv).
+// Clocks to start a block, compute addresses and drain the last stores, for kernels that prefetch (fitted to the anchor
+// conv2d_f32_ansor.csv).
 constexpr double kBlockClk = 900.0;
 // Clocks to start a block and to replace it by the next, for kernels with counted memory waits.
 constexpr double kStartClk = 300.0;
@@ -41,9 +40,9 @@ double eighth_root(double value) { return std::sqrt(fourth_root(value)); }
 
 // Return the clocks for which `blocks` blocks occupy an SM's pipes. An uneven number of warps per scheduler costs time.
 //
-// This does not apply to a pipe that all schedulers share, such as two f64 lanes (`shared_f64` is above 0 if used).
-// Recorded hotspot on an RTX A4000 takes 20 clocks per f64 instruction, for any number of warps. `by_scheduler` is the
-// time of a block in all other pipes.
+// A pipe that all schedulers share, such as two f64 lanes, is an exception (`shared_f64` is its time, or 0): recorded
+// hotspot on an RTX A4000 takes 20 clocks per f64 instruction, for any number of warps. `by_scheduler` is the time of a
+// block in all other pipes.
 double occupied_clk(double blocks, double block_clk, double by_scheduler, double shared_f64, double warps) {
     const double resident = blocks * warps;
     const double uneven = std::ceil(resident * (1.0 / kSchedulers)) * kSchedulers / maximum(resident, 1.0);
@@ -52,9 +51,9 @@ double occupied_clk(double blocks, double block_clk, double by_scheduler, double
 
 // Return the clocks that a block alone on an SM waits for DRAM beyond its load latency.
 //
-// The block is idle during its loads. So `alone` and the longer of two waits add up: `waited`, the load latency, and
-// `dram_clk`, the DRAM time of its bytes at the SM's share of bandwidth. The smooth maximum with DRAM, which is
-// computed last, must equal this sum.
+// The block is idle during its loads. So its time is the sum of `alone` and the longer of two waits: the load latency
+// `waited`, and `dram_clk`, the DRAM time of its bytes at the SM's share of bandwidth. The smooth maximum with DRAM,
+// which comes last, must equal this sum.
 double exposed_clk(double alone, double waited, double dram_clk) {
     const double total = alone + maximum(waited, dram_clk);
     const double rest = maximum(1.0 - overlap_power(dram_clk / total), 0.0);
@@ -73,7 +72,7 @@ uint64_t bits(double value) {
     return result;
 }
 
-// Finds launches with the variant and work of an earlier one.
+// Finds earlier launches with the same variant and work.
 class Twins {
    public:
     Twins(const Row<const int64_t>& variants, const Table<const double>& work) : variants_(variants), work_(work) {
@@ -123,8 +122,7 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
         const double blocks = work(kBlocks, i), warps = work(kWarps, i);
         const double each = 1.0 / blocks;
         const double barrier_clk = maximum(kBarrierClk, kBarrierWarpClk * warps);
-        // Sums over the loops: quantities over the whole grid, and the work of the longest block beyond the average
-        // one.
+        // Sum over the loops: quantities of the whole grid, and the work of the longest block beyond the average block.
         for (int64_t q = 0; q < demand.quantities; q++) total[q] = rates[q] * blocks;
         double trips = 0.0, longer = 0.0, longer_clk = 0.0, first_clk = 0.0;
         for (int64_t loop = 1; loop <= loops; loop++) {
@@ -139,8 +137,8 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
             longer_clk = longer_clk + (of_loop[kAlone] / warps + of_loop[kBarriers] * barrier_clk) * beyond;
         }
         // Combine the pipes of an average block by a smooth maximum. Warps in different phases use different pipes, so
-        // two pipes of equal time take 2**(1/8) = 1.09 times the time of one. Recorded spaces fit this better than the
-        // 1.19 of core and DRAM.
+        // two pipes of equal time take 2**(1/8) = 1.09 times the time of one. This fits recorded spaces better than the
+        // factor 1.19 of core and DRAM.
         for (int64_t q = 0; q < kPipes; q++) pipe_clk(q, i) = total[q] * each;
         const double barriers = total[kBarriers] * each;
         const double barriers_clk = barriers * (kBarrierWarpClk * warps);
@@ -151,13 +149,13 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
         for (int64_t q = 1; q < kShared; q++) shares = shares + eighth_power(total[q] * each / peak);
         shares = shares + eighth_power(total[kPort] * each / peak);
         const double block_clk = maximum(peak * eighth_root(shares), barriers_clk);
-        // Clocks of the pipes that each scheduler has for itself.
+        // Clocks of the pipes that belong to one scheduler.
         double by_scheduler = block_clk, shared_f64 = 0.0;
         if (device.few_f64) {
             shared_f64 = eighth_power(total[kF64] * each / peak);
             by_scheduler = maximum(peak * eighth_root(maximum(shares - shared_f64, 0.0)), barriers_clk);
         }
-        // Users of the pipes: the block if barriers keep its warps together, else each warp.
+        // Users of the pipes: whole blocks if barriers keep their warps together, otherwise warps.
         const double overlapped = work(kOverlapped, i), ahead = work(kPrefetch, i);
         double together_share = minimum(barriers / maximum(work(kWaitRounds, i), 1.0), 1.0);
         together_share = overlapped == overlapped ? 1.0 - overlapped : together_share;
@@ -170,8 +168,8 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
         const double start_clk = none_ahead ? kStartClk : device.memory_clk + kBlockClk;
         double wait = alone - own_clk + late + start_clk;
         const double dram_s = work(kDramBytes, i) * work(kDramSlowdown, i) * device.dram_byte_s;
-        // Rounds: an SM finishes `concurrent` blocks in the pipe time of one plus the longer of the others' pipe time
-        // and its waits.
+        // In a round, an SM finishes `concurrent` blocks. It takes the pipe time of one block, plus the longer of that
+        // block's waits and the other blocks' pipe time.
         const double per_sm = std::ceil(blocks / sms);
         const double together = minimum(work(kConcurrent, i), per_sm);
         const double full = std::floor(per_sm / together);
@@ -182,7 +180,7 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
         // While a scheduler runs one warp's arithmetic between tensor instructions, its tensor core is idle.
         double between = total[kBetween] * (4.0 * each / warps);
         if (demand.grouped) {
-            // A block of warpgroups has no work before its first tiles arrive, so no matmul hides weights then.
+            // A block of warpgroups has no work before its first tiles arrive, so no matmul hides the arithmetic then.
             const double exposed =
                 kGroupsShare * (total[kBetweenGroups] * each) + (1.0 - kGroupsShare) * first_clk + start_clk;
             between = first_clk > 0.0 ? between + exposed : between;
@@ -224,7 +222,7 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
             resource = pipe_clk(q, i) > most ? double(q) : resource;
             most = maximum(most, pipe_clk(q, i));
         }
-        most = most > 0.0 ? times(kBusy, i) : 0.0;  // the pipes are busy as long as the busiest one
+        most = most > 0.0 ? times(kBusy, i) : 0.0;  // the pipes are busy as long as the busiest pipe
         longest_so_far(times(kLatency, i), kPipes);
         longest_so_far(times(kL2Time, i), kPipes + 1);
         longest_so_far(times(kDramTime, i), kPipes + 2);

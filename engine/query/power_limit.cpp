@@ -1,4 +1,4 @@
-// Latency, power and energy of launches at the highest clock that keeps them within a power limit.
+// Computes latency, power and energy of launches at the highest clock that keeps within a power limit.
 //
 // kernrec/model/prior/power.py describes the model, throttle.py makes the tables of clocks.
 #include <algorithm>
@@ -9,20 +9,20 @@ namespace kernrec::query {
 namespace {
 
 enum CostRow : int64_t { kLatencyS, kPowerW, kEnergyJ, kClockHz, kStaticJ, kClockedJ, kRegime, kCostRows };
-// Indices in `spread.REGIMES` of a launch's bound; `kCapped`: the power limit lowers its clock.
+// Indices in `spread.REGIMES`: what bounds a launch; `kCapped` if the power limit lowers the clock.
 constexpr double kCoreBound = 0.0, kDramBound = 1.0, kLaunchBound = 2.0, kCapped = 3.0;
 // Number of parts into which a search round for a clock divides the remaining range, and number of rounds.
 constexpr int64_t kParts = 4, kRounds = 5;
 // `kParts**kRounds` clocks of a table: 1/1024 of its range is finer than the 15 MHz steps of real GPUs.
 constexpr int64_t kClocks = 1024;
-// Divisor that replaces the spare power if a limit leaves no power for events.
+// Divisor to use instead of the spare power if a limit leaves no power for events.
 constexpr double kLeastSpareW = 1e-20;
 // Maximum fraction of its power limit that a GPU is assumed to draw while its clock pauses (an estimate): a GPU that
-// waits long also lowers its memory clock. Few GPUs need this bound: an RTX 3090 accepts 100 W, and its board and
+// waits long also lowers its memory clock. Few GPUs need this bound: an RTX 3090 accepts 100 W, although board and
 // memory alone draw 104 W at full memory clock.
 constexpr double kResting = 0.75;
 
-// Power limits and highest clocks of P operating points, and values derived only from them.
+// Power limits and highest clocks of P operating points, and values that depend only on them.
 class PowerLimits {
    public:
     // limits_w: (P, N), or (P, 1) if all launches have the same limits.
@@ -67,8 +67,8 @@ class PowerLimits {
             }
     }
 
-    // Fill the costs of all launches at the first operating point, (kCostRows, points, N). They are infinite at the
-    // others, which only some launches are estimated at.
+    // Fill the costs of all launches at the first operating point, (kCostRows, points, N). At other points, which are
+    // estimated for some launches only, the costs are infinite.
     void fill_first(const Table<const double>& launches, double* costs, int64_t points) const {
         require(limits_w_.rows > 0 && limits_w_.columns == 1, "limits: expected one for all launches");
         std::fill_n(costs, size_t(kCostRows * points * launches.columns), kInfinity);
@@ -104,8 +104,8 @@ class PowerLimits {
             clock_hz = table_hz_[clock];
             energy = static_j + clocked_j + dram_j;
             power = energy / latency;
-            // Beyond the saving at the lowest clock, the GPU pauses its clock between pulses. Only board and leakage
-            // draw power during a pause. Pauses last until the mean power equals the limit.
+            // If the lowest clock still exceeds the limit, the GPU pauses its clock between pulses. Only board and
+            // leakage draw power during a pause. Pauses are long enough that the mean power equals the limit.
             if (power > limit_w) {
                 const double resting_w = minimum(table_(1, clock), kResting * limit_w);
                 const double paused_s = maximum(energy - limit_w * latency, 0.0) / (limit_w - resting_w);
@@ -135,8 +135,8 @@ class PowerLimits {
             int64_t within = 0;
             for (int64_t trial = 1; trial < kParts; trial++) {
                 const int64_t tried = clock + trial * step;
-                // The events keep the limit if the launch takes long enough; this needs no root. Without spare power,
-                // no launch keeps it.
+                // The events keep within the limit if the launch takes long enough; this test needs no root. Without
+                // spare power, no launch does.
                 const double spare_w = limit_w - search_(1, tried);
                 const double divisor_w = maximum(spare_w, kLeastSpareW);
                 const double enough_s = maximum((search_(2, tried) * core_j + dram_j) / divisor_w - fixed_s, 0.0);

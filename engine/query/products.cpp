@@ -1,4 +1,4 @@
-// Bound on the time of a library's matmuls, and the features by which trees correct the bound.
+// Computes a bound on the time of a library's matmuls, and the features with which trees correct the bound.
 //
 // kernrec/model/vendor/features/matmul.py and simt_products.py compute the figures and cite their sources.
 #include "arrays.h"
@@ -12,9 +12,9 @@ enum Size : int64_t { kBatch, kM, kN, kK, kSizes };
 enum Work : int64_t {
     kFlopsS, kDramS, kL2S, kLaunchS, kTotalS, kWorkS, kMemoryS, kTilesS, kMoved, kWeights, kResult, kWorkRows,
 };
-// Rows of tiles. A reduction is split into `kSplit` parts. On tensor cores: FLOP/s of a tile, bytes and FLOPs per
-// element of its depth, 1 if parts are joined. Elsewhere: maximum concurrent tiles per SM, and their fraction of the
-// rate.
+// Rows of tiles. `kSplit` is the number of parts of a split reduction. With tensor cores: FLOP/s of a tile, bytes and
+// FLOPs per element of its depth, and 1 if parts are joined. Otherwise: maximum concurrent tiles per SM, and their
+// fraction of the rate.
 enum TensorTile : int64_t { kRows, kColumns, kSplit, kRate, kReadBytes, kTileFlops, kJoined, kTensorRows };
 enum SimtTile : int64_t { kFew = 3, kShare, kSimtRows };
 // First rows of features. Rows before `kFull` are logarithms.
@@ -22,18 +22,19 @@ enum Figure : int64_t {
     kShares = 0, kFirstSize = 4, kTotal = 8, kMovedOverL2 = 9, kTiles = 12, kAreas = 13, kFirstWaves = 16,
     kFirstTime = 22, kAligned = 29, kFull = 32, kFilled = 38, kRest = 40, kFigures = 42,
 };
-// Number of tiles whose waves are features, the two square ones, and the number of tiles whose time is one.
+// Number of tiles whose waves are features, the two square tiles, and the number of tiles whose time is a feature.
 constexpr int64_t kWaves = 6, kSquares[] = {2, 5}, kTimed = 7;
 constexpr double kLeastSplit = 256.0;  // minimum elements of a part in a split reduction
-constexpr double kLeastShare = 0x1p-40, kLeastSize = 0.5;  // replace 0 in logarithms (attention without a window)
+constexpr double kLeastShare = 0x1p-40, kLeastSize = 0.5;  // replaces 0 in logarithms (attention without a window)
 constexpr int64_t kMostAligned = 64, kMostAlignedRows = 256;  // largest power of two that counts in sizes, and in m
-constexpr double kFullWarps = 16.0;       // fewer warps per SM reach less of its rate:
-constexpr double kFewWarps = 0.3;         // their fraction of `kFullWarps` to this power
+constexpr double kFullWarps = 16.0;       // fewer warps per SM reach a fraction of the rate:
+constexpr double kFewWarps = 0.3;         // warps / `kFullWarps` to this power
 constexpr double kReread = 0.5;           // fraction of operands beyond L2 that every tile reads again
 constexpr double kOverlap = 3.4;          // exponent of the smooth maximum of math and memory without tensor cores
-// Slowdown of DRAM if rows of the second operand are k apart: this factor, times k over a length to the power.
+// Slowdown of DRAM if rows of the second operand are k apart: this factor, times (k / length) to this power.
 constexpr double kStrided = 1.86, kStridedPower = 0.54;
-// Calls timed alone reach the sustained clock only if they are long compared with the pause between two.
+// Calls that are timed one at a time reach the sustained clock only if they are long compared with the pause between
+// two calls.
 constexpr double kThermalS = 300e-6, kThermalPower = 1.4;
 
 // Return the largest power of two, up to `most`, that divides a size.
@@ -43,9 +44,9 @@ double aligned(double size, int64_t most) {
     return double(most);
 }
 
-// Common figures of a data type's matmuls on a GPU, and the tiles of its library.
+// Figures of a data type's matmuls on a GPU, and the tiles of its library.
 struct Products {
-    double a_bytes, b_bytes, c_bytes;  // per element: read and quantized, of the weights, and of the result
+    double a_bytes, b_bytes, c_bytes;  // bytes per element: read and quantized, of the weights, of the result
     double peak_flops, bandwidth;      // from the data sheet
     double dram, l2;                   // achieved bytes per second
     double l2_bytes, sms;
@@ -57,11 +58,11 @@ struct Products {
     double fill_s;  // seconds to fill a tile's pipeline and write its results
     // On tensor cores: bytes per second at which an SM reads operands.
     double read_rate = 0.0;
-    // Elsewhere: tiles of single matmuls start at `kTimed`, those of batched ones at `batched`.
+    // Without tensor cores: tiles of single matmuls start at `kTimed`, and tiles of batched matmuls at `batched`.
     int64_t batched = 0;
     double element_bytes = 0.0, simt_dram = 0.0;
     bool reread = false;     // whether operands beyond L2 are read again
-    double strided_k = 0.0;  // length for `kStrided`; 0 if distant rows cost nothing
+    double strided_k = 0.0;  // length in `kStrided`; 0 if distant rows do not slow down DRAM
     double slower = 0.0;     // relative slowdown at the clock under the power limit
     bool alone = false;      // whether calls were timed one at a time
 
@@ -164,7 +165,7 @@ struct Products {
         work(kTotalS, i) = launch_s + busy_s;
     }
 
-    // Compute like `fill_tensor_tiles`, without tensor cores.
+    // Do the same as `fill_tensor_tiles`, without tensor cores.
     void fill_simt_tiles(const Table<const double>& sizes, std::vector<double>& seconds, const Table<double>& work,
                          int64_t i) const {
         const double batch = sizes(kBatch, i), m = sizes(kM, i), n = sizes(kN, i), k = sizes(kK, i);
@@ -175,7 +176,7 @@ struct Products {
         for (int64_t t = 0; t < tile_count; t++) {
             const double rows = tile(kRows, t), across = tile(kColumns, t), split = tile(kSplit, t);
             const double launched = batch * std::ceil(m / rows) * std::ceil(n / across) * split;
-            // Tiles of the busiest SM, how many run concurrently, and the fraction of the rate that their warps reach.
+            // Tiles of the busiest SM, how many of them run concurrently, and the fraction of the rate that they reach.
             const double per_sm = std::ceil(launched / sms);
             const double resident = minimum(maximum(tile(kFew, t), 1.0), per_sm);
             const double reached = std::pow(minimum(1.0, resident * (rows * across / 2048.0) / kFullWarps), kFewWarps);
@@ -186,7 +187,7 @@ struct Products {
             const double read = launched * (rows + across) * element_bytes * depth;
             double again = 0.0;
             if (reread) {
-                // Bytes of the operands in use at a time, of which L2 holds only a part.
+                // Bytes of the operands in use at one time; L2 may hold only a part of them.
                 const double in_use = sms * resident * (rows + across) * element_bytes * 4096.0;
                 again = beyond_l2 * (1.0 - minimum(l2_bytes / in_use, 1.0));
             }

@@ -4,7 +4,7 @@
 namespace kernrec {
 
 void bind_query(nanobind::module_& engine) {
-    nanobind::set_leak_warnings(false);  // plans and trees stay in caches until the process ends
+    nanobind::set_leak_warnings(false);  // plans and trees stay cached until the process ends
     nanobind::module_ module = engine.def_submodule("query");
     query::bind_forest(module);
     query::bind_features(module);

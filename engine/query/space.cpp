@@ -1,4 +1,4 @@
-// Builds expressions as nodes, each subexpression once, and computes them for a problem.
+// Builds expressions as nodes, with one node per distinct subexpression, and computes them for a problem.
 //
 // kernrec/kernel/expression.py describes the language and creates the trees.
 #include "space.h"
@@ -10,11 +10,11 @@
 namespace kernrec::query {
 namespace {
 
-// Combinations are marked in a table if it has at most this many times the rows; otherwise they are sorted. A domain
-// only pays below this limit, too.
+// Combinations are marked in a table if the table has at most this many times the rows; otherwise they are sorted. A
+// domain is also used only below this limit.
 constexpr int64_t kSparse = 8;
 constexpr int64_t kSmallTable = 1 << 16;
-constexpr int64_t kMostDepth = 2000;  // bounds the recursion of nested expressions and lets
+constexpr int64_t kMostDepth = 2000;  // limits the recursion of nested expressions and lets
 constexpr size_t kMostSpare = 80;
 constexpr size_t kLastBit = 63;
 
@@ -238,7 +238,7 @@ int32_t Space::apply(Operation operation, std::vector<int32_t> operands) {
         node.support |= from.support;
         node.dynamic = node.dynamic || from.dynamic;
         node.depth = std::max(node.depth, from.depth + 2);
-        if (from.domain == 1) node.domain = 1;  // every row is a combination, whatever tunables are behind it
+        if (from.domain == 1) node.domain = 1;  // like its operand, each row is its own combination
     }
     if (node.depth > kMostDepth) throw nb::value_error("an expression is nested too deeply");
     if (node.domain != 1) node.domain = domain_of(node.support);
@@ -316,7 +316,7 @@ int32_t Space::build(nb::handle tree, int64_t depth) {
 
 int32_t Space::add(nb::handle expression) {
     if (const auto known = expressions_.find(expression.ptr()); known != expressions_.end()) return known->second;
-    // Guard against lets that depend on each other: each level of lets takes a level of the recursion.
+    // Guard against lets that depend on each other: each level of lets uses one level of recursion.
     struct Level {
         int64_t& depth;
         ~Level() { depth--; }
@@ -411,7 +411,7 @@ void Space::execute(const Node& node, Problem* problem) {
         case Operation::kBoth: case Operation::kEither: {
             const Operand a = read(0);
             const bool either = node.operation == Operation::kEither;
-            if (a.step == 0 && (a[0] != 0) == either) {  // the other operand has no say
+            if (a.step == 0 && (a[0] != 0) == either) {  // the other operand does not matter
                 std::fill(out, out + count, int64_t(either));
                 return;
             }
@@ -519,7 +519,7 @@ void Space::test(Problem* problem, const Row<uint8_t>& holds) {
     for (const int32_t number : conditions_) {
         const Reader value = read(number, problem);
         const Node& condition = node(number);
-        // Without its sign bit, the zero of both kinds is 0.
+        // Without the sign bit, zeros of both kinds are 0.
         const auto is_true = [&](int64_t i) { return (value.values[i] << int(value.real)) != 0; };
         if (condition.domain == 0) {
             if (is_true(0)) continue;
@@ -621,7 +621,7 @@ std::vector<Space::Tunable> tunables_of(const nb::dict& values) {
     return tunables;
 }
 
-// Return the value of an expression: text, or a number or array of integers or reals for the rows (none: all).
+// Return the value of an expression: a text, or a number or array of integers or reals for the given rows (none: all).
 nb::object value_of(Space& space, int32_t number, Problem* problem, std::optional<Places> rows_of) {
     const Reader value = space.read(number, problem);
     const Node& node = space.node(number);

@@ -8,7 +8,7 @@
 
 namespace kernrec::query {
 
-// Operations in the order of `OPERATIONS` in kernrec/kernel/expression.py. The first ones make no tree's node.
+// Operations in the order of `OPERATIONS` in kernrec/kernel/expression.py. The first ones do not occur in trees.
 enum class Operation : uint8_t {
     kNumber, kText, kColumn, kInput, kSpread, kRefuse,
     kAdd, kSubtract, kMultiply, kFloorDivide, kDivide, kModulo, kPower, kEqual, kLess, kLessEqual, kBoth, kEither,
@@ -32,7 +32,7 @@ struct Node {
     Kind kind = Kind::kInteger;
     bool dynamic = false;  // depends on the problem
     int32_t operands[4] = {-1, -1, -1, -1};
-    uint64_t support = 0;  // tunables that it depends on; the last bit stands for every tunable from the 64th on
+    uint64_t support = 0;  // mask of tunables that it depends on; the last bit stands for all tunables from the 64th on
     int32_t domain = 0, depth = 1;
     int64_t place = -1;    // first register
     int64_t number = 0;    // number or text of a leaf, index of a column, name or reason
@@ -41,7 +41,7 @@ struct Node {
 // Some rows of the product of the tunables' values.
 struct Rows {
     int64_t count = 1;
-    std::vector<std::vector<int32_t>> digits;  // index into its values of each row, for the tunables that are fixed
+    std::vector<std::vector<int32_t>> digits;  // for each fixed tunable, each row's index into the tunable's values
 
     Rows with_tunable(int64_t choices) const;
     Rows take(const std::vector<uint8_t>& kept) const;
@@ -80,7 +80,7 @@ class Space {
     const std::vector<Tunable>& tunables() const { return tunables_; }
     // Return the node of an expression.
     int32_t add(nb::handle expression);
-    // Add a column of values as a name, for expressions on arrays. bits: of integers or reals.
+    // Add a column of values under a name, for expressions on arrays. bits: bits of integers or reals.
     void add_column(const std::string& name, Kind kind, std::vector<int64_t> bits);
     // Return the groups of rows with the same values of some tunables: index of each row, first row of each group.
     Domain groups(const std::vector<int64_t>& tunables) const;
@@ -124,12 +124,12 @@ class Space {
     std::map<void*, int32_t> expressions_;          // nodes by expression
     std::vector<nb::object> kept_;
     std::vector<int64_t> fixed_;     // registers that do not depend on the problem
-    std::vector<uint8_t> computed_;  // whether the registers of a node that does not depend on it are filled
+    std::vector<uint8_t> computed_;  // whether the registers of a node that does not depend on the problem are filled
     int64_t dynamic_ = 0;            // number of registers that depend on the problem
     std::vector<std::vector<int64_t>> spare_;  // registers of earlier problems
 };
 
-// Space on one problem; each value is computed when it is first read.
+// Space on one problem; computes each value on first use.
 class Problem {
    public:
     Problem(nb::object space, nb::dict names, nb::dict tensor_bytes, bool too_large, double flops, double bytes);
@@ -138,7 +138,7 @@ class Problem {
     Problem& operator=(const Problem&) = delete;
 
     Space& space() const { return *space_; }
-    // Return the bytes of a tensor, 0 for a tensor that the data type lacks.
+    // Return the bytes of a tensor; 0 if the tensor does not exist for the data type.
     double tensor_bytes(const nb::object& name) const;
     bool too_large() const { return too_large_; }
 

@@ -275,7 +275,7 @@ class _Measuring:
 def _print_counts(analysis: "Analysis") -> None:
     notes = [
         f"{counted(analysis.recommendation.candidates, 'config')}: {analysis.profiled} profiled now,"
-        f" {analysis.cached} before, {len(analysis.failures)} failed, {analysis.seconds:.1f} s"
+        f" {analysis.cached} before, {len(analysis.failed)} failed, {analysis.analysis_s:.1f} s"
     ]
     if analysis.left_out:
         from kernrec.model.search.partial_space import MARGIN, SEARCHES, WRONG
@@ -286,7 +286,7 @@ def _print_counts(analysis: "Analysis") -> None:
             f" {SEARCHES} searches of recorded spaces"
         )
     counts: dict[str, int] = {}
-    for failure in analysis.failures:
+    for failure in analysis.failed:
         message = failure.message.split(": ", 1)[-1]
         counts[message] = counts.get(message, 0) + 1
     notes += [f"{counted(count, 'config')} failed: {message}" for message, count in list(counts.items())[:5]]

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class AuditOptions(options.Options):
-    """The options of `kernrec audit`."""
-
     databases_used = options.OWN
     model: Annotated[
         str, typer.Argument(help="A config.json or its folder; hf:ORG/NAME is downloaded; or a tuned file.")
@@ -33,6 +31,7 @@ class AuditOptions(options.Options):
     ep: Annotated[int, option("GPUs among which experts are distributed.", panel=NETWORK)] = 1
     names: Annotated[bool, option("List the files only, without predictions.", "--names")] = False
     write: Annotated[Path | None, option("Folder for the files that are worth it.")] = None
+    measure: Annotated[bool, option("Measure the best three and the default here.", "--measure")] = False
     as_json: AsJson = False
 
 
@@ -42,7 +41,7 @@ def audit(wanted: AuditOptions) -> None:
 
     The engine's default config is compared with the best of about twenty candidates; both are predicted. No GPU is
     needed, but compiling and emulating take minutes. The report says when tuning gains nothing. This needs the extra
-    triton unless --names is given. `kernrec.serve_audit` in Python has further settings.
+    triton unless --names is given. `kernrec.serve_audit` in Python has further settings, such as LoRA.
     """
     from kernrec.recommender.serving.audit import AuditRequest
     from kernrec.recommender.serving.audit import serve_audit as run
@@ -54,17 +53,24 @@ def audit(wanted: AuditOptions) -> None:
         return
     if not wanted.engine:
         raise UsageError("--engine is missing: vllm or sglang")
-    names, write = wanted.names, wanted.write
+    names, write, measure = wanted.names, wanted.write, wanted.measure
     engine, release, triton = _releases(wanted.engine)
     model = wanted.model.removeprefix("hf:")
-    if names and write is not None:
-        raise UsageError("--names predicts nothing; omit --names or --write")
+    if names and (write is not None or measure):
+        other = "--measure" if measure else "--write"
+        raise UsageError(f"--names predicts nothing; omit --names or {other}")
     request = AuditRequest(
         model, wanted.gpu, engine, wanted.tp, wanted.ep, triton, release, compare=not names,
         download=model != wanted.model,
     )  # fmt: skip
     report = None if wanted.as_json else lambda step: print(step, file=sys.stderr)
     audit = run(request, report)
+    if measure:
+        from kernrec.triton.machine import this_machine
+        from kernrec.triton.measure_audit import measure_audit
+
+        if measure_audit(audit, this_machine(wanted.gpu, present=True), report):
+            audit = run(request, report)
     written = write_folder(audit, write) if write is not None else []
     if wanted.as_json:
         print_json({**audit.as_dict(), "written": [str(path) for path in written]})
@@ -78,9 +84,7 @@ def audit(wanted: AuditOptions) -> None:
     if write is not None and not written:
         notes.append(f"{write} was not written: no file is worth it")
     if written:
-        notes.append(
-            f"{counted(len(written), 'file')} in {write}, predicted: compare them with the engine's defaults first"
-        )
+        notes.append(f"{counted(len(written), 'file')} in {write}, predicted: measure before you trust them")
     print_notes(notes)
     if written and write is not None:
         print_line(setting(audit, write))
@@ -209,7 +213,9 @@ def _row(made: "Comparison") -> list[str]:
 
 
 def _tiles(config: "Tiles") -> str:
-    """Return tile, group, warps and stages of a config."""
+    """Return tile, group, warps and stages of a config; rows and warps for a state-space layer."""
+    if "GROUP_SIZE_M" not in config:
+        return f"{config['BLOCK_SIZE_M']} rows, {config['num_warps']} warps"
     tile = " x ".join(str(config[f"BLOCK_SIZE_{axis}"]) for axis in "MNK")
     options = f"{config.get('num_warps', 4)} warps, {config.get('num_stages', 3)} stages"
     return f"{tile}, group {config['GROUP_SIZE_M']}, {options}"

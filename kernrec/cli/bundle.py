@@ -19,7 +19,7 @@ from kernrec.util.scratch import scratch_folder
 
 
 def export(path: Path, database: Path, selected: Selection, licence: str) -> None:
-    """Write a bundle of a database. It is signed with the user's key, which is created if missing."""
+    """Write a bundle of a database, signed with the user's key, which is created if missing."""
     from kernrec.store.keys import Signer, key_file, make_own_key
 
     place = place_at(path)

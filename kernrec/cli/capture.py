@@ -15,8 +15,6 @@ from kernrec.util.human import counted
 
 
 class CaptureOptions(options.Options):
-    """The options of `kernrec capture`."""
-
     databases_used = options.OWN
     command: Annotated[
         list[str] | None,

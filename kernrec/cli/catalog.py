@@ -23,8 +23,6 @@ _UNITS = {
 
 
 class ListOptions(options.Options):
-    """The options of `kernrec list`."""
-
     databases_used = options.OWN
     kind: Annotated[str, typer.Argument(help="gpus, ops or kernels.", metavar="gpus|ops|kernels")]
     gpu: Annotated[str, typer.Argument(help="A GPU to print as a .toml, to describe another one.", metavar="[GPU]")] = (

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 
 class CheckOptions(options.Options):
-    """The options of `kernrec check`."""
-
     databases_used = options.OWN
     source: Annotated[Path, typer.Argument(help="A .cu or .ptx file; one of its kernels: kernel.cu:name.")]
     arguments: Annotated[

@@ -28,8 +28,6 @@ _BUDGETS = {"refine": "10m", "guide": "200configs", "genetic": "200configs"}
 
 
 class CollectOptions(options.Options):
-    """The options of `kernrec collect`."""
-
     op: Annotated[str, typer.Option("--op", help="Operator or alias, or all (`kernrec ops`).")] = ""
     shape: Annotated[
         str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096. Default: the layers of a workload.")

@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from kernrec.store.share.outgoing import Outgoing
 
 FOLDER = "contributed"
-"""Folder of the written bundles, which is a place like any other."""
+"""Folder for written bundles, which can be used like any shared folder."""
 
 
 class ContributeOptions(options.Options):
-    """The options of `kernrec contribute`."""
-
     budget: Annotated[str, typer.Option(help="10m, 1h or 200configs; 0m: only write what is measured.")] = "10m"
     gpu: measuring.Gpu = "auto"
 
@@ -62,7 +60,7 @@ def _show(result: "CollectResult") -> None:
 
 
 def _write(database: Path) -> None:
-    """Push what the folder lacks of a database, one bundle for each GPU."""
+    """Push rows that the folder lacks from a database, one bundle per GPU."""
     from kernrec.store.keys import Signer, key_file
     from kernrec.store.share.manifest import LICENCE
     from kernrec.store.share.outgoing import Selection

@@ -28,8 +28,6 @@ _SHOWN = 10
 
 
 class ImportOptions(options.Options):
-    """The options of `kernrec db import`."""
-
     file: Annotated[
         Path,
         typer.Argument(
@@ -158,8 +156,6 @@ def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":
 
 
 class ExportOptions(options.Options):
-    """The options of `kernrec db export`."""
-
     bundle: Annotated[Path, typer.Option(help="File (.zip) or folder to write.")]
     selected: share.Selected
     licence: share.Licence = None
@@ -177,8 +173,6 @@ def export(wanted: ExportOptions) -> None:
 
 
 class MergeOptions(options.Options):
-    """The options of `kernrec db merge`."""
-
     others: Annotated[list[Path], typer.Argument(help="Databases to read rows from; they are not changed.")]
 
 
@@ -211,8 +205,6 @@ def merge(wanted: MergeOptions) -> None:
 
 
 class VerifyOptions(options.Options):
-    """The options of `kernrec db verify`."""
-
     place: Annotated[
         str | None,
         typer.Argument(metavar="PLACE", help="Check the bundles of this place, such as datasets/contributed, instead."),

@@ -26,8 +26,6 @@ _SHIPPED = Path("shipped")
 
 
 class InfoOptions(options.Options):
-    """The options of `kernrec db info`."""
-
     coverage: Annotated[
         bool, typer.Option("--coverage", help="Show what is measured for which GPU, and what would help most.")
     ] = False

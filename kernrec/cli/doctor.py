@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 class DoctorOptions(options.Options):
-    """The options of `kernrec doctor`."""
-
     as_json: AsJson = False
 
 

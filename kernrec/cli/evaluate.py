@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class EvaluateOptions(options.Options):
-    """The options of `kernrec evaluate`."""
-
     databases_used = options.SEVERAL
     measured: MeasuredOptions
     split: Annotated[str, option("What is held out as a whole: problem, gpu or kernel.")] = "problem"

@@ -28,8 +28,6 @@ _PRIOR = (("latency_s", "s"), ("energy_j", "J"), ("power_w", "W"))
 
 
 class ExplainOptions(options.Options):
-    """The options of `kernrec explain`."""
-
     databases_used = options.SEVERAL
     source: Annotated[
         Path | None, typer.Argument(help="A .cu file that launches the kernel; one of several: kernel.cu:name.")

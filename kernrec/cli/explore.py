@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 class ExploreOptions(options.Options):
-    """The options of `kernrec explore`."""
-
     databases_used = options.SEVERAL
     gpu: options.Gpus = "h200,rtx4090"
     op: options.Op = ""

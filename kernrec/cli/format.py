@@ -11,7 +11,8 @@ from kernrec.util.human import human
 if TYPE_CHECKING:
     from kernrec.model.vendor.predicted import Predicted
     from kernrec.recommender import Choice, Estimate
-    from kernrec.recommender.result import Foreign, MeasuredOn
+    from kernrec.recommender.json_form import MeasuredOn
+    from kernrec.recommender.result import Foreign
 
 _UNKNOWN_DAY = "1970-01-01"
 """Placeholder date of a recording without a date."""

@@ -21,8 +21,6 @@ _LAUNCH = "Launch, if no spec describes it"
 
 
 class AnalyzeOptions(options.Options):
-    """The options of `kernrec analyze`."""
-
     source: Annotated[
         Path,
         typer.Argument(

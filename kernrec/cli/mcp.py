@@ -9,8 +9,6 @@ from kernrec.cli.quantity import duration
 
 
 class McpOptions(options.Options):
-    """The options of `kernrec mcp`."""
-
     databases_used = options.SEVERAL
     folder: Annotated[Path | None, option("Folder whose files tools may read. Default: none.")] = None
     time_limit: Annotated[str, option("Processor time of a check or an analysis: 60s.")] = "60s"

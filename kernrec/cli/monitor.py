@@ -23,8 +23,6 @@ _ROUGH_S = 1.0  # GPUs update their power sensor every 15 to 100 ms (arXiv 2312.
 
 
 class MonitorOptions(options.Options):
-    """The options of `kernrec monitor`."""
-
     databases_used = options.OWN
     command: Annotated[list[str] | None, typer.Argument(help="Command to run, after --.")] = None
     trace: Annotated[Path | None, typer.Option(help="Write the samples to a .csv file.")] = None

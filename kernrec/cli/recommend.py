@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 class RecommendOptions(options.Options):
-    """The options of `kernrec recommend`."""
-
     sweeps = True
     databases_used = options.SEVERAL
     gpu: options.Gpus

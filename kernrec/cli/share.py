@@ -61,8 +61,6 @@ def op_name(database: Path, op: str) -> str:
 
 
 class PushOptions(options.Options):
-    """The options of `kernrec db push`."""
-
     databases_used = options.OWN
     place: Place
     gpu: Annotated[str | None, typer.Option("--gpu", help="Only measurements of this GPU.")] = None  # type: ignore[assignment]
@@ -149,8 +147,6 @@ def print_manifest(manifest: "Manifest") -> None:
 
 
 class PullOptions(options.Options):
-    """The options of `kernrec db pull`."""
-
     databases_used = options.OWN
     place: Place
     untrusted: Untrusted = False
@@ -186,8 +182,6 @@ def print_withdrawn_copies(database: Path) -> None:
 
 
 class WithdrawOptions(options.Options):
-    """The options of `kernrec db withdraw`."""
-
     place: Annotated[
         str | None,
         typer.Argument(metavar="PLACE", help="Place to withdraw from at once. Default: none; the next push does it."),

@@ -28,8 +28,6 @@ class MeasuredOptions(options.Options):
 
 
 class TrainOptions(options.Options):
-    """The options of `kernrec train`."""
-
     databases_used = options.SEVERAL
     measured: MeasuredOptions
     calibrate: Annotated[bool, option("Fit coefficients of the analytical model instead.", "--calibrate")] = False

@@ -13,8 +13,6 @@ from kernrec.util.human import counted
 
 
 class TrustOptions(options.Options):
-    """The options of `kernrec db trust`."""
-
     databases_used = options.OWN
     key: Annotated[str | None, typer.Argument(help="Public key. Default: list the trusted keys.")] = None
     name: Annotated[str | None, typer.Argument(help="Name of the key's owner in answers.")] = None

@@ -1,7 +1,7 @@
-"""A card of a cluster: an actor that has one GPU and makes the visits that the driver gives it.
+"""A GPU of a cluster: an actor that has one GPU and makes the visits that the driver assigns to it.
 
-Each record of a visit is sent to the driver as soon as it is made, which writes it to its journal; the answer follows.
-An actor keeps nothing, so its process or machine may die at any time.
+Each record of a visit is sent to the driver at once, which writes it to its journal; the answer follows. An actor
+stores nothing, so its process or machine may die at any time.
 """
 
 import queue
@@ -32,13 +32,13 @@ Limits = tuple[float | None, float | None, float | None, bool]
 
 
 def limits_of(device: MeasuredDevice) -> Limits:
-    """How a card was set: measurements at other limits and clocks are of another setting."""
+    """Return the limits and clocks of a GPU; measurements at others do not count for it."""
     return device.power_limit_w, device.locked_sm_clock_hz, device.locked_memory_clock_hz, bool(device.mig)
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """The answer to `hello`; the classes of other answers may differ where the sources do."""
+    """Answer to `hello`. Classes of other answers may differ if the sources do."""
 
     node: str
     """Name of the machine."""
@@ -48,7 +48,7 @@ class Greeting:
 
 @dataclass(frozen=True)
 class CardIdentity:
-    """A card that is open, and the software beside it."""
+    """An open GPU, and the software of its machine."""
 
     gpu: str
     """Name in the catalog."""
@@ -64,32 +64,32 @@ class CardIdentity:
 
     @property
     def title(self) -> str:
-        """As people are told."""
+        """Name for people."""
         return f"{self.gpu} on {self.node}"
 
 
 @dataclass
 class Answer:
-    """The answer to `open` or `measure`."""
+    """Answer to `open` or `measure`."""
 
     title: str
-    """Of the card, as far as it is known."""
+    """Name of the GPU, as far as it is known."""
     identity: CardIdentity | None = None
-    """None where the card could not be opened."""
+    """None if the GPU could not be opened."""
     notes: list[str] = field(default_factory=list)
-    """For the user, one line each."""
+    """Remarks for the user, one line each."""
     seconds: float = 0.0
-    """That the visit took, of the device's clock."""
+    """Seconds of the visit on the device's clock."""
     over: bool = False
     """Whether nothing is left to measure in the visit."""
     spent: bool = False
-    """Whether the card's time is."""
+    """Whether the GPU's time is spent."""
     error: str | None = None
-    """Why the card takes no part any more, in one line; empty where it was not asked for."""
+    """Reason why the GPU takes no part any more, in one line; empty if nobody asked for it."""
 
 
 class SentRecords:
-    """The records of a visit on their way to the driver, in place of a journal."""
+    """Records of a visit on their way to the driver, in place of a journal."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Mapping[str, Any] | Answer] = queue.SimpleQueue()
@@ -108,21 +108,21 @@ class SentRecords:
 
 
 class Card:
-    """The actor of one card."""
+    """The actor of one GPU."""
 
     def __init__(self) -> None:
-        """Prepare a card; `open` opens it."""
+        """Prepare a GPU; `open` opens it."""
         self._answer = Answer(socket.gethostname())
         self._records = SentRecords()
         self._campaign: Campaign | None = None
         self._earlier: tuple[Measurement, ...] = ()
 
     def hello(self) -> Greeting:
-        """Where this is, and with which sources."""
+        """Return the machine and the hash of its sources."""
         return Greeting(socket.gethostname(), sources_hash())
 
     def open(self, request: CollectRequest) -> Answer:
-        """Open the card, unless it is open; the request names the device, the effort and the time."""
+        """Open the GPU unless it is open; the request names the device, the effort and the time."""
         opening = self._answer.identity is None
         return self._answered(lambda: self._open(request) if opening else None)
 
@@ -166,7 +166,7 @@ class Card:
             task()
         except KernrecError as failure:
             self._answer.error = str(failure)
-        except Exception as failure:  # whatever it is, the driver should hear of it
+        except Exception as failure:  # report any error to the driver
             self._answer.error = " ".join(f"{type(failure).__name__}: {failure}".split())[:500]
         return self._answer
 
@@ -176,7 +176,7 @@ class Card:
 
 
 def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
-    """A problem with the kernels of this process, whose compiled forms are cached, in place of the driver's."""
+    """Replace the driver's kernels in a problem by those of this process, whose compiled forms are cached."""
     tasks = [
         task if task.kernel is None else replace(task, kernel=find_kernel(task.kernel_name)) for task in planned.tasks
     ]
@@ -190,5 +190,5 @@ def _device(request: CollectRequest, scratch: Path) -> MeasuringDevice:
 
     (card,) = choose_cards("auto")
     if request.gpu not in ("auto", "all") and find_gpu(request.gpu).name != find_gpu(card.name).name:
-        raise UsageError("")  # no error: it was not asked for
+        raise UsageError("")  # no error: nobody requested this GPU
     return card_device(card, scratch)

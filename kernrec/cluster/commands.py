@@ -1,7 +1,7 @@
-"""`collect --cluster` as a library call: one campaign on all GPUs of a cluster.
+"""One campaign on all GPUs of a cluster: the library call behind `collect --cluster`.
 
-Each kind of GPU has a chooser of its own. A budget of configs is for all GPUs of a kind together, a budget of seconds
-for each GPU.
+Each GPU model has its own chooser. A budget of configs is for all GPUs of a model together, a budget of seconds for
+each GPU.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ def collect_on(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> CollectResult:
-    """Measure what is requested on a cluster, which is closed at the end. Arguments and errors as for `collect`."""
+    """Measure what is requested on a cluster, and close it. Arguments and errors are those of `collect`."""
     kinds: dict[str, Chooser] = {}
 
     def chooser(gpu: str, limits: Limits) -> Chooser:
@@ -34,7 +34,7 @@ def collect_on(
             kinds[gpu] = chooser_on(gpu, request)
         for problem in kinds[gpu].recalled if request.resume else ():
             earlier = present_measurements(request.database, problem, gpu)
-            ended = (each for each in earlier if not each.origin.block_open)  # the others are made again, by one card
+            ended = (each for each in earlier if not each.origin.block_open)  # measurements of open blocks are repeated
             kinds[gpu].begin(each for each in ended if limits_of(each.device) == limits)
         return kinds[gpu]
 

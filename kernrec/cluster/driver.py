@@ -1,10 +1,10 @@
-"""The driver of a campaign on all cards of a cluster: gives out visits, and keeps what they measured.
+"""The driver of a campaign on all GPUs of a cluster: assigns visits, and stores what they measured.
 
-    chooser (of each kind of GPU) -> visit -> a call of a card's actor -> journal, fsync -> chooser learns
+    chooser (of each GPU model) -> visit -> a call of a GPU's actor -> journal, fsync -> chooser learns
 
-A call is under way for each card. The records of a visit arrive one by one and are in the journal before the next is
-waited for; the chooser learns rows of blocks that have ended. If a card is lost, another one makes the rest of its
-visit, without the rows of these blocks.
+One call is under way for each GPU. The records of a visit arrive one by one, and each is in the journal before the next
+is read; the chooser learns rows of blocks that have ended. If a GPU is lost, another one makes the rest of its visit,
+without the rows of these blocks.
 """
 
 import time
@@ -26,37 +26,37 @@ from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopp
 from kernrec.store.measurement import Measurement, Tier
 
 _LOOK_S = 2.0
-"""How often it is seen whether cards have joined."""
+"""Seconds between two checks for new GPUs."""
 _OPEN_S = 20.0
-"""How long nothing is given out while cards that were there at the start have not answered: work is spread over all of
-them."""
+"""Seconds to wait for all GPUs of the start before work is distributed among them."""
 _STORE_S = 60.0
 """Least seconds between two times that rows enter the database."""
 _NO_CARD_S = 60.0
-"""How long no card may be there, as while machines start again."""
+"""Most seconds without any GPU, as while machines restart."""
 _MOST_LOSSES = 3
-"""How often a card is lost without having made a visit between, until it is left out."""
+"""Losses of a GPU without a completed visit in between, until it is excluded."""
 
 
 class CardLost(Exception):  # noqa: N818 - a card's end is no error of this program
-    """The process or the machine of a card has ended; says why in one line."""
+    """The process or the machine of a GPU has ended; the message is the reason in one line."""
 
 
 Reply = Greeting | Answer | CardLost | Mapping[str, Any]
-"""The reply of a card: to `hello`, to `open` or at the end of a visit, its loss, or a record of a visit."""
+"""Reply of a GPU: to `hello`, to `open` or at the end of a visit, its loss, or a record of a visit."""
 
 
 class Cluster(Protocol):
-    """The actors of a campaign's cards."""
+    """The actors of a campaign's GPUs."""
 
     def join(self) -> Iterable[str]:
-        """Start an actor for each card that has none; returns their names."""
+        """Start an actor for each GPU that has none; return their names."""
 
     def call(self, card: str, method: str, *arguments: object) -> None:
-        """Call a method of `Card`, whose answer `wait` gives. An actor that has ended is started again before."""
+        """Call a method of `Card`, whose answer `wait` returns. An actor that has ended is restarted first."""
 
     def wait(self, seconds: float) -> Iterable[tuple[str, Reply]]:
-        """(card, reply) of the calls that reply within some seconds; a visit gives its records before its answer."""
+        """Yield (GPU, reply) for the calls that reply within some seconds; a visit yields its records before its
+        answer."""
 
     def close(self) -> None:
         """End all actors."""
@@ -72,24 +72,24 @@ class _Card:
     busy: bool = True
     visit: Visit | None = None
     records: list[Mapping[str, Any]] = field(default_factory=list)
-    """Of the visit under way."""
+    """Records of the visit under way."""
     resting: bool = False
     """Whether there was nothing for it to do when something last changed."""
     spent: bool = False
-    """Whether its time is."""
+    """Whether its time is spent."""
     losses: int = 0
 
 
 @dataclass
 class _Kind:
-    """A kind of GPU: how its cards are set, and what is measured on them."""
+    """A GPU model: the settings of its GPUs, and what is measured on them."""
 
     limits: Limits
     chooser: Chooser
     lost: list[Visit] = field(default_factory=list)
-    """Visits of lost cards, which another one has to make."""
+    """Visits of lost GPUs, which another one has to make."""
     over: bool = False
-    """Whether enough is measured, or the time of all cards is spent."""
+    """Whether enough is measured, or the time of all GPUs is spent."""
 
 
 class Driver:
@@ -107,28 +107,28 @@ class Driver:
         """Prepare a campaign.
 
         Args:
-            cluster: its cards.
-            request: where to measure, at which effort and within which time; its problems do not count.
-            chooser: makes what chooses for a kind of GPU, by its name and the limits of its cards.
-            journal: of the database.
-            report: called with each measurement and note.
-            stopping: called often; once it returns true, the campaign ends.
+            cluster: GPUs of the cluster.
+            request: Where to measure, at which effort and within which time; its problems are ignored.
+            chooser: Returns the chooser of a GPU model, by its name and the limits of its GPUs.
+            journal: Journal of the database.
+            report: Called with each measurement and note.
+            stopping: Called often; once it returns true, the campaign ends.
 
         Raises:
-            UsageError: nothing can be replayed.
+            UsageError: Nothing can be replayed.
         """
         self._cluster, self._request, self._make_chooser = cluster, request, chooser
         self._journal, self._report, self._stopping = journal, report, stopping
-        self._stored, self._store_s = 0, time.monotonic() + _STORE_S  # rows in the database, when more are added
+        self._stored, self._store_s = 0, time.monotonic() + _STORE_S  # rows in the database, and when to add more
         self._replayed = chosen_gpus(request.recording, request.gpu) if request.recording is not None else ()
         self._cards: dict[str, _Card] = {}
         self._number = 0
         self._kinds: dict[str, _Kind] = {}
-        self._first: set[str] | None = None  # cards of the first look that have not answered
+        self._first: set[str] | None = None  # GPUs of the first check that have not answered
         self._counts: Counter[tuple[str, str, str]] = Counter()  # measurements by GPU, problem and tier
 
     def run(self) -> CollectResult:
-        """Measure until enough is measured; rows of blocks that have not entered the database are in the journal."""
+        """Measure until enough is measured; rows that have not entered the database are in the journal."""
         error, stopped = None, False
         try:
             stopped = not self._serve()
@@ -137,7 +137,7 @@ class Driver:
         return CollectResult(stored=self._stored, stopped=stopped, error=error)
 
     def _serve(self) -> bool:
-        """Whether enough was measured; False: it was told to stop."""
+        """Return whether enough was measured; False: the campaign was stopped."""
         looked_s, begun_s = -_LOOK_S, time.monotonic()
         alone_s = begun_s
         while not (self._kinds and all(kind.over for kind in self._kinds.values())):
@@ -152,7 +152,7 @@ class Driver:
                 alone_s = now_s
             elif now_s - alone_s > _NO_CARD_S:
                 raise KernrecError(
-                    f"no card of the cluster answers for {_NO_CARD_S:g} s; the same command goes on when there is one"
+                    f"no GPU of the cluster answered for {_NO_CARD_S:g} s; run the same command to resume"
                 )
             if not self._first or now_s - begun_s >= _OPEN_S:
                 self._give_out()
@@ -161,10 +161,10 @@ class Driver:
         return True
 
     def _store(self) -> None:
-        """Add rows of blocks that have ended to the database now and then, in at most a twentieth of the time."""
+        """Add rows of ended blocks to the database now and then, in at most a twentieth of the time."""
         if (begun_s := time.monotonic()) < self._store_s:
             return
-        with suppress(UsageError):  # in use, for example: the rows stay in the journal
+        with suppress(UsageError):  # the database may be in use: the rows stay in the journal
             self._stored += ingest(self._journal, self._request.database, ended_only=True)
         now_s = time.monotonic()
         self._store_s = now_s + max(_STORE_S, 20.0 * (now_s - begun_s))
@@ -240,7 +240,7 @@ class Driver:
         if answer.error is not None:
             self._drop(name)
             if answer.error:
-                self._note(answer.title, f"{answer.error}; the campaign goes on without this card")
+                self._note(answer.title, f"{answer.error}; the campaign continues without this GPU")
 
     def _request_of(self, card: _Card) -> CollectRequest:
         request = replace(self._request, problems=None, seed=self._request.seed + card.number)
@@ -251,7 +251,7 @@ class Driver:
         return request
 
     def _welcome(self, name: str, card: _Card, answer: Answer) -> None:
-        """A card is open: let it take part, unless it is refused."""
+        """Let an open GPU take part, unless it is refused."""
         self._heard(name)
         identity = answer.identity
         if identity is None or answer.error is not None:
@@ -280,7 +280,7 @@ class Driver:
             if other.compiler != card.compiler:
                 return f"its compiler is {card.compiler}, that of {other.node} is {other.compiler}"
             if other.uuid_hash is not None and other.uuid_hash == card.uuid_hash:
-                return "its card is in the campaign already"
+                return "its GPU is in the campaign already"
         return None
 
     def _identities(self, gpu: str | None = None) -> list[CardIdentity]:
@@ -288,9 +288,9 @@ class Driver:
         return [identity for identity in identities if gpu in (None, identity.gpu)]
 
     def _refuse(self, name: str, node: str, reason: str) -> None:
-        """Leave a card out; its actor goes on, so that no other one is started on it."""
+        """Exclude a GPU; its actor continues, so that no other one is started on it."""
         self._drop(name)
-        self._report(Progress(node, "", "", 0, 0, note=f"{node} is left out: {reason}"))
+        self._report(Progress(node, "", "", 0, 0, note=f"{node} is excluded: {reason}"))
 
     def _drop(self, name: str) -> None:
         self._heard(name)
@@ -299,7 +299,7 @@ class Driver:
             self._wake(card.identity.gpu)
 
     def _lose(self, name: str, why: str) -> None:
-        """The process of a card has ended; it is started again, where there is a place for it."""
+        """Restart the process of a GPU that has ended, if there is a place for it."""
         card = self._cards[name]
         title = name if card.identity is None else card.identity.title
         if card.identity is not None and (visit := card.visit) is not None:
@@ -308,11 +308,11 @@ class Driver:
         losses = card.losses + 1
         if losses >= _MOST_LOSSES:
             self._drop(name)
-            self._note(title, f"{why}; the campaign goes on without this card")
+            self._note(title, f"{why}; the campaign continues without this GPU")
             return
         if card.identity is not None:
             self._wake(card.identity.gpu)
-            self._note(title, f"{why}; another card goes on with its visit, and it is started again")
+            self._note(title, f"{why}; another GPU continues its visit, and this one is restarted")
         self._cards[name] = _Card(card.number, losses=losses)
         self._cluster.call(name, "hello")
 
@@ -326,7 +326,7 @@ class Driver:
                 card.resting = False
 
     def _learned(self, card: _Card, title: str) -> list[Measurement]:
-        """End the visit of a card; return its rows of blocks that have ended, once they are learned and reported."""
+        """End the visit of a GPU; return its rows of ended blocks, once they are learned and reported."""
         assert card.visit is not None
         planned, records = card.visit.planned, card.records
         card.visit, card.records = None, []

@@ -1,7 +1,7 @@
-"""The actors of a campaign's cards on a Ray cluster: one for each GPU, which has it alone.
+"""The actors of a campaign's GPUs on a Ray cluster: one actor for each GPU, which it does not share.
 
-Ray places the actors, and starts one anew where its process or its node has died and there is a place for it. Actors
-end with the driver, however that ends. kernrec has to be installed on every node: classes are sent by name.
+Ray places the actors, and restarts one if its process or node has died and there is a place for it. Actors end with the
+driver. kernrec must be installed on every node: classes are sent by name.
 """
 
 import os
@@ -18,32 +18,32 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.util.optional import import_optional
 
 CONNECT_S = 10.0
-"""How long an address may take to answer."""
+"""Most seconds for an address to answer."""
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""How a connection of HTTP/2 begins (RFC 9113, 3.4), with empty settings: a head node, which speaks it, replies."""
+"""Beginning of an HTTP/2 connection (RFC 9113, 3.4), with empty settings; a head node replies to it."""
 _NAMESPACE, _NAME = "kernrec", "campaign"
 
 
 class _Holder:
-    """The actor whose name says that a campaign runs; it ends with the driver."""
+    """The actor whose name marks a running campaign; it ends with the driver."""
 
     def __init__(self, who: str) -> None:
         self._who = who
 
     def who(self) -> str:
-        """Machine and process of the driver, and its database."""
+        """Return machine and process of the driver, and its database."""
         return self._who
 
 
 def connect(address: str) -> Any:
-    """The module of Ray, connected to a cluster.
+    """Return the module of Ray, connected to a cluster.
 
     Args:
         address: `auto`, the cluster that this machine belongs to, or host:port of its head node.
 
     Raises:
         KernrecError: Ray is not installed.
-        UsageError: no cluster is there, or it does not answer in `CONNECT_S`.
+        UsageError: There is no cluster, or it does not answer within `CONNECT_S`.
     """
     ray = import_optional("ray", "--cluster", "ray")
     if address != "auto":
@@ -61,9 +61,9 @@ def connect(address: str) -> Any:
     thread.join(CONNECT_S)
     if thread.is_alive():
         raise UsageError(f"--cluster {address}: no Ray cluster answers within {CONNECT_S:g} s")
-    if errors and address == "auto" and isinstance(errors[0], ConnectionError):  # also of a machine that is busy
+    if errors and address == "auto" and isinstance(errors[0], ConnectionError):  # also raised on a busy machine
         raise UsageError(
-            "--cluster auto: this machine belongs to no Ray cluster (`ray start --head` begins one); give host:port of"
+            "--cluster auto: this machine belongs to no Ray cluster (`ray start --head` starts one); give host:port of"
             " its head node"
         )
     if errors:
@@ -73,7 +73,7 @@ def connect(address: str) -> Any:
 
 
 def check_answers(address: str) -> None:
-    """Raises `UsageError` for what is no host:port, and where nothing answers there in `CONNECT_S`."""
+    """Raise `UsageError` if an address is not host:port, or nothing answers there within `CONNECT_S`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536 or "/" in host:
         raise UsageError(f"--cluster {address!r}: expected auto or host:port of the head node, such as 10.0.0.1:6379")
@@ -93,18 +93,18 @@ def check_answers(address: str) -> None:
 
 
 class RayCluster:
-    """The cards of a Ray cluster; a `Cluster` of the driver."""
+    """The GPUs of a Ray cluster; a `Cluster` of the driver."""
 
     def __init__(self, address: str, database: object, replays: bool) -> None:
         """Join a cluster.
 
         Args:
-            address: as of `connect`.
-            database: that the campaign fills, for whoever wants to begin another.
-            replays: whether recordings are replayed: an actor for each core, not for each GPU.
+            address: See `connect`.
+            database: Database of the campaign, for messages to those who want to begin another.
+            replays: Whether recordings are replayed, with an actor for each core, not for each GPU.
 
         Raises:
-            UsageError: as `connect`; another campaign runs there; no node has a GPU.
+            UsageError: See `connect`; another campaign is running; no node has a GPU.
             KernrecError: Ray is not installed.
         """
         self._ray = connect(address)
@@ -117,7 +117,7 @@ class RayCluster:
             if not self._places():
                 raise UsageError(
                     f"--cluster {address}: none of its {len(self._alive())} nodes has a GPU to measure on;"
-                    " `ray start --num-gpus` says how many a node has"
+                    " set the number of a node's GPUs with `ray start --num-gpus`"
                 )
         except BaseException:
             self.close()
@@ -135,8 +135,8 @@ class RayCluster:
             try:
                 other = ray.get(ray.get_actor(_NAME).who.remote(), timeout=CONNECT_S)
             except ray.exceptions.RayError:
-                other = "one that is too busy to say who began it"
-            except ValueError:  # there is none of that name: it is not what was refused
+                other = "one that is too busy to name its owner"
+            except ValueError:  # no campaign has this name, so the reason is another one
                 raise KernrecError(f"the cluster starts no process: {' '.join(str(error).split())[:200]}") from None
             raise UsageError(f"a campaign runs on this cluster already ({other}); wait for it to end") from None
         except ray.exceptions.RayError as error:
@@ -186,7 +186,7 @@ class RayCluster:
 
 
 def on_node(node: str) -> Any:
-    """The strategy that starts a process on one node, by its ID, or nowhere."""
+    """Return the strategy that starts a process on one node, by its ID, or nowhere."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node, soft=False)

@@ -1,9 +1,8 @@
 """The cores of a Ray cluster as `Processors`: they compile and emulate the configs of `analyze` and of the database.
 
-Every piece of work is a task of Ray's, which places it on a free core, and on another one where its node dies. Results
-are kept in the cache of this machine, so the same code is done once in the cluster. A node whose kernrec or compiler
-differs ends the work with one line. Tasks are functions of kernrec with plain values, sent by Ray's own channel between
-nodes that are yours.
+Each piece of work is a task of Ray, which places it on a free core, and on another one if its node dies. Results are
+cached on this machine, so the cluster never repeats work. A node with another kernrec or compiler ends the work with
+one line. Tasks are functions of kernrec with plain values, sent by Ray's own channel between nodes of the user.
 """
 
 import socket
@@ -25,13 +24,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _LOOK_S = 2.0
-"""How often it is seen whether nodes live."""
+"""Seconds between two checks whether nodes are alive."""
 _NO_NODE_S = 60.0
-"""How long no node may answer."""
+"""Most seconds without any node."""
 _RETRIES = 2
-"""How often Ray gives a task to another process when one dies."""
+"""Number of times that Ray repeats a task in another process after one dies."""
 _AHEAD = 2
-"""Sources that wait to be compiled, for each core."""
+"""Sources that wait to be compiled, per core."""
 
 
 def _here() -> dict[str, str]:
@@ -55,7 +54,7 @@ def _compiling() -> CompilingProcesses:
 
 
 def compiled_there(job: CompileJob, timeout_s: float) -> Compiled | tuple[str, str, Reason]:
-    """The task that compiles a job on a node: its code, or message, log and reason of a `CompileError`."""
+    """Compile a job on a node; return its code, or message, log and reason of a `CompileError`."""
     ((_, result),) = _compiling().compile([job], timeout_s, CompileCache(None))
     return result if isinstance(result, Compiled) else (str(result), result.log, result.reason)
 
@@ -64,7 +63,7 @@ class RayProcessors:
     """The cores of a cluster, until the end of a `with` block."""
 
     def __init__(self, address: str) -> None:
-        """Join the cluster at an address as of `connect`, which raises `KernrecError`."""
+        """Join the cluster at an address; see `connect`, which raises `KernrecError`."""
         self._ray = connect(address)
         self._expected = _here()
         self._task = self._ray.remote(_run).options(num_cpus=1, max_retries=_RETRIES)
@@ -86,7 +85,7 @@ class RayProcessors:
 
     @property
     def count(self) -> int:
-        """Cores that take part now."""
+        """Number of cores that take part now."""
         return max(1, self._cores)
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
@@ -124,7 +123,7 @@ class RayProcessors:
                 yield job, result
 
     def _take(self, done: "Future[Any]", future: "Future[Any]") -> None:
-        """Pass the result of a task on, unless it was given up."""
+        """Forward the result of a task, unless it was given up."""
         with self._lock:
             if future not in self._running:
                 return
@@ -138,12 +137,12 @@ class RayProcessors:
             future.set_exception(MemoryError())
 
     def _watch(self) -> None:
-        """Give all tasks up where no node lives for a while: Ray would wait for one for ever."""
+        """Give all tasks up if no node is alive for a while, because Ray would wait for ever."""
         alive_s = time.monotonic()
         while self._lost is None and not self._ended.wait(_LOOK_S):
             try:
                 self._cores = self._count_cores()
-            except Exception as error:  # of Ray, whose head is gone
+            except Exception as error:  # Ray's head is gone
                 self._give_up(f"the cluster is lost: {' '.join(str(error).split())[:160]}")
             if self._cores:
                 alive_s = time.monotonic()
@@ -162,4 +161,4 @@ class RayProcessors:
 
 
 def _given_up(why: str) -> ProcessorsLostError:
-    return ProcessorsLostError(f"{why}; what is done is kept, the same command goes on")
+    return ProcessorsLostError(f"{why}; finished work is kept. Run the same command to resume")

@@ -1,9 +1,9 @@
-"""The order of measurements of `kernrec collect --cluster`: the cards of a kind of GPU share its problems.
+"""The order of measurements of `kernrec collect --cluster`: the GPUs of a model share its problems.
 
-A problem is begun by one card, its home, slice of time after slice. Where the kind has more cards than problems, the
-others help to screen: each gets configs of its own, and a number of them to measure; its guide learns from what all
-cards have measured. Coarse energy and finals compare configs with each other, and two cards of a kind differ by more
-than good configs do: they are the home's.
+One GPU begins a problem, its home, and works on it in slices of time. If the model has more GPUs than problems, the
+others help to screen: each gets its own configs, and a number of them to measure; its guide learns from the
+measurements of all GPUs. Coarse energy and finals compare configs with each other, so only the home measures them: two
+GPUs of a model differ by more than good configs do.
 """
 
 import math
@@ -20,9 +20,9 @@ from kernrec.store import canonical_json
 from kernrec.store.measurement import Measurement
 
 _SLICE_S = 20.0
-"""Time after which a card hands over what it measured, and goes on."""
+"""Seconds after which a GPU hands over its measurements, and continues."""
 _WORTH_HELPING = 10
-"""Configs from which on it is worth making a problem's inputs on one more card."""
+"""Least number of configs for which another GPU makes a problem's inputs."""
 
 
 @dataclass
@@ -31,36 +31,36 @@ class _Problem:
     most: int
     result: ProblemResult
     places: dict[tuple[str, str, str], int]
-    """The positions of its tasks, by their keys."""
+    """Positions of its tasks, by their keys."""
     rows: list[Measurement] = field(default_factory=list)
     measured: set[int] = field(default_factory=set)
-    """The positions of the configs with a measurement."""
+    """Positions of the configs with a measurement."""
     under_way: dict[int, tuple[set[int], int]] = field(default_factory=dict)
-    """By visit: the configs that are its own, and how many of them it may measure."""
+    """Configs of each visit, and how many of them it may measure."""
     home: str | None = None
     screened: bool = False
-    """Whether the time to screen is over."""
+    """Whether the time for screening is over."""
     done: bool = False
 
     @property
     def left(self) -> int:
-        """Configs to screen that no visit under way measures."""
+        """Number of configs to screen that no visit under way measures."""
         given_out = sum(count for _, count in self.under_way.values())
         return 0 if self.screened else max(0, self.most - len(self.measured) - given_out)
 
     @property
     def cards(self) -> int:
-        """How many work on it."""
+        """Number of GPUs that work on it."""
         return len(self.under_way)
 
     @property
     def open(self) -> bool:
-        """Whether one more card has something to do."""
+        """Whether another GPU has something to do."""
         return not self.done and (self.left > 0 or not self.under_way)
 
 
 class _Own:
-    """A `Search` among the configs that are a card's own."""
+    """A `Search` among a GPU's own configs."""
 
     def __init__(self, search: Search | None, own: set[int]) -> None:
         self._search = search
@@ -80,7 +80,7 @@ class SharedProblems(Chooser):
     """Chooses among problems that are planned from the start."""
 
     def __init__(self, problems: Sequence[PlannedProblem], configs: int | None) -> None:
-        """Begin; configs: to screen at most, of all problems together."""
+        """Begin; `configs` is the most to screen, of all problems together."""
         self._problems: dict[str, _Problem] = {}
         part = None if configs is None else math.ceil(configs / max(1, len(problems)))
         for planned in problems:
@@ -91,7 +91,7 @@ class SharedProblems(Chooser):
 
     @property
     def results(self) -> tuple[ProblemResult, ...]:
-        """The results so far, by problem."""
+        """Results so far, by problem."""
         return tuple(problem.result for problem in self._problems.values())
 
     @property
@@ -111,7 +111,7 @@ class SharedProblems(Chooser):
             return None
         busy = sum(problem.cards for problem in self._problems.values())
         others = sum(not problem.cards for problem in open_problems if problem is not chosen)
-        idle = max(0, len(cards) - busy - 1 - others)  # cards that would help
+        idle = max(0, len(cards) - busy - 1 - others)  # GPUs that could help
         parts = max(1, min(1 + idle, chosen.left // _WORTH_HELPING))
         whole = parts == 1 and not chosen.cards
         if whole or chosen.home not in cards:
@@ -144,11 +144,11 @@ class SharedProblems(Chooser):
         own, count = problem.under_way.pop(id(visit.planned))
         if not over:
             return
-        if visit.planned.finals:  # it was of the whole problem
+        if visit.planned.finals:  # the visit covered the whole problem
             problem.done = True
             problem.rows.clear()
         elif len(problem.measured & own) < count:
-            problem.screened = True  # it was not for want of configs
+            problem.screened = True  # the time ended, not the configs
 
 
 def _choice(card: str, cards: Collection[str], problems: Sequence[_Problem]) -> _Problem | None:

@@ -1,4 +1,4 @@
-"""Which kernrec a machine has: machines whose sources differ do not measure in one campaign."""
+"""The version of kernrec on a machine: machines with different sources do not measure in one campaign."""
 
 from functools import cache
 from pathlib import Path
@@ -12,6 +12,6 @@ _SUFFIXES = (".py", ".cu", ".cuh", ".toml")
 
 @cache
 def sources_hash() -> str:
-    """The version of kernrec with a hash of its sources and kernels."""
+    """Return the version of kernrec with a hash of its sources and kernels."""
     files = (path for path in _PACKAGE.rglob("*") if path.suffix in _SUFFIXES)
     return f"{__version__}-{files_hash(_PACKAGE, files)[:12]}"

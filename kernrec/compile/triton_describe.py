@@ -66,9 +66,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
         grid: Function of all arguments and constants by name; None to compute no grids.
         request: `arguments` and `configs`, as for `described`.
     """
-    layers = [function]
-    while hasattr(layers[-1], "fn") and not hasattr(layers[-1], "params"):
-        layers.append(layers[-1].fn)
+    layers = layers_of(function)
     jit = layers[-1]
     parameters = [
         {
@@ -104,6 +102,20 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
     return {"parameters": parameters, "configs": configs, "key": jit.cache_key, "files": {}}
 
 
+def layers_of(function: Any) -> list[Any]:
+    """Return a decorated function and what each decorator wraps, down to the result of `@triton.jit`."""
+    layers = [function]
+    while hasattr(layers[-1], "fn") and not hasattr(layers[-1], "params"):
+        layers.append(layers[-1].fn)
+    return layers
+
+
+def stated_options(config: Any) -> dict[str, int]:
+    """Return the compiler options that a `triton.Config` sets, without defaults."""
+    options = {name: getattr(config, name, None) for name in OPTIONS}
+    return {name: value for name, value in options.items() if value is not None and (name, value) != ("num_ctas", 1)}
+
+
 def _chosen_configs(
     tables: Sequence[Mapping[str, Any]] | None, layers: Sequence[Any]
 ) -> list[tuple[dict[str, Any], dict[str, int], Any]]:
@@ -120,12 +132,7 @@ def _chosen_configs(
     autotuner = next((layer for layer in layers if hasattr(layer, "configs")), None)
     if autotuner is None:
         return [({}, {}, None)]
-    return [(dict(config.kwargs), _stated_options(config), None) for config in autotuner.configs]
-
-
-def _stated_options(config: Any) -> dict[str, int]:
-    options = {name: getattr(config, name, None) for name in OPTIONS}
-    return {name: value for name, value in options.items() if value is not None and (name, value) != ("num_ctas", 1)}
+    return [(dict(config.kwargs), stated_options(config), None) for config in autotuner.configs]
 
 
 def _called(grid: Callable[..., Any], names: Mapping[str, Any]) -> Any:

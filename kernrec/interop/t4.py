@@ -5,8 +5,8 @@
       "times": {"runtimes": [0.0124, 0.0122]}, "measurements": [{"name": "time", "value": 0.0123, "unit": ""}],
       "objectives": ["time"]}]}
 
-A time has its own unit or the file's `metadata.timeunit`; one of them is required. `metadata` may name the device and
-the kernel. KTT's documents differ (`KTT`).
+A time must have a unit, its own or the file's `metadata.timeunit`. `metadata` may name the device and the kernel. KTT's
+documents differ (`KTT`).
 """
 
 import re

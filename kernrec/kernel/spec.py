@@ -289,7 +289,7 @@ class Kernel:
             value = config[tunable.name]
             if value not in tunable.values:
                 accepted = ", ".join(map(str, tunable.values))
-                raise UsageError(f"{self.name}: {tunable.name} is {value!r:.40}, accepted are {accepted}")
+                raise UsageError(f"{self.name}: {tunable.name} is {value!r:.40}; expected {accepted}")
         return {name: int(config[name]) for name in names}
 
     def defines(self, config: Config, dtype: str, layout: str) -> dict[str, str]:

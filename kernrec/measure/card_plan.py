@@ -48,7 +48,7 @@ class CardPlan(Chooser):
         self._fixed = list(fixed)
         self._survey, self._planner = survey, planner
         self._refining = False  # whether the visit under way is the planner's
-        self._ahead = 0  # configs that the planner chose and the survey has not drawn yet, since its first round
+        self._ahead = 0  # configs that the planner is ahead of the survey, since its first round
         self._visits = 0
 
     def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
@@ -85,9 +85,7 @@ class CardPlan(Chooser):
             self._planner.learn(measurement)
 
     def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
-        if (
-            self._planner is not None and self._refining
-        ):  # the time of a visit with energies is no guide for one without
+        if self._planner is not None and self._refining:  # visits with energies take longer than others
             self._planner.done(visit, 0.0 if self._measures_energy else seconds, over)
 
 

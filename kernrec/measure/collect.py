@@ -93,7 +93,7 @@ def collect_at(
     from kernrec.measure.device.nvml import choose_cards
 
     if request.gpu == "all":
-        raise UsageError("--set-power-limit and --lock-clocks are for one card: name it with --gpu")
+        raise UsageError("--set-power-limit and --lock-clocks are for one GPU: name it with --gpu")
     (card,) = choose_cards(request.gpu)
     check_limits(card, points)
     results: list[tuple[OperatingPoint, CollectResult]] = []
@@ -236,7 +236,7 @@ class _LocalRun:
                 earlier,
                 self._stopping,
                 report,
-                self._store if devices == 1 else lambda: None,  # only a single campaign knows that blocks are closed
+                self._store if devices == 1 else lambda: None,  # with several campaigns, other blocks may be open
             ),
             device.compile_queue(devices),
         )
@@ -261,6 +261,6 @@ class _LocalRun:
         self.result = replace(self.result, results=results, stopped=stopped, error=errors[0] if errors else None)
 
     def _store(self) -> None:
-        with suppress(UsageError):  # in use, for example: the journal keeps the rows, and they are stored later
+        with suppress(UsageError):  # the database may be in use: the journal keeps the rows, and they are stored later
             stored = ingest(self._journal, self._request.database)
             self.result = replace(self.result, stored=self.result.stored + stored)

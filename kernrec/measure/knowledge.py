@@ -70,7 +70,7 @@ class Knowledge:
     def _evidence(self, problem: int, stack: Stack) -> Evidence:
         wanted, hashes = self._subject.wanted[problem].problem, self._subject.hashes[problem]
         evidence = evidence_of(stack, self._gpu, wanted, list(hashes))
-        # Rows of another version of a kernel are of another kernel.
+        # Another version of a kernel is another kernel.
         return Evidence(
             tuple(row for row in evidence.measured if row.kernel_hash == hashes.get(row.kernel)),
             tuple(row for row in evidence.failed if row.kernel_hash == hashes.get(row.kernel)),

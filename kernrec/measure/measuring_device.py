@@ -63,7 +63,7 @@ class MeasuringDevice:
         Args:
             devices: Number of devices in use.
         """
-        # One CPU is left for each device's worker process, which must not be kept waiting.
+        # Reserve one CPU for each device's worker process, which must not wait.
         processes = max(1, ((os.cpu_count() or 1) - devices) // devices)
         return None if self.replayed else CompileQueue(self.sm, processes)
 

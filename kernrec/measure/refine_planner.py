@@ -117,7 +117,7 @@ class RefinePlanner(Chooser):
         costs = self.refinement.costs
         expected_s = costs.visit_s + measured * costs.each_s
         if measured and seconds > 0.0:
-            factor = math.sqrt(seconds / expected_s)  # half way, in logarithms
+            factor = math.sqrt(seconds / expected_s)  # the geometric mean of expected and actual
             costs.visit_s, costs.each_s = factor * costs.visit_s, factor * costs.each_s
         self.refinement.look(visit.problem)
 

@@ -82,10 +82,10 @@ class SearchRounds(Chooser):
         self._rows: list[list[Measurement]] = [[] for _ in self.planned.tasks]
         self._left = math.inf if request.budget.configs is None else request.budget.configs
         self._round, self._size = 0, 0  # number of the present round, and its configs
-        self._latencies: list[int] = []  # of the present round, not given out yet
-        self._energies: list[int] = []  # not given out yet
-        self._pending: dict[int, int | None] = {}  # by visit under way, the round whose latencies it measures
-        self._round_over = True  # one is, and the strategy was not asked for its energies
+        self._latencies: list[int] = []  # configs of the present round that are in no visit yet
+        self._energies: list[int] = []  # configs for energy that are in no visit yet
+        self._pending: dict[int, int | None] = {}  # round whose latencies a visit under way measures
+        self._round_over = True  # whether a round is complete and its energies are not chosen yet
         self._energy_card: str | None = None
 
     @property
@@ -102,7 +102,7 @@ class SearchRounds(Chooser):
 
     def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
         if self._left <= 0 and not self._latencies and not self._energies:
-            return None  # without the energies of the last round
+            return None  # the energies of the last round are skipped
         self._ask_energies()
         if self._energies and (self._energy_card == card or self._energy_card not in cards):
             self._energy_card = card
@@ -129,7 +129,7 @@ class SearchRounds(Chooser):
     def _begin_round(self) -> bool:
         """Begin another round of latencies, possibly while others are under way; return False if there is none."""
         if self._pending and len(self._steps.ran()) < _ORDERED:
-            return False  # too little is known for a round to be better than the configs of the first one
+            return False  # too little is known to choose a better round than the first
         self._latencies = self._steps.latency_round()
         if self._left < len(self._latencies):
             self._latencies = self._latencies[: int(self._left)]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
+_SMALL = ("f8e4m3", "f8e5m2", "f4e2m1", "e8m0")
 _INTEGERS = {"i8": (-128, 127), "i4": (-8, 7)}
 _NUMPY = {"f64": "float64", "f32": "float32", "f16": "float16", "tf32": "float32"}
 
@@ -31,14 +32,10 @@ def encode_elements(values: "Array", dtype: str) -> "Array":
     if dtype in _INTEGERS:
         least, most = _INTEGERS[dtype]
         return np.clip(np.rint(values), least, most).astype(np.int8)
-    if dtype in ("f4e2m1", "e8m0"):
-        from kernrec.util import float4
+    if dtype in _SMALL:
+        from kernrec.util.small_floats import small_codes
 
-        return float4.e2m1_codes(values) if dtype == "f4e2m1" else float4.e8m0_codes(values)
-    if dtype.startswith("f8"):
-        from kernrec.util.float8 import fp8_codes
-
-        return fp8_codes(dtype.removeprefix("f8"), values)
+        return small_codes(dtype, values)
     if dtype != "bf16":
         return values.astype(_NUMPY[dtype])
     values = values.astype(np.float32)
@@ -51,14 +48,10 @@ def decode_elements(stored: "Array", dtype: str) -> "Array":
     """Return the float64 values of an array in memory format."""
     import numpy as np
 
-    if dtype.startswith("f8"):
-        from kernrec.util.float8 import fp8_values
+    if dtype in _SMALL:
+        from kernrec.util.small_floats import small_values
 
-        return fp8_values(dtype.removeprefix("f8"), stored).astype(np.float64)
-    if dtype in ("f4e2m1", "e8m0"):
-        from kernrec.util import float4
-
-        return (float4.e2m1_values(stored) if dtype == "f4e2m1" else float4.e8m0_values(stored)).astype(np.float64)
+        return small_values(dtype, stored).astype(np.float64)
     if dtype == "bf16":
         stored = (stored.astype(np.uint32) << 16).view(np.float32)
     return stored.astype(np.float64)

@@ -190,7 +190,7 @@ class Op:
             if not least <= size <= most:
                 raise UsageError(
                     f"{self.name} dimension {name}{f' ({dim.meaning})' if dim.meaning else ''} is {short(value)}; "
-                    f"accepted are {least} to {most}"
+                    f"expected {least} to {most}"
                 )
         for name in dims:
             if name not in sizes:

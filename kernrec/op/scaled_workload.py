@@ -124,7 +124,7 @@ def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
         layers = tuple(replace(layer, problem=_shard(layer, gpus)) for layer in workload.layers)
     except UsageError as error:
         accepted = [str(count) for count in (1, 2, 4, 8, 16, 32, 64) if _divides(workload, count)]
-        raise UsageError(f"{error}; accepted are {', '.join(accepted)}") from None
+        raise UsageError(f"{error}; expected {', '.join(accepted)}") from None
     title, embedding = f"{workload.title}, one of {gpus} GPUs", -(-workload.embedding // gpus)
     return replace(workload, title=title, layers=layers, published=None, tp=gpus * workload.tp, embedding=embedding)
 

@@ -188,7 +188,7 @@ def _workload(path: Path, content: dict[str, Any]) -> Workload:
     layouts = {find_op(op).name: layout for op, layout in content.get("layouts", {}).items()}
     layers = tuple(layer_from(entry, content.get("dtype"), layouts) for entry in content["layers"])
     if not layers:
-        raise UsageError("it has no layers")
+        raise UsageError("the workload has no layers")
     published = Published(*(content[key] for key in _PUBLISHED)) if content.keys() & set(_PUBLISHED) else None
     name = printable(str(content.get("name", path.stem)))
     title, source = (str(content.get(key, default)) for key, default in (("title", name), ("source", path.name)))

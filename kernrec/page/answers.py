@@ -108,7 +108,7 @@ class Answers:
 
     def _front(self, parameters: Parameters) -> dict[str, Any]:
         if parameters.get("op") and parameters.get("kernel"):
-            raise UsageError("an op and a kernel were both given; a front is of one of them")
+            raise UsageError("an op and a kernel are both given; give only one")
         subject, gpu = subject_of(self._recommender, parameters), find_gpu(parameters.get("gpu", ""))
         return front_answer(self._recommender, subject, gpu, self._most_points)
 
@@ -207,7 +207,7 @@ def _number(parameters: Parameters, name: str) -> float | None:
     try:
         return float(text) if text else None
     except ValueError:
-        raise UsageError(f"{name} is {text!r:.40}; a number is accepted") from None
+        raise UsageError(f"{name} is {text!r:.40}; expected a number") from None
 
 
 def _config(text: str) -> dict[str, int]:

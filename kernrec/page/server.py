@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the document, one of its files, or JSON."""
         if not self._from_loopback():
-            self._send(HTTPStatus.FORBIDDEN, "html", "this page is for the browser of this machine alone")
+            self._send(HTTPStatus.FORBIDDEN, "html", "this page is only for the browser of this machine")
             return
         path, _, query = self.path.partition("?")
         name = path.removeprefix("/")

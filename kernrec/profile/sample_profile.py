@@ -142,12 +142,7 @@ def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
 
 
 def profile_by_sampling(
-    kernel: Kernel,
-    config: Config,
-    target: ProfileTarget,
-    compiled: Compiled,
-    tensors: Tensors,
-    options: EmulationOptions = SAMPLING,
+    kernel: Kernel, config: Config, target: ProfileTarget, compiled: Compiled, tensors: Tensors
 ) -> list[LaunchProfile]:
     """Return the profiles of a compiled config's launches from a sample of blocks.
 
@@ -156,7 +151,6 @@ def profile_by_sampling(
         compiled: code of the config.
         tensors: tensors of the problem; outputs may change. Values are read only if an address or a branch depends on
             data.
-        options: options for running blocks; the budget is the target's.
 
     Raises:
         KernrecError: a block cannot be emulated; the message names kernel and config.
@@ -182,7 +176,7 @@ def profile_by_sampling(
             if name not in joined:
                 joined[name] = with_wide_accesses(module, name)
             lowering = MachineLowering(compiled.ptx, sm, name)
-            counts = _sampled(joined[name], launch, replace(options, budget=target.budget, lowering=lowering))
+            counts = _sampled(joined[name], launch, replace(SAMPLING, budget=target.budget, lowering=lowering))
         except KernrecError as error:
             raise KernrecError(f"{kernel.name} {config_text(config)}: {error}") from None
         for dependence in dependences[bound.entry]:

@@ -6,7 +6,7 @@ recommendation, it holds at one operating point.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import KernrecError
@@ -21,6 +21,7 @@ from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.estimates import Estimate
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import cold_seconds, is_number, refuse_too_large
+from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.published_baselines import Recordings, published_predictions, version_of
 from kernrec.store.recorded import RecordedLine, contents, recorded_lines
 from kernrec.util.light_dataclass import dataclass
@@ -47,7 +48,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Baseline:
+class Baseline(JsonForm):
     """Baseline: estimated cost of a backend for a problem at an operating point, in SI units with 90 % intervals."""
 
     stack: str
@@ -128,29 +129,19 @@ class Baseline:
         """Origin of the costs in words."""
         as_ = f", as benchmarked, {self.warm} in L2" if self.warm else ""
         if self.source == "published":
-            return f"recorded on this card by {(self.provenance or {}).get('source', 'somebody')}{as_}"
+            return f"recorded on this GPU by {(self.provenance or {}).get('source', 'somebody')}{as_}"
         if self.source == PREDICTED:
-            return "predicted from bytes, arithmetic and launch: nobody recorded such problems"
+            return "predicted from bytes, arithmetic and launch: there are no recordings of such problems"
         as_ = as_ if self.recorded_as is None else f" ({self.recorded_as}){as_}"
         if self.source == "learned":
-            return f"learned on this card{as_}"
+            return f"learned on this GPU{as_}"
         cards = list(dict.fromkeys(map(short_title, self.learned_on)))
         more = f" and {len(cards) - _NAMED} more" if len(cards) > _NAMED else ""
         return f"transferred from {', '.join(cards[:_NAMED])}{more}{as_}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, under the names of the attributes."""
-        values: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            quantity, _, unit = field.name.rpartition("_")
-            if field.name in ("latency_s", "energy_j"):
-                none = {field.name: None, f"{quantity}_interval_{unit}": None}
-                values |= none if value is None else value.as_dict(quantity, unit)
-            else:
-                values[field.name] = list(value) if isinstance(value, tuple) else value
-        values["provenance"] = None if self.provenance is None else dict(self.provenance)
-        return values | {"faster": self.faster, "advised": self.advised}
+        return super().as_dict() | {"faster": self.faster, "advised": self.advised}
 
 
 def short_title(name: str) -> str:
@@ -398,7 +389,7 @@ def without_baseline(
         refused = {stack: why for stack, why in refused.items() if is_wanted(stack, stacks)}
     there = "; ".join(f"{stack} does not run it: {why}" for stack, why in refused.items())
     if not there:
-        there = f"nor is there a baseline of {' or '.join(stacks) or 'any backend'} ({no_baselines(context, problem)})"
+        there = f"and there is no baseline of {' or '.join(stacks) or 'any backend'} ({no_baselines(context, problem)})"
     return type(reason)(f"{reason}; {there}")
 
 

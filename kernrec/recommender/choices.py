@@ -17,8 +17,9 @@ from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT
 from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.json_form import MeasuredOn
 from kernrec.recommender.request import Objective, Query
-from kernrec.recommender.result import Choice, Comparison, Estimate, Foreign, MeasuredOn, Place, Saving
+from kernrec.recommender.result import Choice, Comparison, Estimate, Foreign, Place, Saving
 from kernrec.recommender.select import Picked
 from kernrec.store import MeasuredAnswer
 
@@ -150,7 +151,7 @@ def _choices(
                 occupancy=kernel.occupancy.item(row),
                 # Both comparisons hold at the first operating point.
                 versus_fastest=Comparison(1.0 - energy.value / fastest_j, latency.value / fastest_s - 1.0),
-                versus_occupancy=Comparison(
+                versus_occupancy_heuristic=Comparison(
                     1.0 - energy.value / joules.item(0, heuristic), latency.value / seconds.item(0, heuristic) - 1.0
                 ),
                 measurement=None if measured is None else _measured_on(measured),
@@ -241,7 +242,7 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
     if max(free, default=-1.0) < WORTH_SAYING:
         return None
     best = free.index(max(free))
-    return Saving(points[best], points[best].limit_w(candidates.gpu), slowdown[best], saved[best])
+    return Saving(points[best].limit_w(candidates.gpu), points[best].clock_hz, slowdown[best], saved[best])
 
 
 def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:

@@ -41,8 +41,8 @@ def none_runs(considered: "Prediction") -> KernrecError:
         reason = too_large
     else:
         reason = (
-            f"of {len(considered.on_problem.rows)} configs that keep its constraints none is profiled, fits an SM and"
-            " (in the library) does not spill"
+            f"of {len(considered.on_problem.rows)} valid configs, none is profiled, fits an SM and (in the library) "
+            f"avoids spills"
         )
     return KernrecError(f"no config of {kernel.name} can run {problem.key} on {gpu.name}: {reason}")
 
@@ -52,8 +52,8 @@ def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
     if problem.too_large:
         return UsageError(f"{kernel.name}: {problem.key}: {problem.too_large}")
     if text := refusing_constraint(kernel, problem, gpu) or _empty_constraint(kernel, problem, gpu):
-        return UsageError(f"{kernel.name}: no config is left on {gpu.name} for {problem.key} by {text!r}")
-    return UsageError(f"{kernel.name}: its constraints together leave no config on {gpu.name} for {problem.key}")
+        return UsageError(f"{kernel.name}: {text!r} excludes every config on {gpu.name} for {problem.key}")
+    return UsageError(f"{kernel.name}: its constraints together exclude every config on {gpu.name} for {problem.key}")
 
 
 def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:

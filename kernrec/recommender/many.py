@@ -52,7 +52,7 @@ class ManyAnswers:
 
     def __repr__(self) -> str:
         of_op = self.problems[0].op if self.problems else "nothing"
-        return f"<ManyAnswers: {len(self)} shapes of {of_op}, {len(self.failures)} that nothing can run>"
+        return f"<ManyAnswers: {len(self)} shapes of {of_op}, {len(self.failures)} impossible>"
 
     def to_arrow(self) -> Any:
         """Return a `pyarrow.Table` with a row for each shape, under the names of `Recommendation.to_arrow`.
@@ -96,7 +96,7 @@ def answer_many(
         KernrecError: there are no profiles to predict from.
     """
     if query.objective is Objective.PARETO:
-        raise UsageError("many shapes are answered with one choice each: give the objective latency, energy or edp")
+        raise UsageError("many shapes get one recommendation each: give the objective latency, energy or edp")
     if query.max_slowdown is not None or query.max_power_w is not None or query.clocks:
         raise UsageError("bounds and sweeps over clocks are for one shape; many shapes take a power limit and a clock")
     definition, card = find_op(op), find_gpu(gpu)

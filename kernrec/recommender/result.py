@@ -11,13 +11,10 @@ from kernrec.kernel import BoundLaunch, Kernel, bind_launches
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender import tabular
-from kernrec.recommender.choice_parts import Comparison as Comparison
-from kernrec.recommender.choice_parts import MeasuredOn as MeasuredOn
-from kernrec.recommender.choice_parts import Place as Place
 from kernrec.recommender.estimate.estimates import Estimate as Estimate
 from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.json_names import AnswerNames, ChoiceNames
+from kernrec.recommender.json_form import AnswerNames, ChoiceNames, JsonForm, MeasuredNames, MeasuredOn, plain
 from kernrec.recommender.request import Objective
 from kernrec.util.light_dataclass import dataclass
 
@@ -32,30 +29,58 @@ Remark = Callable[[], Iterable[str]]
 
 
 @dataclass(frozen=True)
-class Saving:
+class Place:
+    """Rank of a recommendation among the others.
+
+    Attributes:
+        number: rank from 1; tied recommendations share a rank.
+        exact: whether every cost that the objective counts was measured.
+        ambiguous: whether its intervals overlap those of a neighbor, or of the rows it is tied with.
+    """
+
+    number: int
+    exact: bool
+    ambiguous: bool
+
+    def __str__(self) -> str:
+        if not self.exact:
+            return f"~{self.number}"
+        return f"{self.number}=" if self.ambiguous else str(self.number)
+
+
+@dataclass(frozen=True)
+class Comparison(JsonForm):
+    """Comparison of a config with a reference config."""
+
+    energy_saved: float
+    """Energy saved, as a fraction of the reference's energy."""
+    slowdown: float
+    """Additional latency, as a fraction of the reference's latency."""
+
+
+@dataclass(frozen=True)
+class Saving(JsonForm):
     """Energy saving of the top recommendation's config at another operating point, without loss of time."""
 
-    point: OperatingPoint
     power_limit_w: float
     """Power limit in watts at this point; the GPU's default if none is set."""
+    locked_clock_hz: float | None
+    """Locked core clock in Hz at this point; None if it is not locked."""
     slowdown: float
     """Additional latency, as a fraction of the latency at the reference operating point."""
     energy_saved: float
     """Energy saved, as a fraction of the energy at the reference operating point."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
-        return {
-            "power_limit_w": self.power_limit_w,
-            "locked_clock_hz": self.point.clock_hz,
-            "slowdown": self.slowdown,
-            "energy_saved": self.energy_saved,
-        }
-
 
 @dataclass(frozen=True)
-class Choice(ChoiceNames):
+class Choice(ChoiceNames, JsonForm):
     """One recommended config with its expected costs and their sources."""
+
+    JSON = (
+        "rank ambiguous kernel kernel_hash config alike may_be_faster power_limit_w locked_clock_hz launches latency_s"
+        " energy_j power_w clock_hz source energy_source bottleneck occupancy versus_fastest versus_occupancy_heuristic"
+        " sessions measured_at device database signed_by contributors contributors_latency_s rescaled"
+    )
 
     kernel: Kernel
     config: Mapping[str, int]
@@ -75,7 +100,7 @@ class Choice(ChoiceNames):
     """Resident warps over the maximum of an SM, for the first launch."""
     versus_fastest: Comparison
     """Comparison with the fastest config of all kernels."""
-    versus_occupancy: Comparison
+    versus_occupancy_heuristic: Comparison
     """Comparison with the config of the same kernel that the occupancy heuristic picks."""
     measurement: MeasuredOn | None = None
     """Measurement at this operating point; None if the config was not measured."""
@@ -107,45 +132,18 @@ class Choice(ChoiceNames):
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; keys contain the unit."""
-        measurement = self.measurement
-        return {
-            "rank": self.place.number,
-            "ambiguous": self.place.ambiguous,
-            "kernel": self.kernel.name,
-            "kernel_hash": self.kernel.hash,
-            "config": dict(self.config),
-            "alike": self.alike,
-            "may_be_faster": self.may_be_faster,
-            "power_limit_w": self.power_limit_w,
-            "locked_clock_hz": self.point.clock_hz,
-            "launches": [
-                {"entry": x.entry, "grid": list(x.grid), "block": list(x.block), "shared_bytes": x.shared_bytes}
-                for x in self.launches
-            ],
-            **self.latency_s.as_dict("latency", "s"),
-            **self.energy_j.as_dict("energy", "j"),
-            "power_w": self.power_w,
-            "clock_hz": self.clock_hz,
-            "source": self.source,
-            "energy_source": self.energy_j.source,
-            "bottleneck": self.bottleneck,
-            "occupancy": self.occupancy,
-            "versus_fastest": vars(self.versus_fastest),
-            "versus_occupancy_heuristic": vars(self.versus_occupancy),
-            "sessions": measurement.sessions if measurement else 0,
-            "measured_at": measurement.measured_at if measurement else None,
-            "device": measurement.device if measurement else None,
-            "database": measurement.database if measurement else None,
-            "signed_by": measurement.signed_by() if measurement else [],
-            "contributors": measurement.contributors if measurement else 0,
-            "contributors_latency_s": list(measurement.spread_s) if measurement and measurement.spread_s else None,
-            "rescaled": measurement.rescaled if measurement else 0,
-        }
+        names = ("entry", "grid", "block", "shared_bytes")
+        launches = [{name: plain(getattr(launch, name)) for name in names} for launch in self.launches]
+        return super().as_dict() | {"launches": launches}
 
 
 @dataclass(frozen=True)
-class Foreign:
+class Foreign(MeasuredNames, JsonForm):
     """Measured config of a kernel outside the library; it can be compared with, but not emitted."""
+
+    JSON = (
+        "kernel config power_limit_w locked_clock_hz latency_s energy_j source measured_by sessions measured_at device"
+    )
 
     kernel: str
     config: Mapping[str, int]
@@ -169,22 +167,10 @@ class Foreign:
         """Mean power in watts while running; None if energy was not measured."""
         return None if self.energy_j is None else self.energy_j.value / self.latency_s.value
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
-        energy = self.energy_j
-        return {
-            "kernel": self.kernel,
-            "config": dict(self.config),
-            "power_limit_w": self.point.power_limit_w,
-            "locked_clock_hz": self.point.clock_hz,
-            **self.latency_s.as_dict("latency", "s"),
-            **(energy.as_dict("energy", "j") if energy is not None else {"energy_j": None, "energy_interval_j": None}),
-            "source": self.source,
-            "measured_by": self.measured_by,
-            "sessions": self.measurement.sessions,
-            "measured_at": self.measurement.measured_at,
-            "device": self.measurement.device,
-        }
+    @property
+    def power_limit_w(self) -> float | None:
+        """Power limit in watts; None if none was set."""
+        return self.point.power_limit_w
 
 
 @dataclass(frozen=True)
@@ -199,8 +185,14 @@ class KernelAnswer:
 
 
 @dataclass(frozen=True)
-class Recommendation(AnswerNames):
+class Recommendation(AnswerNames, JsonForm):
     """Answer for one problem on one GPU."""
+
+    JSON = (
+        "op problem shape dtype layout layout_chosen gpu objective power_limit_w inputs candidates calibration models"
+        " kernel kernel_hash sampled_blocks occupancy_heuristic saving no_kernel lines leading_stack choices beside"
+        " foreign notes"
+    )
 
     problem: Problem
     gpu: GPU
@@ -346,36 +338,5 @@ class Recommendation(AnswerNames):
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; keys contain the unit."""
-        about = self.about_kernel
-        kernel: dict[str, Any] = {}
-        if about is not None:
-            kernel = {
-                "kernel": about.kernel.name,
-                "kernel_hash": about.kernel.hash,
-                "sampled_blocks": list(about.sampled_blocks),
-                "occupancy_heuristic": about.heuristic.as_dict(),
-            }
-        return {
-            "op": self.problem.op,
-            "problem": self.problem.key,
-            "shape": self.problem.dim,
-            "dtype": self.problem.dtype,
-            "layout": self.problem.layout,
-            "layout_chosen": self.layout_chosen,
-            "gpu": self.gpu.name,
-            "objective": self.objective,
-            "power_limit_w": self.power_limit_w,
-            "inputs": self.inputs,
-            "candidates": self.candidates,
-            "calibration": None if self.calibration is None else self.calibration.as_dict(),
-            "models": [scope.as_dict() for scope in self.models],
-            **kernel,
-            "saving": None if self.saving is None else self.saving.as_dict(),
-            "no_kernel": self.no_kernel,
-            "lines": [line.as_dict() for line in self.lines],
-            "leading_stack": None if self.leading_line is None else self.leading_line.stack,
-            "choices": [choice.as_dict() for choice in self.choices],
-            "beside": [choice.as_dict() for choice in self.beside],
-            "foreign": [row.as_dict() for row in self.foreign],
-            "notes": list(self.notes),
-        }
+        of_kernel = () if self.about_kernel else ("kernel", "kernel_hash", "sampled_blocks", "occupancy_heuristic")
+        return {name: value for name, value in super().as_dict().items() if name not in of_kernel}

@@ -41,7 +41,7 @@ _MOST_THREADS = 4
 WAIT_S = 10.0
 """Seconds to wait for another process that has the file open."""
 
-# One thread, unless rows are added: our queries are small, and starting DuckDB's thread pool takes longer than they do.
+# One thread unless rows are added: starting DuckDB's thread pool takes longer than our small queries.
 # Extensions are never downloaded: kernrec works offline.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,
@@ -51,7 +51,7 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": False,
     "allow_community_extensions": False,
 }
-# In an interactive Python, DuckDB would draw the progress of slow queries on standard output, among the answers.
+# In an interactive Python, DuckDB would print the progress of slow queries to standard output.
 _LOCK = "SET enable_progress_bar = false; SET enable_external_access = false; SET lock_configuration = true"
 
 _open: "WeakValueDictionary[tuple[str, bool], DuckDBPyConnection]" = WeakValueDictionary()
@@ -68,7 +68,7 @@ def connect_memory() -> "DuckDBPyConnection":
 def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
     """Yield a connection that can read only one Parquet file, and the SQL source of its rows."""
     with ExitStack() as stack:
-        if any(char in str(path) for char in "*?["):  # DuckDB takes it for a pattern
+        if any(char in str(path) for char in "*?["):  # DuckDB would interpret it as a pattern
             import shutil
 
             path = shutil.copyfile(path, stack.enter_context(scratch_folder()) / "rows.parquet")
@@ -236,7 +236,7 @@ def transaction(connection: "DuckDBPyConnection") -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        with suppress(duckdb.Error):  # DuckDB has done it itself where a commit failed
+        with suppress(duckdb.Error):  # DuckDB itself rolls back after a failed commit
             connection.execute("ROLLBACK")
         raise
 
@@ -255,7 +255,7 @@ def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
         raise UsageError(f"{path} is damaged or cut short")
 
 
-# Meanings of DuckDB's messages in the words of this program; the first match counts.
+# Messages of DuckDB and kernrec's replacement; the first match counts.
 _MEANINGS = (
     (r"not a valid DuckDB database|Cannot launch in-memory database", "is not a DuckDB database"),
     (r"Could not set lock.*\(PID (\d+)\)", r"is in use by another process (PID \1); close it there and try again"),
@@ -273,7 +273,7 @@ _MEANINGS = (
         r"No space left|File too large|failed to offload|Could not write all bytes|no free space|Disk quota",
         "cannot be written: the disk is full; nothing was stored",
     ),
-    (r"Out of Memory", f"takes more memory than the {MEMORY_LIMIT} of this program, or than its size may"),
+    (r"Out of Memory", f"needs more memory than the {MEMORY_LIMIT} of this program, or than a file of its size should"),
 )
 
 

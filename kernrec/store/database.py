@@ -89,7 +89,7 @@ class Database(DatabaseQueries):
             with suppress(_ReplacedError):
                 filtered = read_only and check_rows and bool(mark.faults or not mark.own)
                 return cls.open_checked(path, read_only=read_only, mark=mark, state=state, filtered=filtered)
-        raise UsageError(f"{path} is replaced again and again while it is opened; try again")
+        raise UsageError(f"{path} is replaced repeatedly while it is opened; try again")
 
     @classmethod
     def open_checked(
@@ -168,7 +168,7 @@ class Database(DatabaseQueries):
         self._connection.close()
         if self._written and self._mark is not None:
             state = file_state(Path(self.path))
-            if inode_of(state) == self._written:  # else another file has taken its place
+            if inode_of(state) == self._written:  # else another file has replaced it
                 write_mark(Path(self.path), replace(self._mark, state=state, writing=""))
 
     def __enter__(self) -> "Database":
@@ -232,7 +232,7 @@ class Database(DatabaseQueries):
             "name": kernel.name,
             "kernel_hash": kernel.hash,
             "op": kernel.op,
-            "spec": json.dumps(kernel.spec),  # not in canonical form: the order of tunables and dimensions counts
+            "spec": json.dumps(kernel.spec),  # not canonical: the order of tunables and dimensions matters
             "source": kernel.source,
         }
         if len(kernel.source) > LONGEST_SOURCE:
@@ -313,7 +313,7 @@ def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
         path: Path of the database to replace, which may not exist.
         faults: Rows of the new database that are skipped.
     """
-    # A process that is killed in between leaves a mark that fits either file.
+    # If the process is killed in between, the mark fits either file.
     write_mark(path, replace(read_mark(path), writing=inode_of(file_state(new))))
     os.replace(new, path)
     write_mark(path, Mark(file_state(path), True, "", faults or {}, time.time()))
@@ -325,7 +325,7 @@ class _ReplacedError(UsageError):
 
 def _check_opened(path: Path, state: str, read_only: bool) -> None:
     now = file_state(path)
-    # Opening a file for writing takes in DuckDB's log, which changes it.
+    # Opening a file for writing applies DuckDB's log, which changes the file.
     exact = read_only or state.endswith("\n")
     if state and (inode_of(now) != inode_of(state) or not has_open(state) or (exact and now != state)):
         raise _ReplacedError(f"{path} was replaced while it was opened")

@@ -74,15 +74,15 @@ def add_rows(
             if stored[0][0]:
                 if changed := _same_key_other_content(connection, table, source, kinds):
                     raise UsageError(
-                        f"{path}: the row {changed} of the table {table} is not the one that was written under this "
-                        "key; nothing was added (`kernrec db verify` names all such rows)"
+                        f"{path}: the row {changed} of the table {table} was changed after it was written; nothing "
+                        f"was added (`kernrec db verify` lists all changed rows)"
                     )
                 rows += f" ANTI JOIN db.{table} AS stored USING ({key})"
             if table == "measurement" and apart_from:
                 _, *names = kinds
                 equal = [f'here."{x}" IS NOT DISTINCT FROM there."{x}"' for x in names if x not in apart_from]
                 rows += f" ANTI JOIN db.{table} AS here ON {' AND '.join(equal)}"
-            if table == "profile" and signer is not None:  # what others say of a kernel displaces nothing
+            if table == "profile" and signer is not None:  # profiles from others replace nothing
                 rows += f" ANTI JOIN db.{table} AS here USING ({_LAUNCH})"
             if table == "measurement" and signer is not None:
                 origin = f"there.measurement_id, there.gpu, there.problem_id, {quoted(signer)}"
@@ -125,7 +125,7 @@ def _same_key_other_content(
     connection: "DuckDBPyConnection", table: str, source: str, kinds: Mapping[str, str]
 ) -> str | None:
     key, *names = kinds
-    # Contents are compared by one number for each: eighty columns side by side take five times as long.
+    # Compare contents by hash: comparing eighty columns takes five times as long.
     listed = ", ".join(f'"{name}"' for name in names)
     content = f"{key}, hash({listed}) AS content"
     query = (

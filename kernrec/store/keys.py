@@ -49,11 +49,11 @@ def trust(key: str, name: str | None) -> None:
     """
     if not is_public_key(key):
         raise UsageError(
-            f"{key[:80]!r} is not a public key: 64 hexadecimal digits are expected, as `kernrec db trust --own` prints"
+            f"{key[:80]!r} is not a public key; expected 64 hexadecimal digits, as printed by `kernrec db trust --own`"
         )
     name = key[:_SHOWN_DIGITS] if name is None else name
     if not _NAME.fullmatch(name):
-        raise UsageError(f"name {name[:60]!r}: letters, digits, '.', '_', '@' and '-' are expected")
+        raise UsageError(f"name {name[:60]!r}: expected letters, digits, '.', '_', '@' and '-'")
     others = {other: title for other, title in trusted().items() if other != key}
     if name in others.values() or name == "you":
         raise UsageError(f"name {name}: another key has this name")
@@ -145,7 +145,7 @@ class Signer:
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} cannot be read: {error}") from None
         if not _KEY.fullmatch(text):
-            raise UsageError(f"{path} is not a private key: 64 hexadecimal digits are expected")
+            raise UsageError(f"{path} is not a private key; expected 64 hexadecimal digits")
         private = _ed25519().Ed25519PrivateKey.from_private_bytes(bytes.fromhex(text))
         return cls(private.public_key().public_bytes_raw().hex(), private)
 
@@ -202,7 +202,7 @@ def fits(key: str, signature: str, content: bytes) -> bool:
 
 
 def _ed25519() -> Any:
-    from kernrec.util.optional import import_optional  # what a query need not wait for
+    from kernrec.util.optional import import_optional  # slow, and queries do not need it
 
     module = "cryptography.hazmat.primitives.asymmetric.ed25519"
     return import_optional(module, "making or checking a signature", "share")
@@ -218,7 +218,7 @@ def read_settings(name: str, kind: type) -> Any:
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
     if not isinstance(value, kind):
-        raise UsageError(f"{path} cannot be read: a JSON {kind.__name__} is expected")
+        raise UsageError(f"{path} cannot be read; expected a JSON {kind.__name__}")
     return value
 
 

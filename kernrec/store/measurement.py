@@ -216,7 +216,7 @@ class Measurement:
             raise unknown("column of measurement", sorted(unknown_names)[0], list(_NAMES))
         values = {name: _value(name, value) for name, value in columns.items()}
         if not isinstance(values.get("config"), Mapping) or not isinstance(values.get("problem"), ProblemRecord):
-            raise UsageError("a measurement needs `config`, the tunables' values, and `problem`, a Problem")
+            raise UsageError("a measurement needs `config` (the tunables' values) and `problem` (a Problem)")
         return build(cls, dict.fromkeys(_REQUIRED) | values)
 
     def as_json(self) -> dict[str, Any]:

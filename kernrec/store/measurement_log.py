@@ -118,12 +118,12 @@ ANSWERS = """
            contributors, spread_low_s, spread_high_s, rescaled
     FROM answer JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
 """
-_LIMITS = slice(10, 13)  # of a row: power limit and locked clocks
+_LIMITS = slice(10, 13)  # power limit and locked clocks in a row
 _LATENCY, _MEASURED_AT, _REPLAYED, _MERGED, _OTHERS_S = 3, 8, -9, -8, -1
-_COMBINED = 5  # the last columns of `ANSWERS`: whether they came from others, and how they were combined
+_COMBINED = 5  # number of last columns of `ANSWERS`: whether rows came from others, and how they were combined
 
-# Who shared the rows of an answer, in the database of pulled rows (kernrec/store/share/pulled.py): the columns of
-# `ANSWERS` that name a config, and the signers.
+# Signers of each config in the database of pulled rows (kernrec/store/share/pulled.py): the columns of `ANSWERS` that
+# identify a config, and the signers.
 SIGNERS = """
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, list(DISTINCT signer ORDER BY signer) AS signers
@@ -132,7 +132,7 @@ SIGNERS = """
     WHERE outcome = 'ok'
 """
 
-# The same of merged rows about what own rows answer: their median latency instead of the signers.
+# Median latency of merged rows for configs that also have own rows.
 _OTHERS = """
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, median(latency_s)
@@ -140,10 +140,10 @@ _OTHERS = """
     WHERE outcome = 'ok' AND merged AND NOT replayed
 """
 
-# Quarantined rows are about the card, not the config; `constraint` is known to the space anyway.
+# Quarantined rows say nothing about the config, and the space excludes configs with outcome `constraint` anyway.
 _FAILED = "outcome IN ('compile', 'timeout', 'crash', 'incorrect')"
 
-# A replayed failure counts as older than anything that ran well.
+# A replayed failure counts as older than any successful run.
 FAILURES = f"""
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables, outcome,
            max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END) AS failed_at,
@@ -152,7 +152,7 @@ FAILURES = f"""
     WHERE {_FAILED}
 """
 
-# Whether any config failed, which takes less than to look for those that did.
+# Any failed config: a check that is faster than listing failures.
 _FAILED_HERE = f"FROM db.measurement WHERE {_FAILED}"
 
 
@@ -226,7 +226,7 @@ def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
     if not ids:
         return LogRows([], [], [], [])
-    # As constants they are applied while the log is scanned; a join would read the whole log.
+    # Constants filter during the scan; a join would read the whole log.
     condition, values = f"gpu = $1 AND problem_id IN ({', '.join(quoted(name) for (name,) in ids)})", [gpu]
     some = f"SELECT EXISTS ({_FAILED_HERE} AND {condition}), EXISTS (FROM db.merged WHERE {condition})"
     failed, merged = connection.execute(some, values).fetchone() or (True, True)
@@ -239,7 +239,7 @@ def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str
     signers = f"{SIGNERS.format(merged=f'db.merged WHERE {condition}')} GROUP BY ALL"
     failures = f"{FAILURES} GROUP BY ALL ORDER BY ALL"
     answers = rows_of("answer", f"{ANSWERS} ORDER BY latency_s, tunables")
-    merged = merged and not all(row[-_COMBINED] for row in answers)  # others' latency is beside own answers only
+    merged = merged and not all(row[-_COMBINED] for row in answers)  # only own rows are compared with others' latency
     return LogRows(
         answers,
         rows_of("whole_card_rows", failures) if failed else [],
@@ -261,7 +261,7 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
     foreign: dict[_Row, _Row] = {}
     failures: list[_Row] = []
     for log in logs:
-        # Own rows first: rows with another key that say the same config or problem do not take their place.
+        # Own rows first, so that merged rows with another key for the same config or problem do not replace them.
         for row in sorted(log.answers.get(problem_key, ()), key=_from_others):
             if row[0] in names:
                 config_key = (*row[:3], *row[_LIMITS])
@@ -279,7 +279,7 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
             ran_well[row[:3]] = max(ran_well.get(row[:3], row[_MEASURED_AT]), row[_MEASURED_AT])
     failed = [row for row in failures if row[3] == "incorrect" or row[4] > ran_well.get(row[:3], datetime.min)]
     measured = [MeasuredAnswer(*row) for row in _with_config(sorted(answers.values(), key=_latency))]
-    # Rows of others whose config equals an own one are none of it, also where it is spelled otherwise: 64.0 or true.
+    # Skip rows of others whose config equals an own one, also if it is spelled differently, such as 64.0 or true.
     mine = [row for row in measured if not row.merged]
     if len(mine) not in (0, len(measured)):
         named = {_named(row) for row in mine}
@@ -326,7 +326,7 @@ def _with_config(rows: Sequence[_Row]) -> Iterable[_Row]:
     Raises:
         UsageError: A config is invalid. Merged files are checked, but earlier versions did not check this.
     """
-    # One text for all configs: calling the parser costs more than parsing a config.
+    # Parse all configs as one text: a call of the parser costs more than parsing a config.
     texts = f"[{','.join(row[2] for row in rows)}]"
     try:
         configs = json.loads(texts)

@@ -122,7 +122,7 @@ def read_apart(
         try:
             process.wait(limits.wall_s)
         except subprocess.TimeoutExpired:
-            raise UsageError(f"{title} takes longer than a file of its size may ({limits.wall_s:.0f} s)") from None
+            raise UsageError(f"{title} takes longer than a file of its size should ({limits.wall_s:.0f} s)") from None
         finally:
             kill_group(process)
             process.wait()
@@ -142,11 +142,11 @@ def _answer(title: str, status: int, output: bytes, limits: Limits) -> dict[str,
     if status == 0 and "refused" in done:
         raise UsageError(str(done["refused"]))
     if status == -getattr(signal, "SIGXCPU", 24):
-        raise UsageError(f"{title} takes longer than a file of its size may ({limits.cpu_s:.0f} s of CPU time)")
+        raise UsageError(f"{title} takes longer than a file of its size should ({limits.cpu_s:.0f} s of CPU time)")
     if status == -getattr(signal, "SIGXFSZ", 25):
-        raise UsageError(f"{title} holds more than a file of its size may")
+        raise UsageError(f"{title} contains more than a file of its size should")
     how = f"signal {-status}" if status < 0 else f"exit status {status}"
-    raise UsageError(f"{title} cannot be read: it makes its reader crash ({how})")
+    raise UsageError(f"{title} cannot be read: it crashed the reader ({how})")
 
 
 def check_database(path: Path, rows: bool, state: str) -> None:

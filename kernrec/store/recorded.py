@@ -168,7 +168,7 @@ Spectrally Good Multipliers"). A test checks that no two shipped problems share 
 probability of 10^6 in 2^64."""
 
 
-# ---- the arrays of an op ---------------------------------------------------------------------------------------------
+# ---- arrays of an op -------------------------------------------------------------------------------------------------
 
 _MAGIC = b"kernrec recorded 3\n"
 _ALIGN = 64

@@ -36,7 +36,7 @@ def rewritten(path: Path) -> Iterator[Database]:
     try:
         os.ftruncate(locked, 0)
         Path(f"{beside}.wal").unlink(missing_ok=True)
-        if Path(f"{path}.wal").exists():  # what a killed process wrote, which must not be left beside the new file
+        if Path(f"{path}.wal").exists():  # a killed process's log must not stay beside the new file
             Database.open(path, read_only=False).close()
         # Closing any descriptor of a file ends DuckDB's lock on it, so this one is closed last.
         with path.open("rb") as source, Database.open(path):

@@ -28,8 +28,8 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     before, after = [], []
     for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
-        # Commas point to the name of the table, which every row has. One function puts all parts together and skips
-        # those that are NULL: a chain of `||` copies what it has at each step, so it is for columns that may be NULL.
+        # Commas are on the side of the table's name, which every row has. `concat` skips parts that are NULL. A chain
+        # of `||` copies its text at each step, so it is only for columns that may be NULL.
         joined = ", " if name in required else " || "
         if name < "table":
             before += [joined.join((f"'\"{name}\":'", value, "','"))]
@@ -40,12 +40,12 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
 
 
 _TEXT = {
-    "VARCHAR": "CAST(to_json({0}) AS VARCHAR)",  # quoted, with the escapes that Python writes
+    "VARCHAR": "CAST(to_json({0}) AS VARCHAR)",  # quoted and escaped as in Python
     "INTEGER": "CAST({0} AS VARCHAR)",
     "BIGINT": "CAST({0} AS VARCHAR)",
     "DOUBLE": "CAST({0} AS VARCHAR)",
     "BOOLEAN": "CAST({0} AS VARCHAR)",
-    # Where no number needs an exponent, DuckDB writes JSON as Python does, four times as fast as it casts a list.
+    # Without exponents, DuckDB's JSON equals Python's, and is four times as fast as a cast of the list.
     "DOUBLE[]": (
         "CASE WHEN list_min({0}) >= 1e-4 AND list_max({0}) < 1e16 THEN CAST(to_json({0}) AS VARCHAR) "
         "ELSE replace(CAST({0} AS VARCHAR), ' ', '') END"

@@ -65,7 +65,7 @@ def migrate(connection: "DuckDBPyConnection", done: int, *, views: bool = True) 
     """
     connection.execute("USE db")
     try:
-        # The layout after all steps is cached and made in a third of their time; views of early steps are not in it.
+        # The final layout is cached, without the views of early migrations, and takes a third of the migrations' time.
         if whole := not done and migrations()[-1].number >= _VIEWS_APART:
             with transaction(connection):
                 for statement in layout_of().statements.values():
@@ -117,7 +117,7 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
     return len(applied)
 
 
-# A new file: a process that is killed while it makes one leaves none, not half of one.
+# New files are complete or missing, even if the process is killed.
 
 
 def make_file(path: Path) -> None:
@@ -169,7 +169,7 @@ def _empty(steps: tuple[str, ...]) -> bytes:
             path = folder / "empty.duckdb"
             with closing(connect(path, read_only=False, create=True)) as connection:
                 migrate(connection, 0)
-                connection.execute("CHECKPOINT db")  # closing does it too, but is silent about a full disk
+                connection.execute("CHECKPOINT db")  # closing does this, too, but does not report a full disk
             return {}, {"file": np.fromfile(path, np.uint8)}
 
     made_of = "\n".join([duckdb.__version__, views_sql(), *steps])
@@ -224,7 +224,7 @@ def with_derived(name: str, query: str, condition: str = "", scales: str = "db.c
         body = body.replace("FROM db.merged", sources).replace("FROM db.card_scale", f"FROM {scales}")
         if condition:
             body = body.replace("FROM db.measurement", f"FROM {log}")
-        # Not materialized, so that no columns are read but those that the query uses.
+        # Not materialized, so that only the columns that the query uses are read.
         parts.append(f"{part} AS NOT MATERIALIZED (\n{body}\n)")
         if part == name:
             break
@@ -284,7 +284,7 @@ def layout_of(step: int | None = None) -> Layout:
 
 def tables(connection: "DuckDBPyConnection") -> dict[str, str]:
     """Return the statements that would create the base tables of `main`, by table."""
-    # Unlike `information_schema`, this function does not touch views: binding one runs a part of it.
+    # Unlike `information_schema`, this function does not bind views, which would run parts of them.
     query = "SELECT table_name, sql FROM duckdb_tables() WHERE database_name = 'db' AND schema_name = 'main'"
     return dict(connection.execute(query).fetchall())
 

@@ -52,7 +52,7 @@ class Stack:
             if self._pulled:
                 self._titles[self._pulled] = paths.PULLED
             databases = list(self._titles)
-        # A database that is named twice, also by a link, counts once.
+        # A database that is named twice, even by a link, counts once.
         self._paths = list({os.path.realpath(path): Path(path) for path in databases}.values())
         self._read: tuple[tuple[int, int], ...] | None = None
         self._logs: dict[tuple[str, str], list[MeasurementLog]] = {}
@@ -60,7 +60,7 @@ class Stack:
         self._contents: list[DatabaseContents] = []
         self._problems: dict[str, list[str]] = {}
         self._open: dict[Path, Database] | None = {} if keep_open else None
-        self._refresh()  # a file that cannot be read is an error now, not in the middle of a query
+        self._refresh()  # report unreadable files now, not in the middle of a query
 
     def databases(self) -> "Iterator[tuple[str, Database]]":
         """Yield each database with its title (`own`, `pulled`, or the file); it is open until the next one is taken."""
@@ -87,8 +87,10 @@ class Stack:
             for database in self._databases():
                 self._contents.append(database.contents())
                 if database.left_out:
-                    rows = f"{counted(database.left_out, 'row')} that cannot be"
-                    notes.append(f"{database.path}: {rows} left out (`kernrec db verify` lists, --remove deletes)")
+                    rows = counted(database.left_out, "impossible row")
+                    notes.append(
+                        f"{database.path}: {rows} skipped (`kernrec db verify` lists them, --remove deletes them)"
+                    )
             if self._all and not self._pulled and paths.remotes().is_dir():
                 notes.append("what kernrec 0.1 pulled is not read: `kernrec db pull PLACE` pulls it again")
             self.notes = tuple(notes)

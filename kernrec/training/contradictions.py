@@ -40,10 +40,10 @@ and boards overclock memory to 1.2 times the data sheet's rate.
 """
 _NAMED = 3
 
-_WRONG_ENERGY = "in their energy alone, which contradicts time and power or the GPU's power limit"
-_AT_REST = "in their energy alone, which is less than the GPU draws at rest"
+_WRONG_ENERGY = "only in their energy, which contradicts time and power or the GPU's power limit"
+_AT_REST = "only in their energy, which is below idle power"
 _WRONG_CLOCK = "which state a clock that the GPU does not reach"
-_WRONG_TIME = "which take less time than their arithmetic or their bytes at the clock that they state"
+_WRONG_TIME = "which take less time than their arithmetic or bytes need at the stated clock"
 
 
 @dataclass(frozen=True)
@@ -124,13 +124,13 @@ def named_rows(database: Database) -> Iterator[str]:
         power = PowerModel.for_gpu(gpu)
         kinds = {
             f"state a clock above the {human(power.maximum_hz, 'Hz')} that the {gpu.title} accepts": (
-                f"sm_clock_mean_hz > {ABOVE_CLOCK * power.maximum_hz!r}", "their times count a tenth",
+                f"sm_clock_mean_hz > {ABOVE_CLOCK * power.maximum_hz!r}", "their times get a tenth of the weight",
             ),
-            "draw less power than the GPU at rest": (
-                f"energy_j / latency_s < {BELOW_REST} * idle_w", "their energies count nothing",
+            "draw less than idle power": (
+                f"energy_j / latency_s < {BELOW_REST} * idle_w", "their energies are ignored",
             ),
             f"draw more than the {power.power_max_w:.0f} W that the {gpu.title} accepts": (
-                f"energy_j / latency_s > {ABOVE_LIMIT * power.power_max_w!r}", "their energies count nothing",
+                f"energy_j / latency_s > {ABOVE_LIMIT * power.power_max_w!r}", "their energies are ignored",
             ),
         }  # fmt: skip
         for what, (condition, follows) in kinds.items():

@@ -110,7 +110,7 @@ def evaluate(
             f" ({2 - parts} more needed)"
         )
     if not problems:
-        notes.append(f"no problem has {FEWEST} measured configs: there is too little to choose from")
+        notes.append(f"no problem has {FEWEST} measured configs: too few to compare rankings")
     else:
         sizes = [len(problem.latency_s) for problem in problems]
         span = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{min(sizes)}"

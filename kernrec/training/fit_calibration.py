@@ -51,9 +51,7 @@ _RANK_LOSS = 0.01
 _PRIOR_WEIGHT = 0.001
 """Weight, in problems, of the regularization toward a multiplier of 1. It decides what the rows cannot."""
 _LEAST_SHARE = 0.05
-"""A part whose 90th percentile is a smaller fraction of the whole keeps its multiplier, because rows cannot determine
-it.
-"""
+"""Parts whose 90th percentile is a smaller fraction of the whole keep their multiplier."""
 _ITERATIONS = 12
 
 
@@ -252,7 +250,7 @@ def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]
             before += _judged(tested, _only(fitted, helpful), quantity)
             after += _judged(tested, _only(fitted, helpful + names), quantity)
         if all(getattr(whole, name) == 1.0 for name in names):
-            findings.append(f"{quantity}: too little was measured to calibrate it")
+            findings.append(f"{quantity}: too few measurements to calibrate it")
             continue
         (old_error, old_rank), (new_error, new_rank) = np.mean(before, axis=0), np.mean(after, axis=0)
         better = sum(new[0] < old[0] for old, new in zip(before, after, strict=True))
@@ -305,9 +303,7 @@ def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """Return the multiplier of each part, (P,), from each group's shares of the parts, (rows, P). Problems weigh the
-    same.
-    """
+    """Return each part's multiplier, (P,), from each group's shares, (rows, P); problems weigh the same."""
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
     rows_of_problem: dict[str, int] = {}

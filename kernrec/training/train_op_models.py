@@ -76,7 +76,7 @@ def train_op_models(
         models.append(StoredModel(name, path, len(data), dict(model.scores) | _stated_intervals(model)))
     if not models:
         raise UsageError("; ".join(too_few))
-    return models, [*notes, *(f"{reason}; no model of it was trained" for reason in too_few)]
+    return models, [*notes, *(f"{reason}; no model was trained for it" for reason in too_few)]
 
 
 def _notes(name: str, data: Dataset) -> list[str]:

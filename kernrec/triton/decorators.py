@@ -80,7 +80,7 @@ def prune(top_k: int = 3, objective: str = "latency", gpu: str | None = None) ->
         UsageError: A value is impossible.
     """
     if type(top_k) is not int or top_k < 1:
-        raise UsageError(f"top_k is {top_k!r:.40}; a whole number from 1 is expected")
+        raise UsageError(f"top_k is {top_k!r:.40}; expected a whole number of at least 1")
     if objective not in SCALAR_OBJECTIVES:
         raise unknown("objective", objective, SCALAR_OBJECTIVES)
     return Prune(Tuner(top_k, Objective(objective), gpu))

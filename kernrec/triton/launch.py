@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernrec.compile.triton_describe import layers_of, stated_options
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.kernel import Kernel
 from kernrec.kernel.expression import identifier
@@ -54,7 +55,7 @@ class AutotunedLaunch:
         arguments = self.arguments
         values = [str(arguments[name]) for name in self.tuned.keys if name in arguments]
         types = [str(value.dtype) for value in arguments.values() if hasattr(value, "dtype")]
-        return content_hash([jit_function(self.tuned).cache_key, compiler, values, types])
+        return content_hash([layers_of(self.tuned)[-1].cache_key, compiler, values, types])
 
     def kernel(self) -> tuple[Kernel, Path]:
         """Return (kernel of this launch, as `kernrec analyze` creates it from a captured call; folder of its source).
@@ -65,7 +66,7 @@ class AutotunedLaunch:
         """
         descriptors = any(hasattr(value, "block_shape") for value in self.arguments.values())
         if not descriptors and any(config.pre_hook is not None for config in self.configs):
-            raise KernrecError(f"{self.name}: a config has a pre_hook, so that its tunables do not say what runs")
+            raise KernrecError(f"{self.name}: a config has a pre_hook, so its tunables do not determine what runs")
         options = {name: value for name, value in self.named.items() if name not in _OF_THE_LAUNCH}
         try:
             record = record_of(self.tuned, (), options, self.named.get("grid"), self.configs)
@@ -85,17 +86,10 @@ class AutotunedLaunch:
         return next((place for place, config in enumerate(self.configs) if same_config(config, stored)), None)
 
 
-def table_of(config: Any) -> dict[str, Any]:
-    """Return a `triton.Config` as a table of a call."""
-    options = {name: getattr(config, name, None) for name in OPTIONS}
-    return dict(config.kwargs) | {
-        name: value for name, value in options.items() if value is not None and (name, value) != ("num_ctas", 1)
-    }
-
-
 def same_config(config: Any, stored: Mapping[str, Any]) -> bool:
     """Return whether a `triton.Config` is the config that kernrec stores under its own names (`triton_call`)."""
-    wanted = {identifier(name).rstrip("_"): value for name, value in table_of(config).items()}
+    stated = {**config.kwargs, **stated_options(config)}
+    wanted = {identifier(name).rstrip("_"): value for name, value in stated.items()}
     present = {name.rstrip("_"): value for name, value in stored.items()}
     for name, value in wanted.items():
         # A constant that is not a number is equal in all configs, so it is not a tunable.
@@ -109,14 +103,6 @@ def listed_configs(kernel: Kernel) -> list[dict[str, int]]:
     assert kernel.listed is not None
     rows = (dict(zip(kernel.listed.columns, row, strict=True)) for row in kernel.listed.rows)
     return [{tunable.name: row[tunable.name] for tunable in kernel.tunables} for row in rows]
-
-
-def jit_function(tuned: Any) -> Any:
-    """Return the function that `@triton.jit` returned, below the autotuner."""
-    inner = tuned
-    while not hasattr(inner, "params"):
-        inner = inner.fn
-    return inner
 
 
 @functools.cache

@@ -89,7 +89,7 @@ def rank(request: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "configs": [{name: int(value) for name, value in choice.config.items()} for choice in choices],
         "costs": [{"latency_s": float(c.latency_s.value), "energy_j": float(c.energy_j.value)} for c in choices],
-        "failures": [f"{config_text(failure.config)}: {failure.message}" for failure in analysis.failures],
+        "failures": [f"{config_text(failure.config)}: {failure.message}" for failure in analysis.failed],
     }
 
 

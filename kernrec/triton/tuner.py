@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernrec.compile.triton_compile import compilation_message
+from kernrec.compile.triton_describe import layers_of
 from kernrec.compile.triton_version import triton_compiler, untested_version
 from kernrec.errors import KernrecError, KernrecWarning, UsageError
 from kernrec.kernel.expression import identifier
 from kernrec.recommender.request import Objective
 from kernrec.store.device_report import EnergyReport
-from kernrec.triton.launch import AutotunedLaunch, jit_function, listed_configs
+from kernrec.triton.launch import AutotunedLaunch, listed_configs
 from kernrec.triton.machine import Machine, this_machine
 from kernrec.triton.rank import ranked
 from kernrec.triton.records import Result, Trial, keep, middle, recorded_results
@@ -89,7 +90,7 @@ class Tuner:
             UsageError: Arguments or configs do not fit the function.
         """
         self._running = None
-        if not hasattr(jit_function(tuned), "cache_key"):
+        if not hasattr(layers_of(tuned)[-1], "cache_key"):
             return configs[:1]  # in Triton's interpreter on the CPU, all configs are equal
         launch = AutotunedLaunch(tuned, configs, named)
         if note := untested_version():

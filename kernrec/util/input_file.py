@@ -40,14 +40,14 @@ def read_input(path: Path, most_bytes: int, title: object = None) -> bytes:
     with open_input(path, title) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
-        raise UsageError(f"{path if title is None else title} is larger than {most_bytes} bytes; it is not read")
+        raise UsageError(f"{path if title is None else title} is larger than {most_bytes} bytes, the maximum")
     return content
 
 
 def check_kind(mode: int, title: object) -> None:
     """Raise `UsageError` for the `st_mode` of a pipe, a device or a socket."""
     if kind := _KINDS.get(stat.S_IFMT(mode)):
-        raise UsageError(f"{title} is {kind}; a regular file is expected")
+        raise UsageError(f"{title} is {kind}; expected a regular file")
 
 
 def check_input(path: Path, title: object = None) -> None:

@@ -56,18 +56,18 @@ def refusal(done: "CompletedProcess[str]") -> str:
 HOSTILE: Mapping[str, dict[str, object]] = {
     "have no flat JSON object in tunables": {"tunables": f'{{"block_m":{"9" * 5000}}}'},
     "JSON object in tunables": {"tunables": r'{"block_m":"\q"}'},
-    "name a thing twice in tunables": {"tunables": '{"block_m":64,"block_m":32}'},
-    "are of a newer protocol than this kernrec knows": {"protocol_version": 2147483647},
-    "are none that matmul accepts": {"key": "matmul[m=0,n=32,k=16]f32,nn", "dims": '{"k":16,"m":0,"n":32}'},
+    "have repeated or unsorted names in tunables": {"tunables": '{"block_m":64,"block_m":32}'},
+    "have a newer protocol than this kernrec knows": {"protocol_version": 2147483647},
+    "are not accepted by matmul": {"key": "matmul[m=0,n=32,k=16]f32,nn", "dims": '{"k":16,"m":0,"n":32}'},
     "have no flat JSON object in dims": {
         "key": f"matmul[m={'9' * 4200},n=32,k=16]f32,nn",
         "dims": f'{{"k":16,"m":{"9" * 4200},"n":32}}',
     },
-    "have a power_limit_w that no h200-sxm has": {"power_limit_w": 1e29},
-    "have an energy that no h200-sxm takes": {"energy_j": 1e-300},
+    "have a power_limit_w out of range for h200-sxm": {"power_limit_w": 1e29},
+    "have an energy that h200-sxm cannot draw": {"energy_j": 1e-300},
     "were measured at an impossible time": {"measured_at": "2099-01-01"},
     "have an empty kernel": {"kernel": ""},
-    "have other characters than ASCII in kernel": {"kernel": "matmul_s\u0456mt"},  # a Cyrillic letter
+    "have non-ASCII characters in kernel": {"kernel": "matmul_s\u0456mt"},  # a Cyrillic letter
     "have an interval that does not contain their latency_s": {"latency_high_s": 1e-4},
     "have samples that are not positive": {"latency_samples_s": [1e-3, -1e-3]},
     "are of an unknown GPU": {"gpu": "h\u0432200"},
@@ -114,7 +114,7 @@ def test_unreadable_model_file_adds_a_note(user, kind, reason):
 @pytest.mark.skipif(os.name == "nt", reason="links need permission")
 def test_models_path_that_is_not_a_folder_adds_a_note(user):
     (models := user.database.parent / "models").symlink_to("models")
-    assert f"note: {models} is not a folder; your own models are not used" in notes_of_recommend(user)
+    assert f"note: {models} is not a folder; your models are not used" in notes_of_recommend(user)
 
 
 def notes_of_recommend(user):
@@ -195,7 +195,7 @@ def test_bundle_that_unpacks_to_1000_times_its_size_is_refused(user, stranger, t
     assert (done.returncode, done.stdout) == (1, "0 bundles, 1 refused\n")
     done = ask(user, "db", "pull", tmp_path / "index", "--untrusted")
     assert "index: 0 new measurements" in done.stdout
-    assert "unpacks to 33554432 bytes, more than rows of its size can" in done.stderr
+    assert "unpacks to 33554432 bytes, more than its rows need" in done.stderr
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -293,4 +293,4 @@ def test_input_that_is_not_a_file_is_refused_at_once(user, tmp_path, name, kind)
     line = refusal(done)
     assert path.name in line
     if kind == "pipe":
-        assert "is a named pipe; a regular file is expected" in line
+        assert "is a named pipe; expected a regular file" in line

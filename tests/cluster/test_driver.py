@@ -119,7 +119,7 @@ def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: st
 
 @pytest.mark.parametrize(("changed", "reason"), [
     ({"compiler": "NVRTC 12", "uuid_hash": "second"}, "its compiler is NVRTC 12, that of node is NVRTC 13"),
-    ({}, "its card is in the campaign already"),
+    ({}, "its GPU is in the campaign already"),
     (
         {"limits": (250.0, None, None, False), "uuid_hash": "second"},
         "its power limit and clocks are 250 W, not locked, here not limited, not locked",
@@ -128,7 +128,7 @@ def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: st
 ])  # fmt: skip
 def test_changed_gpu_is_refused_with_the_reason(cluster, tmp_path, changed, reason):
     cluster.opened = {"first": opened(), "second": opened(**changed)}
-    assert run(cluster, tmp_path, needs_energy=True) == [f"node is left out: {reason}"]
+    assert run(cluster, tmp_path, needs_energy=True) == [f"node is excluded: {reason}"]
     assert {card for card, _ in cluster.visits} == {"first"}
 
 
@@ -142,8 +142,8 @@ def test_failed_gpu_is_named_with_its_node_and_another_takes_its_visit(cluster, 
     cluster.replies = [done(*rows, row(3, block=1), error="no space left on device", over=False)]
     notes = run(cluster, tmp_path)
     assert sorted(notes) == [
-        "node-3: no such file; the campaign goes on without this card",
-        "rtx3090 on node: no space left on device; the campaign goes on without this card",
+        "node-3: no such file; the campaign continues without this GPU",
+        "rtx3090 on node: no space left on device; the campaign continues without this GPU",
     ]
     (_, lost), (other, again) = cluster.visits[:2]
     assert other == "second"
@@ -155,14 +155,12 @@ def test_lost_gpu_is_restarted_until_it_is_lost_three_times(cluster, tmp_path):
     cluster.opened = {"first": opened(), "second": opened(uuid_hash="second")}
     cluster.replies = [[*closed(row(0), row(1)), row(2, block=1), CardLost("lost: its node died")]]
     notes = run(cluster, tmp_path)
-    assert notes == [
-        "rtx3090 on node: lost: its node died; another card goes on with its visit, and it is started again"
-    ]
+    assert notes == ["rtx3090 on node: lost: its node died; another GPU continues its visit, and this one is restarted"]
     earlier = [measured.identity.config["a"] for measured in cluster.visits[1][1].earlier]
     assert earlier == [0, 1]  # what was in an open block is made again
     cluster.opened = {"first": opened(), "second": CardLost("lost: it does not start")}
     cluster._new = None
-    assert run(cluster, tmp_path) == ["second: lost: it does not start; the campaign goes on without this card"]
+    assert run(cluster, tmp_path) == ["second: lost: it does not start; the campaign continues without this GPU"]
 
 
 def test_config_budget_is_shared_by_all_gpus(cluster, tmp_path):

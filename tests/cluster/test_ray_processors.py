@@ -70,7 +70,7 @@ def test_analysis_without_nodes_ends_with_one_line(cluster, tmp_path, monkeypatc
         while not list((tmp_path / "cache" / "compile").rglob("*.z")):  # the first of many is compiled
             time.sleep(0.05)
         cluster.remove_node(only, allow_graceful=False)
-        with pytest.raises(KernrecError, match=r"no node of the cluster answers for 1 s; what is done is kept"):
+        with pytest.raises(KernrecError, match=r"no node of the cluster answers for 1 s; finished work is kept"):
             result.result()
 
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernrec.util.float8 import fp8_codes, fp8_values
+from kernrec.util.small_floats import small_codes, small_values
 from tests.helpers.narrow_floats import bf16_bits, bf16_values
 
 RNG = np.random.default_rng(1)
@@ -64,13 +64,13 @@ def random_bits(kind: str, shape: tuple[int, int]) -> np.ndarray:
     if kind in ("s8", "u8"):
         return RNG.integers(0, 256, shape).astype("i1" if kind == "s8" else "u1")
     if kind in ("e4m3", "e5m2"):
-        return fp8_codes(kind, small / 2)
+        return small_codes("f8" + kind, small / 2)
     return bf16_bits(small) if kind == "bf16" else small.astype("f2" if kind == "f16" else "f4")
 
 
 def numbers(kind: str, bits: np.ndarray) -> np.ndarray:
     if kind in ("e4m3", "e5m2"):
-        return fp8_values(kind, bits).astype(np.float64)
+        return small_values("f8" + kind, bits).astype(np.float64)
     return (bf16_values(bits) if kind == "bf16" else bits).astype(np.float64)
 
 

@@ -30,7 +30,7 @@ def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -
     """Kill pushes or pulls (`command`) of `rows` measurements together, in a folder for two people and the place.
 
     Returns:
-        `kills` of commands before they ended; rows that never arrived (`lost`) or are there twice (`doubled`);
+        `kills` of commands before they ended; rows that never arrived (`lost`) or occur twice (`doubled`);
         `halved`, kills after which a part of a push was visible, or was pulled; `unreadable`, after which the pulled
         rows could not be read.
     """

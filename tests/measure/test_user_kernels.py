@@ -313,7 +313,7 @@ def test_missing_gpu_is_reported_before_any_work(bench: Bench, monkeypatch: pyte
 
     for card, says in (
         (lambda: [Card(0, "GPU-emulated", "Tesla T4", 0)], "there is no NVIDIA H200 in this machine to measure on;"),
-        (none, "there is no GPU to measure on: no driver answers; without measuring none is needed"),
+        (none, "there is no GPU to measure on: no driver answers; predictions need no GPU"),
     ):
         monkeypatch.setattr("kernrec.measure.device.nvml.cards", card)
         status, _, err = bench.run(*bench.command)

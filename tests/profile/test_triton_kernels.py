@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernrec.op import decode_elements, encode_elements
-from kernrec.util.float8 import fp8_codes, fp8_values
+from kernrec.util.small_floats import small_codes, small_values
 from tests.helpers.triton_kernels import run_call, sample_call
 
 pytest.importorskip("triton", reason="needs the extra `triton`")
@@ -62,12 +62,12 @@ def test_matmul_profile_matches_the_emulation(function, dtype, sizes, config, sm
 def test_8_bit_matmul_profile_matches_the_emulation(sm):
     m, n, k = 40, 48, 80
     draw = np.random.default_rng(5)
-    a, b = (fp8_codes("e4m3", draw.standard_normal(shape).astype(np.float32)) for shape in ((m, k), (k, n)))
+    a, b = (small_codes("f8e4m3", draw.standard_normal(shape).astype(np.float32)) for shape in ((m, k), (k, n)))
     c = np.zeros((m, n), np.float16)
     sizes = {"m": m, "n": n, "k": k, "stride_a": k, "stride_b": n, "stride_c": n}
     arguments = {"a": a, "b": b, "c": c, **sizes}
     run_call(sample_call("matmul.py:matmul", arguments, "grid", TILE), arrays_of(arguments), sm)
-    expected = fp8_values("e4m3", a).astype(np.float64) @ fp8_values("e4m3", b)
+    expected = small_values("f8e4m3", a).astype(np.float64) @ small_values("f8e4m3", b)
     assert close(c, expected, "f16")
 
 

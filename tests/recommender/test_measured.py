@@ -12,7 +12,7 @@ from kernrec.op import find_op
 from kernrec.recommender import Choice, Objective, Query, Recommendation, Recommender
 from kernrec.recommender.estimate.engine import Space, SpaceCosts
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.result import MeasuredOn
+from kernrec.recommender.json_form import MeasuredOn
 from kernrec.store import Database
 from kernrec.store.intake import merge
 from kernrec.store.measurement import Measurement

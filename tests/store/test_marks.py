@@ -123,7 +123,7 @@ def test_file_replaced_after_its_check_is_not_opened(
 
     actual = store_reader.check_database
     monkeypatch.setattr("kernrec.store.database.check_database", check)
-    with pytest.raises(UsageError, match="have another content than their key says"):
+    with pytest.raises(UsageError, match="do not match their key"):
         Database.open(good, read_only=read_only)
     assert len(checked) == 1
 

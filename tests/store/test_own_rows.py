@@ -40,7 +40,7 @@ def test_impossible_rows_are_skipped_and_counted(own: Path) -> None:
         assert database.left_out == 2
     stack = Stack()
     (note,) = stack.notes
-    assert note == f"{own}: 2 rows that cannot be left out (`kernrec db verify` lists, --remove deletes)"
+    assert note == f"{own}: 2 impossible rows skipped (`kernrec db verify` lists them, --remove deletes them)"
     (fastest, *_) = stack.evidence(GPU, "matmul", [KERNEL], PROBLEM.key).measured
     assert fastest.latency_s == 1e-3
 
@@ -76,7 +76,7 @@ def test_clock_that_jumps_back_loses_no_row(own: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("year", [1970, 2024, 2050])
 def test_collect_refuses_an_impossible_clock(own: Path, year: int, monkeypatch: pytest.MonkeyPatch) -> None:
     _set_clock(monkeypatch, year)
-    with pytest.raises(UsageError, match=f"the clock of this machine says {year}-06-01 00:00, which cannot be"):
+    with pytest.raises(UsageError, match=f"the clock of this machine shows {year}-06-01 00:00, which is impossible"):
         check_takes_rows(own)
 
 
@@ -85,7 +85,7 @@ def test_collect_refuses_a_clock_behind_the_newest_row(tmp_path: Path, monkeypat
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements([measurement(measured_at="2031-06-03T00:00:00")])
     _set_clock(monkeypatch, 2031)
-    with pytest.raises(UsageError, match=r"says 2031-06-01 00:00, but .* has a measurement of 2031-06-03 00:00"):
+    with pytest.raises(UsageError, match=r"shows 2031-06-01 00:00, but .* has a measurement of 2031-06-03 00:00"):
         check_takes_rows(path)
     _set_clock(monkeypatch, 2032)
     check_takes_rows(path)

@@ -73,7 +73,7 @@ def test_a_merge_takes_every_row_and_no_withdrawal(base: Path) -> None:
         assert answering(database) == [1, 2, 3]
         assert database.rows("retraction") == []
     (note,) = notes
-    assert note.startswith("not taken: 1 withdrawal of ")
+    assert note.startswith("not added: 1 withdrawal of ")
 
 
 def test_a_bundle_leaves_withdrawn_rows_out(base: Path) -> None:

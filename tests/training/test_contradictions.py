@@ -67,7 +67,7 @@ def test_energy_below_idle_power_is_dropped_but_its_time_is_kept(tmp_path, rows)
     )
     assert [int(np.isfinite(Dataset(each.groups).energy_j).sum()) for each in (below, above)] == [5, 6]
     assert counts(below) == counts(above) == [1.0] * 6
-    assert any("less than the GPU draws at rest" in note for note in below.notes)
+    assert any("below idle power" in note for note in below.notes)
 
 
 def test_energy_that_contradicts_time_and_power_is_detected():
@@ -89,4 +89,4 @@ def test_verify_and_merge_name_contradictory_rows(tmp_path, rows, capsys):
         assert run(["db", *command]) == 0
         text = " ".join("".join(capsys.readouterr()).split())
         assert "state a clock above the" in text
-        assert "draw less power than the GPU at rest" in text
+        assert "draw less than idle power" in text

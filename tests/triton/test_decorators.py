@@ -195,7 +195,7 @@ class TestBadInput:
 
     @pytest.mark.parametrize(("options", "message"), [
         ({"objective": "enrgy"}, "unknown objective 'enrgy'; did you mean energy"),
-        ({"top_k": 0}, "top_k is 0; a whole number from 1"),
+        ({"top_k": 0}, "top_k is 0; expected a whole number of at least 1"),
         ({"prune_configs_by": {"perf_model": len}}, "perf_model and kernrec both rank configs"),
         ({"configs": [triton.Config({"BLOK": 64})]}, r"configs\[0\]: unknown meta-parameter 'BLOK'; did you mean"),
         ({"configs": [{"BLOCK": 64}]}, r"configs\[0\] is .*; a triton.Config is expected"),

@@ -30,7 +30,7 @@ def test_regular_file_is_read_through_a_link(tmp_path, refuses):
 def test_pipe_and_device_are_refused_at_once(make, says, tmp_path):
     make(path := tmp_path / "input")
     for read in (open_input, check_input):
-        with pytest.raises(UsageError, match=f"input {says}; a regular file is expected"):
+        with pytest.raises(UsageError, match=f"input {says}; expected a regular file"):
             read(path)
 
 

@@ -1,1 +1,1 @@
-"""How long kernrec takes: the commands of `python tools/bench.py`."""
+"""Define the commands of `python tools/bench.py`, which measure kernrec's time."""

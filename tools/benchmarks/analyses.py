@@ -1,10 +1,10 @@
-"""Whole analyses of users' kernels, from a command to its answer, beside another checkout of kernrec.
+"""Time whole analyses of users' kernels, from a command to its answer, and compare with another checkout.
 
     python tools/bench.py analyses [--before ../other-checkout] [--rounds 3] [--only stencil2d]
 
-A command with `--processes 1` runs in new processes, of both checkouts in turns, without results of the compiler, of
-the emulator or a user's database. Processor time is that of all processes that it starts. Printed are medians of the
-rounds, the ratio to the other checkout, and whether both answers are equal but for seconds.
+Each command runs with `--processes 1` in new processes, of both checkouts in turn, without caches or a user's database.
+Processor time includes all processes that a command starts. The table has medians over rounds, the ratio to the other
+checkout, and whether both answers are equal except for seconds.
 """
 
 import json
@@ -27,7 +27,7 @@ _CHANGES = ("analysis_s", "profiled_s")
 
 
 def run(before: Path | None = None, rounds: int = 3, only: str = "") -> None:
-    """Print a row for each kernel; before: a checkout of another version."""
+    """Print a row for each kernel; `before` is a checkout of another version."""
     checkouts = {"now": ROOT} | ({} if before is None else {"before": before.resolve()})
     table = Table(f"medians of {rounds} rounds, processor time")
     with tempfile.TemporaryDirectory() as name:
@@ -51,7 +51,7 @@ def run(before: Path | None = None, rounds: int = 3, only: str = "") -> None:
 
 
 def _commands(folder: Path) -> dict[str, list[str]]:
-    """The arguments of `kernrec analyze` by kernel; specs and calls are written to the folder."""
+    """Write specs and calls to the folder, and return the arguments of `kernrec analyze` by kernel."""
     stencil = json.loads((_DATA / "stencil2d.json").read_text(encoding="utf-8"))
     for tunable in stencil["ConfigurationSpace"]["TuningParameters"]:
         tunable["Values"] = _TABLES["narrow"].get(tunable["Name"], tunable["Values"])
@@ -80,7 +80,7 @@ def _commands(folder: Path) -> dict[str, list[str]]:
 
 
 def _analyze(checkout: Path, words: list[str], folder: Path, answers: dict[str, Any], which: str) -> None:
-    """Run a command of a checkout and keep its answer; `folder`: of its caches."""
+    """Run a command of a checkout and keep its answer; `folder` holds its caches."""
     folder.mkdir(exist_ok=True)
     for results in ("compile", "emulated"):
         shutil.rmtree(folder / "cache" / results, ignore_errors=True)
@@ -93,7 +93,6 @@ def _analyze(checkout: Path, words: list[str], folder: Path, answers: dict[str, 
 
 
 def _plain(value: Any) -> Any:
-    """An answer without the seconds that it took."""
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items() if key not in _CHANGES}
     return [_plain(each) for each in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Many shapes of each op at once against one by one: milliseconds of processor time a shape."""
+"""Compare answering many shapes of an op at once and one by one, in milliseconds of processor time per shape."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ from kernrec.recommender.many import ManyAnswers, answer_many
 
 
 def run(shapes: int = 1000, gpu: str = "h200", only: str = "") -> None:
-    """Print a row for each kind of problems whose name has `only` in it; one by one is timed on a tenth."""
+    """Print a row per kind of problem whose name contains `only`; one by one is timed on a tenth of the shapes."""
     table = Table(f"{shapes} shapes of each op, ms a shape")
     for name in (kind for kind in KINDS if only in kind):
         op, dtype, layout, columns = varied(name, shapes)

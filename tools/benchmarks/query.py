@@ -1,10 +1,10 @@
-"""A new shape beside the public wheel `nvidia-matmul-heuristics`, and beside another version of kernrec.
+"""Time the answer for a new shape, compared with the wheel `nvidia-matmul-heuristics` and another version of kernrec.
 
     python tools/bench.py query [--before ../other-checkout] [--shapes 60] [--rounds 5]
 
-Each contestant is a process of its own. They answer the same new shapes in turn. Figures are milliseconds of processor
-time of a shape: the median over shapes in each round, of these the median over rounds, and ratios of rounds. Calls are
-those of Python functions in one more answer.
+Each contestant is a separate process, and all answer the same new shapes in turn. Figures are milliseconds of processor
+time per shape: the median over rounds of the median over shapes, and ratios per round. Calls counts Python function
+calls during one more answer.
 """
 
 import importlib.metadata
@@ -67,12 +67,12 @@ CASES: Mapping[str, tuple[str, str, str | None, str]] = {
     "f16 nt h200 latency": ("h200", "f16", "nt", "latency"),
     "f16 nt h200 pareto": ("h200", "f16", "nt", "pareto"),
 }
-"""GPU, data type, layout and objective."""
+"""(GPU, data type, layout, objective) of each case."""
 _WARM, _WHEEL_NAME = 15, "nvidia-matmul-heuristics"
 
 
 class _Contestant:
-    """A process that answers shapes and times each answer."""
+    """Process that answers shapes and times each answer."""
 
     def __init__(self, stack: ExitStack, program: str, checkout: Path) -> None:
         environment = environment_in(Path.home(), checkout) | {"OPENBLAS_NUM_THREADS": "1"}
@@ -96,7 +96,7 @@ class _Contestant:
 
 
 def run(before: Path | None = None, shapes: int = 60, rounds: int = 5) -> None:
-    """Print a row for each case; before: a checkout of another version."""
+    """Print a row for each case; `before` is a checkout of another version."""
     table = Table()
     with ExitStack() as stack:
         contestants = {"kernrec": _Contestant(stack, _KERNREC, ROOT)}
@@ -119,9 +119,9 @@ def run(before: Path | None = None, shapes: int = 60, rounds: int = 5) -> None:
 
 
 def _round(contestants: Mapping[str, _Contestant], case: str, count: int, number: int) -> dict[str, float]:
-    """Median seconds of each contestant over new shapes."""
+    """Return the median seconds of each contestant over new shapes."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    draw = random.Random(f"{case} {number}")  # sizes that were drawn before are made new
+    draw = random.Random(f"{case} {number}")  # change sizes that were drawn before
     for dims in matmuls(_WARM + count, number):
         new = {name: size + 8 * draw.randrange(64) for name, size in dims.items()}
         for name in draw.sample(list(contestants), len(contestants)):

@@ -1,7 +1,7 @@
-"""Processor time and memory of merging a stranger's database, and of asking the database that it was merged into.
+"""Measure processor time and memory of merging an untrusted database, and of queries to the result.
 
-Rows are made by DuckDB with their true keys: as many columns as an imported recording fills. `query` is one problem in
-a new process. Memory is the most of this process and of its children.
+DuckDB creates the rows with correct keys and as many columns as an imported recording has. `query` is one problem in a
+new process. Memory is the maximum over this process and its children.
 """
 
 import os
@@ -33,7 +33,7 @@ COLUMNS = {
     "latency_s": "1e-3 + random() / 1e3",
     "latency_samples_s": "[1e-3, 2e-3] || [1e-3 + random() / 1e3 FOR _ IN range(18)]",
 }  # fmt: skip
-"""Values of a measurement in SQL about the number `i` of its row."""
+"""SQL expressions for a measurement's columns in terms of its row number `i`."""
 _QUERY = """
 import sys
 from kernrec.store import Stack
@@ -47,7 +47,7 @@ def run(
     problems: int = _PROBLEMS,
     asking: bool = False,
 ) -> None:
-    """Print a row for each number of rows, each a multiple of 1,000; with --asking, how queries fare meanwhile."""
+    """Print a row per number of rows (multiples of 1,000); with --asking, also measure queries meanwhile."""
     table = Table()
     for count in rows:
         with tempfile.TemporaryDirectory(prefix="kernrec-") as name:
@@ -55,7 +55,7 @@ def run(
 
 
 def asked_meanwhile(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
-    """Return how queries fare while measurements are merged into the database that they ask."""
+    """Return the times of queries to a database while measurements are merged into it."""
     theirs, own = folder / "theirs.duckdb", folder / "own.duckdb"
     with ProcessPoolExecutor(1, get_context("spawn")) as maker:
         maker.submit(fill, theirs, rows, most_problems, _CONFIGS * _PROBLEMS).result()
@@ -66,7 +66,7 @@ def asked_meanwhile(folder: Path, rows: int, most_problems: int) -> dict[str, ob
         _, status, used = os.wait4(os.posix_spawn(sys.executable, question, os.environ), 0)
         return status, used.ru_utime + used.ru_stime
 
-    ask()  # the file is checked once
+    ask()  # the file is checked only once
     before = [ask() for _ in range(10)]
     merge_it = [sys.executable, "-m", "kernrec", "db", "merge", str(theirs), "--db", str(own)]
     with subprocess.Popen(merge_it, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as merger:
@@ -84,7 +84,7 @@ def asked_meanwhile(folder: Path, rows: int, most_problems: int) -> dict[str, ob
 def merging(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
     """Return the cost of merging measurements of several problems."""
     theirs, own = folder / "theirs.duckdb", folder / "own.duckdb"
-    with ProcessPoolExecutor(1, get_context("spawn")) as maker:  # a process of its own: its memory does not count
+    with ProcessPoolExecutor(1, get_context("spawn")) as maker:  # in a separate process, whose memory does not count
         keys = maker.submit(fill, theirs, rows, most_problems).result()
         cells: dict[str, object] = {"rows": rows, "file [MB]": f"{theirs.stat().st_size / 1e6:.1f}"}
         with Database.open(own, read_only=False, create=True) as database:
@@ -99,7 +99,7 @@ def merging(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
 
 
 def fill(path: Path, rows: int, most_problems: int = _PROBLEMS, first: int = 0) -> list[str]:
-    """Make a database of measurements, numbered from `first`, and return the keys of its problems."""
+    """Create a database of measurements, numbered from `first`, and return the keys of its problems."""
     problems = [
         find_op("matmul").problem(m=64, n=32, k=16 * (1 + i)) for i in range(min(most_problems, rows // _CONFIGS))
     ]
@@ -111,7 +111,7 @@ def fill(path: Path, rows: int, most_problems: int = _PROBLEMS, first: int = 0) 
         values = (f'CAST({COLUMNS.get(name, "NULL")} AS {kinds[name]}) AS "{name}"' for name in names
                   if name not in ("config_id", "problem_id"))  # fmt: skip
         columns, connection = ", ".join(values), database._connection
-        for start in range(0, rows, 1_000_000):  # the random numbers are drawn once
+        for start in range(0, rows, 1_000_000):  # draw the random numbers once
             connection.execute(
                 f"CREATE OR REPLACE TEMP TABLE made AS SELECT {columns}, config_id, problem_id "
                 f"FROM range({first + start}, {first + min(rows, start + 1_000_000)}) AS numbers(i) "

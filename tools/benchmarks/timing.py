@@ -1,7 +1,7 @@
-"""Processor time, memory and turns: how every benchmark measures.
+"""Measure processor time and memory of contestants that take turns.
 
-Contestants take turns in each round, so that other work on the machine slows all of them. Ratios are medians over
-rounds.
+Contestants take turns in each round, so that other work on the machine slows all of them equally. Ratios are medians
+over rounds.
 """
 
 import os
@@ -22,7 +22,7 @@ def report():
 atexit.register(report)
 """
 COMMAND = "import sys; sys.argv = ['kernrec', *sys.argv[1:]]; from kernrec.cli import main; main()"
-"""Program that runs kernrec as an installed one does."""
+"""Python program that runs the `kernrec` command."""
 
 
 def cpu_s() -> float:
@@ -39,7 +39,7 @@ def spent(call: Callable[[], object]) -> float:
 
 
 def in_turns(calls: Mapping[str, Callable[[], object]], rounds: int, warm: int = 1) -> dict[str, list[float]]:
-    """Return the processor times of each call in each round, after rounds that do not count."""
+    """Return the processor times of each call in each round, after warm-up rounds."""
     every = [{name: spent(call) for name, call in calls.items()} for _ in range(warm + rounds)][warm:]
     return {name: [each[name] for each in every] for name in calls}
 
@@ -69,8 +69,8 @@ def environment_in(folder: Path, checkout: Path | None = None) -> dict[str, str]
     """Return the environment of an installed kernrec with its own cache and without the user's database.
 
     Args:
-        folder: for the cache and the database.
-        checkout: the version that is imported; this one if None.
+        folder: folder for the cache and the database.
+        checkout: checkout to import; None for this one.
     """
     dropped = ("KERNREC_DB", "PYTHONDONTWRITEBYTECODE", "OPENBLAS_NUM_THREADS")
     environment = {name: value for name, value in os.environ.items() if name not in dropped}

@@ -1,1 +1,1 @@
-"""kernrec beside recordings of real GPUs: recordings x splits x metrics -> tables (`python tools/evidence`)."""
+"""Compare kernrec with recordings of real GPUs: recordings x splits x metrics -> tables (`python tools/evidence`)."""

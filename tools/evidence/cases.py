@@ -1,4 +1,4 @@
-"""Recorded and predicted times: what experiments split, score and print.
+"""Hold recorded and predicted times, which experiments split, score and print.
 
 A loader gives `Cases`, a split (`evidence.splits`) parts them, a metric (`evidence.metrics`) turns a part into cells,
 and `report` prints a row for each part.
@@ -22,7 +22,7 @@ Files = Annotated[list[Path], typer.Option("--cases", help="files that `tools/ev
 
 @dataclass(frozen=True)
 class Cases:
-    """N launches that were recorded and predicted, in seconds unless an experiment says otherwise; arrays (N,)."""
+    """Recorded and predicted times of N launches, in seconds unless an experiment uses another unit; arrays (N,)."""
 
     kernel: Array
     gpu: Array
@@ -34,7 +34,7 @@ class Cases:
 
     @classmethod
     def of(cls, columns: Sequence[Array], more: Mapping[str, Array] | None = None) -> "Cases":
-        """Return cases of columns in the order of the fields."""
+        """Create cases from columns in the order of the fields."""
         kernel, gpu, problem, recorded, predicted = columns
         return cls(kernel, gpu, problem, recorded, predicted, more or {})
 
@@ -72,7 +72,7 @@ class Cases:
         return Cases.of(columns, {name: column[rows] for name, column in self.more.items()})
 
     def parts(self, *names: str) -> Iterator[tuple[dict[str, object], "Cases"]]:
-        """Yield the rows with equal values in columns: (these values by column name, rows), in order of appearance."""
+        """Yield (values by column name, rows) for the rows with equal values in columns, in order of appearance."""
         keys = list(zip(*(self.column(name).tolist() for name in names), strict=True))
         rows: dict[tuple[object, ...], list[int]] = {}
         for row, key in enumerate(keys):
@@ -90,7 +90,7 @@ _COLUMNS = ("kernel", "gpu", "problem", "recorded", "predicted")
 
 
 def joined(parts: Sequence[Cases]) -> Cases:
-    """Return the rows of all parts, with the further columns that every part has."""
+    """Join the rows of all parts, with the further columns that every part has."""
     more = [name for name in parts[0].more if all(name in part.more for part in parts)]
     columns = [np.concatenate([part.column(name) for part in parts]) for name in (*_COLUMNS, *more)]
     return Cases.of(columns[:5], dict(zip(more, columns[5:], strict=True)))
@@ -110,7 +110,7 @@ def read_cases(paths: Sequence[Path]) -> Cases:
 
 
 Metric = Callable[[Cases], Mapping[str, object]]
-"""Turns rows into the cells of a table."""
+"""Function that turns rows into the cells of a table."""
 
 
 def report(title: str, cases: Cases, by: Sequence[str], *metrics: Metric) -> None:

@@ -1,4 +1,4 @@
-"""Metrics of cases: functions that turn rows into the cells of a table."""
+"""Define metrics of cases: functions that turn rows into the cells of a table."""
 
 import numpy as np
 
@@ -6,9 +6,9 @@ from evidence.cases import Array, Cases
 from kernrec.training import scores
 
 FEWEST = 5
-"""Fewest configs of a problem whose order is scored."""
+"""Minimum configs of a problem to score their order."""
 THREADS = 256
-"""Block size of people who do not tune."""
+"""Usual block size without tuning."""
 
 
 def geometric_mean(ratio: Array) -> float:
@@ -17,10 +17,10 @@ def geometric_mean(ratio: Array) -> float:
 
 
 def agreement(cases: Cases) -> dict[str, object]:
-    """Rank correlation, median error with and without the common factor of the rows, and ratio.
+    """Return rank correlation, median error with and without the rows' common factor, and ratio.
 
-    The ratio is the geometric mean of predicted over recorded time. The error without the common factor is what
-    remains if the clock of a recording is not known.
+    The ratio is the geometric mean of predicted / recorded time. The error without the common factor is the error that
+    remains if a recording's clock is unknown.
     """
     recorded, predicted = cases.recorded, cases.predicted
     level = float(np.exp(np.median(cases.error)))
@@ -34,16 +34,16 @@ def agreement(cases: Cases) -> dict[str, object]:
 
 
 def spread(cases: Cases) -> dict[str, object]:
-    """10 and 90 % quantiles of predicted over recorded time, and the share outside a factor of 1.5."""
+    """Return the 10 and 90 % quantiles of predicted / recorded time, and the fraction outside a factor of 1.5."""
     ratio = cases.predicted / cases.recorded
     low, high = (float(np.quantile(ratio, q)) for q in (0.1, 0.9))
     return {"10 %": low, "90 %": high, "beyond x1.5": f"{np.mean(np.abs(np.log(ratio)) > np.log(1.5)):.1%}"}
 
 
 def choices(cases: Cases) -> dict[str, object]:
-    """Efficiency of the first config and of the best of 3 and 5; means over problems.
+    """Return the mean efficiency over problems of the top config, and of the best of the top 3 and 5.
 
-    An efficiency is the best recorded time of a problem over the time of the choice: 1 is perfect.
+    An efficiency is the best recorded time of a problem over the time of the chosen config; 1 is perfect.
     """
     rows = []
     for _, part in cases.parts("gpu", "problem"):
@@ -60,7 +60,8 @@ def choices(cases: Cases) -> dict[str, object]:
 
 
 def heuristics(cases: Cases) -> dict[str, object]:
-    """Efficiency of two rules without a model: the most resident warps, and the block nearest to 256 threads."""
+    """Return the efficiency of two rules without a model: the most resident warps, and the block nearest to 256
+    threads."""
     threads, occupancy = cases.more["threads"], cases.more["occupancy"]
     ways = {
         "occupancy": -(np.round(occupancy, 6) * 4096.0 + threads),
@@ -71,7 +72,7 @@ def heuristics(cases: Cases) -> dict[str, object]:
 
 
 def coverage(cases: Cases) -> dict[str, object]:
-    """Share of recorded times inside the 90 % interval, and the mean of its upper over its lower end."""
+    """Return the fraction of recorded times inside the 90 % interval, and the mean ratio of its ends."""
     low, high = cases.more["low_s"], cases.more["high_s"]
     if not np.isfinite(low).all():
         return {"inside": None, "width": None}

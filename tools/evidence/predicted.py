@@ -1,7 +1,7 @@
-"""Recorded configs, profiled as `kernrec analyze` profiles them, and the times that the analytical model predicts.
+"""Profile recorded configs like `kernrec analyze`, and predict their times with the analytical model.
 
-Profiles stay in kernrec's cache, by source and by version of the emulator: after a change of the model only, a second
-run takes seconds. A run that was interrupted continues.
+Profiles stay in kernrec's cache, by source and emulator version, so after a change of only the model, a second run
+takes seconds. An interrupted run continues.
 """
 
 import os
@@ -38,7 +38,7 @@ from kernrec.util.file_lock import try_lock
 
 TEXTBOOK = ROOT / "datasets" / "kernels" / "textbook"
 ZERO_BY_ZERO = {"alu": 8, "setp": 2, "fcmp": 2, "mufu": 1, "move": 5, "branch": 6}
-"""Instructions of the assembler's function for operands that are not normal, with its call, for 0/0 (ptxas 13)."""
+"""Instructions of ptxas 13's function for special operands, including its call, for 0/0."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Sample:
     """Configs of a kernel on a problem and GPU, with recorded times and energies."""
 
     title: str
-    """GPU, and the label of the recording."""
+    """GPU and label of the recording."""
     table: StaticTable
     problem: Problem
     configs: Sequence[Config]
@@ -57,8 +57,8 @@ class Sample:
     def cases(self, kernel: str = "") -> Cases:
         """Return the configs that can run, with the model's predictions.
 
-        Further columns: `free_s` and `free_j` are predicted without a stated clock, `energy at ...` is the logarithm of
-        the energy for the recorded time over the predicted energy, `recorded_j` is NaN if no energy was recorded.
+        Further columns: `free_s` and `free_j` are predictions at the default clock. `energy at ...` is the logarithm of
+        the energy for the recorded time over the predicted energy. `recorded_j` is NaN if no energy was recorded.
         """
         rows, columns = self._predicted(self.point)
         _, free = self._predicted(DEFAULT_POINT)
@@ -82,7 +82,7 @@ class Sample:
         return seconds
 
     def _candidates(self, point: OperatingPoint) -> tuple[CandidateSet, tuple[np.ndarray, np.ndarray]]:
-        """(Candidates, (positions of the configs that can run, their places among the candidates))."""
+        """Return (candidates, (indices of the configs that can run, their indices among the candidates))."""
         candidates = candidate_set([self.table], self.problem, [point], Evidence(), whole_space=True)
         if not candidates.kernels:
             raise KernrecError("every config of the sample is refused")
@@ -94,7 +94,7 @@ class Sample:
         return candidates, (runs, position[runs])
 
     def _predicted(self, point: OperatingPoint) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """(Positions of the configs that can run, their predicted figures)."""
+        """Return (indices of the configs that can run, their predicted figures)."""
         candidates, (runs, places) = self._candidates(point)
         of_kernel, count = candidates.kernels[0], len(candidates.kernels[0].rows)
         on_problem = of_kernel.prediction.on_problem
@@ -150,7 +150,7 @@ def sampled_space(
 
 
 def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config], label: str, processes: int) -> Path:
-    """Profile configs into the cache, one process at a time, and return the database that keeps them."""
+    """Profile configs into the cache, one process at a time, and return the database with the profiles."""
     path = paths.cache() / "evidence" / emulator_hash()[:16] / f"{kernel.name}-sm{gpu.sm}.duckdb"
     path.parent.mkdir(parents=True, exist_ok=True)
     lock, shown_s = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT), time.monotonic()
@@ -168,7 +168,7 @@ def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config
         analyzed = analyze(kernel, problem, gpu, path, Query(Objective.LATENCY, top=1), options)
     finally:
         os.close(lock)
-    reasons = Counter(failure.message.split(": ", 1)[-1][:100] for failure in analyzed.failures)
+    reasons = Counter(failure.message.split(": ", 1)[-1][:100] for failure in analyzed.failed)
     for reason, count in reasons.most_common(2):
         print(f"{label}: {count} configs failed: {reason}", file=sys.stderr)
     return path
@@ -177,7 +177,8 @@ def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config
 def dividing_zeros(table: ProfileTable) -> ProfileTable:
     """Return profiles whose special functions are IEEE divisions of zero by zero.
 
-    An IEEE division takes two (MUFU.RCP, FCHK), and calls the assembler's function for operands that are not normal.
+    An IEEE division takes two special functions (MUFU.RCP, FCHK), and calls the assembler's function for special
+    operands.
     """
     if "issue.mufu" not in table.metrics:
         return table

@@ -1,4 +1,4 @@
-"""Splits of cases or of problems into what a model may see and what it is judged on."""
+"""Split cases or problems into training and test sets."""
 
 from collections.abc import Iterator
 from hashlib import sha256
@@ -21,6 +21,6 @@ def half(text: str) -> bool:
 
 
 def ordered(names: list[str]) -> list[int]:
-    """Return positions of names in an order that depends on nothing but the names: its first N are a sample."""
+    """Return the indices of names in an order that depends only on the names, so that the first N are a sample."""
     digests = [sha256(name.encode()).digest() for name in names]
     return sorted(range(len(digests)), key=digests.__getitem__)

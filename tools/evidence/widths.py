@@ -1,10 +1,10 @@
-"""Widths of 90 % intervals that errors of kernels ask for, and how much of held-out errors they cover.
+"""Compute the widths of 90 % intervals from errors of kernels, and their coverage of held-out errors.
 
-The error of a prediction has a part common to a kernel on a GPU (its clock, its memory, its compiler) and a part of
-its own. So each kernel has the same weight, of it each GPU, and one more kernel is added that is off as before
-anything was recorded, by `INTERVAL`, of it `OWN` by itself (hierarchical conformal prediction, as in
-`kernrec.model.learn.conformal`). A regime with few kernels has the widths of all. An error may be the sum of
-independent parts, such as those of time and of power: then kernels weigh the same in each part.
+The error of a prediction has a part that all configs of a kernel on a GPU share (clock, memory, compiler), and an
+individual part. So kernels have equal weights, and so do the GPUs of a kernel. One more kernel is added with the error
+assumed before any recording: `INTERVAL` in total, of which `OWN` is individual (hierarchical conformal prediction, as
+in `kernrec.model.learn.conformal`). A regime with few kernels gets the widths of all. If an error is the sum of
+independent parts, such as time and power, kernels have equal weights in each part.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from kernrec.recommender.estimate.estimates import OWN
 from kernrec.util.normal import DEVIATIONS
 
 FEWEST = groups_needed(LEVEL)
-"""Fewest kernels that a regime needs for widths of its own."""
+"""Minimum kernels of a regime for its own widths."""
 _UNKNOWN = log(INTERVAL) / DEVIATIONS
 """Standard deviation of the errors of a kernel without recordings."""
 _MOST, _HALVINGS = float(np.log(8.0)), 40
@@ -28,7 +28,7 @@ _MOST, _HALVINGS = float(np.log(8.0)), 40
 
 @dataclass(frozen=True)
 class Errors:
-    """N logarithmic errors with their kernel, GPU, problem and position of the regime; arrays (N,)."""
+    """N logarithmic errors with kernel, GPU, problem and index of the regime; arrays (N,)."""
 
     kernel: Array
     gpu: Array
@@ -38,7 +38,7 @@ class Errors:
 
     @classmethod
     def of_cases(cls, cases: Cases, error: Array) -> "Errors":
-        """Return errors of cases; without the column `regime` all are of the first regime."""
+        """Return errors of cases; without a column `regime`, all belong to the first regime."""
         names = cases.more.get("regime", np.full(len(cases), REGIMES[0]))
         regime = np.array([REGIMES.index(str(name)) for name in names], dtype=int)
         return cls(cases.kernel, cases.gpu, cases.problem, regime, error)
@@ -53,7 +53,7 @@ class Errors:
         return len(set(self.kernel.tolist()))
 
     def scores(self, pairs: bool) -> tuple[Array, Array]:
-        """Return (errors, or differences of two errors of a kernel on a problem and GPU, ascending; their weights)."""
+        """Return (ascending errors, or differences of two errors of a kernel on a problem and GPU; their weights)."""
         score, weight = self._pairs() if pairs else (self.error, self._weights(np.ones(len(self.error), dtype=bool)))
         order = np.argsort(score, kind="stable")
         return score[order], weight[order]
@@ -71,7 +71,7 @@ class Errors:
         return np.concatenate(apart), np.concatenate(weights)
 
     def _weights(self, counted: Array) -> Array:
-        """Weights by which kernels are equal, in a kernel GPUs, and in a GPU the counted rows."""
+        """Return weights that make kernels equal, GPUs equal within a kernel, and counted rows equal within a GPU."""
         weight = np.zeros(len(self.error))
         for kernel in set(self.kernel.tolist()):
             rows = (self.kernel == kernel) & counted
@@ -80,7 +80,7 @@ class Errors:
         return weight
 
     def _groups(self) -> Iterator[Array]:
-        """Rows of each kernel on a problem and GPU."""
+        """Return the rows of each kernel on a problem and GPU."""
         keys = ["\n".join(map(str, key)) for key in zip(self.kernel, self.gpu, self.problem, strict=True)]
         _, number = np.unique(keys, return_inverse=True)
         order = np.argsort(number, kind="stable")
@@ -88,7 +88,7 @@ class Errors:
 
 
 Parts = Sequence[Errors]
-"""Independent parts of an error; the regime is that of the first part."""
+"""Independent parts of an error; the first part determines the regime."""
 
 
 def by_regime(parts: Parts, pairs: bool) -> Array:
@@ -100,7 +100,7 @@ def by_regime(parts: Parts, pairs: bool) -> Array:
 
 
 def covered(parts: Parts, pairs: bool, widths: Array) -> float:
-    """Return the share of errors, or of differences of two, inside half-widths by regime; NaN without pairs."""
+    """Return the fraction of errors, or of differences of two, inside half-widths by regime; NaN without pairs."""
     first, *others = parts
     shares = weights = 0.0
     for number, width in enumerate(widths.tolist()):
@@ -113,7 +113,7 @@ def covered(parts: Parts, pairs: bool, widths: Array) -> float:
 
 
 def _width(parts: Parts, pairs: bool) -> float:
-    """The least half-width in which the weight of the errors reaches the level."""
+    """Return the smallest half-width that contains the required weight of the errors."""
     sides, more = [part.scores(pairs) for part in parts], 1.0 / (min(part.kernels for part in parts) + 1)
     unknown = _UNKNOWN * (sqrt(2.0 * OWN) if pairs else 1.0)
     low, high = 0.0, _MOST
@@ -127,7 +127,8 @@ def _width(parts: Parts, pairs: bool) -> float:
 
 
 def _inside(sides: Sequence[tuple[Array, Array]], width: float) -> tuple[float, float]:
-    """(Weight of the sums of a score of each side within a width, weight of all sums), of one or two sides."""
+    """Return (weight of the sums, with one score per side, that are within a width; weight of all sums) for one or two
+    sides."""
     (first, weight), (second, other) = sides if len(sides) > 1 else (*sides, (np.zeros(1), np.ones(1)))
     below = np.concatenate([[0.0], np.cumsum(other)])
     reached = below[np.searchsorted(second, width - first, side="right")]

@@ -1,1 +1,1 @@
-"""Training of the shipped models of library latencies, for `train_library_model.py`."""
+"""Train the shipped models of library latencies, for `train_library_model.py`."""

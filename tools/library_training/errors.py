@@ -1,6 +1,6 @@
-"""How well trees predict recordings of stacks that they did not see: problems, sizes and cards left out.
+"""Measure how well trees predict held-out recordings of backends: problems, sizes and GPUs.
 
-A problem left out is left out on all cards, in all data types, layouts and stacks at once; a card with all others of
+A problem is held out on all GPUs, in all data types, layouts and backends at once, and a GPU together with all GPUs of
 its architecture. Errors are log(measured / predicted).
 """
 
@@ -17,26 +17,26 @@ from library_training.trees import boost_any, boost_card
 Array = np.ndarray
 
 _DIFFERENT = 1.1
-"""Stacks whose times differ by less than this factor count as equally fast."""
+"""Backends whose times differ by less than this factor count as equally fast."""
 
 
 def left_out_errors(table: Table, quantity: str, gpu: str, folds: int = FOLDS) -> Array:
-    """log(measured / predicted) of a card's rows (N,), each by trees that did not see its problem; NaN elsewhere, and
-    in all but the first `folds` of the five folds."""
+    """Return log(measured / predicted) of a GPU's rows (N,), by trees trained without the row's problem. Other rows,
+    and rows after the first `folds` of the five folds, are NaN."""
     rows, fold = table.on(gpu, quantity), table.fold()
     return _errors_without(table, quantity, rows, (fold[rows] == number for number in range(folds)))
 
 
 def between_errors(table: Table, quantity: str, gpu: str) -> Array:
-    """As `left_out_errors`, by trees that saw no problem of the row's size in one of the grid's dimensions; NaN also
-    where no size of the row was left out: a fifth of the sizes of each dimension are, at once."""
+    """Return errors like `left_out_errors`, by trees trained without the row's size in one dimension of the grid. A
+    fifth of the sizes of each dimension are held out at once; rows with other sizes are NaN."""
     rows = table.on(gpu, quantity)
     folds = [group_folds(table.recording.dims[name], FOLDS, seed=7) for name in table.recording.recorded.grid]
     return _errors_without(table, quantity, rows, [np.any([fold[rows] == 0 for fold in folds], axis=0)] * bool(folds))
 
 
 def _errors_without(table: Table, quantity: str, rows: Array, left_out: Iterable[Array]) -> Array:
-    """Errors of those of a card's `rows` that each mask leaves out, by trees of the others, (N,); NaN elsewhere."""
+    """Return the errors (N,) of the rows that each mask holds out, by trees of a GPU's other `rows`; NaN elsewhere."""
     errors = np.full(len(table.recording), np.nan)
     for mask in left_out:
         trees, held_out = boost_card(table, quantity, rows[~mask]), rows[mask]
@@ -45,7 +45,7 @@ def _errors_without(table: Table, quantity: str, rows: Array, left_out: Iterable
 
 
 def card_left_out_errors(table: Table, quantity: str, families: Mapping[str, Sequence[str]]) -> dict[str, Array]:
-    """log(measured / predicted) of each card's rows by trees of the cards of the other architectures in `families`."""
+    """Return log(measured / predicted) of each GPU's rows, by trees of the other architectures in `families`."""
     errors = {}
     for arch, cards in families.items() if len(families) > 1 else ():
         trees = boost_any(table, quantity, {other: gpus for other, gpus in families.items() if other != arch})
@@ -56,7 +56,7 @@ def card_left_out_errors(table: Table, quantity: str, families: Mapping[str, Seq
 
 
 def card_interval(errors: Mapping[str, Array]) -> Interval:
-    """The interval for a card that was not recorded, from the errors of cards left out, an architecture a group."""
+    """Return the interval for GPUs without recordings, from the errors of held-out GPUs, grouped by architecture."""
     by_arch = _by_architecture(errors)
     groups = np.repeat(np.arange(len(by_arch)), [len(part) for part in by_arch.values()])
     residual = np.concatenate([*by_arch.values(), np.zeros(0)])
@@ -71,11 +71,11 @@ def _by_architecture(errors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def coverage(errors: Array, problem: Array) -> float:
-    """Share of rows inside the interval that the other half of the problems gives.
+    """Return the fraction of rows inside the interval that comes from the other half of the problems.
 
     Args:
         errors: log(measured / predicted), (N,), NaN where nothing was predicted.
-        problem: the number of each row's problem, (N,).
+        problem: index of each row's problem, (N,).
     """
     rows = np.flatnonzero(np.isfinite(errors))
     half = group_folds(problem[rows], 2, seed=3)
@@ -88,7 +88,7 @@ def coverage(errors: Array, problem: Array) -> float:
 
 
 def coverage_of_cards(errors: Mapping[str, Array]) -> dict[str, float]:
-    """For each architecture, the share of its rows inside the interval that the errors of the others give."""
+    """Return, for each architecture, the fraction of its rows inside the interval from the others' errors."""
     by_arch = _by_architecture(errors)
     shares = {}
     for arch, rows in by_arch.items():
@@ -98,10 +98,11 @@ def coverage_of_cards(errors: Mapping[str, Array]) -> dict[str, float]:
 
 
 def fastest_named(table: Table, errors: Array) -> tuple[int, int]:
-    """(how often the stack predicted as fastest is, of how many problems on a card whose two fastest stacks differ).
+    """Return (times that the predicted fastest backend is fastest, problems on a GPU whose two fastest backends
+    differ).
 
     Args:
-        table: of the recording.
+        table: table of the recording.
         errors: log(measured / predicted) of latency, (N,), NaN where nothing was predicted.
     """
     groups: dict[tuple[str, str, int], list[int]] = {}

@@ -1,7 +1,7 @@
-"""Recordings of stacks, and the features and targets that trees learn from them (`kernrec.model.vendor.bound`).
+"""Convert recordings of backends to the features and targets that trees learn (`kernrec.model.vendor.bound`).
 
-A problem is in the same fold on every card, in every data type, layout and stack, and in every recorded set. Power is
-learned given the time: how long math, DRAM and L2 are busy in it.
+A problem is in the same fold on every GPU, in every data type, layout and backend, and in every recorded set. Power is
+learned for a given time: features are how long math, DRAM and L2 are busy in it.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ FOLDS = 5
 
 @dataclass(frozen=True)
 class Recording:
-    """The rows of one recorded set; arrays (N,)."""
+    """Rows of one recorded set; arrays (N,)."""
 
     recorded: RecordedSet
     gpu: Array
@@ -33,7 +33,7 @@ class Recording:
     dims: Mapping[str, Array]
     latency_s: Array
     power_w: Array
-    """NaN where it was not recorded, or misread."""
+    """Power in watts; NaN if it was not recorded, or was misread."""
 
     def __len__(self) -> int:
         return len(self.latency_s)
@@ -46,26 +46,26 @@ class Recording:
 
 @dataclass(frozen=True)
 class Table:
-    """A recording as trees see it."""
+    """Features and targets of a recording."""
 
     recording: Recording
     columns: Mapping[str, tuple[str, ...]]
     """Names of the columns, by quantity."""
     matrix: Mapping[str, Array]
-    """By quantity, (N, F)."""
+    """Features by quantity, (N, F)."""
     target: Mapping[str, Array]
-    """log(measured / bound) of latency, log(power / base) of power, (N,); NaN where it was not recorded, and where the
-    time contradicts the data sheet."""
+    """Targets by quantity, (N,): log(measured / bound) for latency, log(power / base) for power. NaN if the quantity
+    was not recorded, or the time contradicts the data sheet."""
     problem: Array
-    """A number for each row's problem, (N,), the same for the same sizes in all recordings of an op."""
+    """Index of each row's problem, (N,); equal sizes have one index in all recordings of an op."""
     impossible: int
-    """How many rows contradict the data sheet."""
+    """Number of rows that contradict the data sheet."""
     work_s: Array
-    """`Bound.work_s` of each row, (N,); NaN for ops that have none."""
+    """`Bound.work_s` of each row, (N,); NaN for ops without it."""
 
     @classmethod
     def of(cls, recording: Recording) -> "Table":
-        """Features and targets of every row."""
+        """Return the features and targets of every row."""
         made = _Columns(recording)
         kinds = np.stack([recording.gpu, recording.dtype, recording.layout], axis=1)
         for kind in np.unique(kinds, axis=0):
@@ -77,24 +77,24 @@ class Table:
         return cls(recording, made.columns, made.matrix, target, _numbers(sizes), int(impossible.sum()), made.work_s)
 
     def fold(self) -> Array:
-        """The fold of each row, (N,)."""
+        """Return the fold of each row, (N,)."""
         return self.problem % FOLDS
 
     def on(self, gpu: str, quantity: str) -> Array:
-        """The rows of a card on which a quantity is known."""
+        """Return the rows of a GPU with a known quantity."""
         return np.flatnonzero((self.recording.gpu == gpu) & np.isfinite(self.target[quantity]))
 
     def carried(self, gpu: str, quantity: str) -> Array:
-        """Those of `on` whose stacks are told of on other cards, too."""
+        """Return the rows of `on` whose backends were also recorded on other GPUs."""
         rows = self.on(gpu, quantity)
         return rows[~np.isin(self.recording.stack[rows], self.recording.recorded.local)]
 
     def gpus(self, quantity: str) -> list[str]:
-        """The cards on which a quantity is known."""
+        """Return the GPUs with a known quantity."""
         return sorted(set(self.recording.gpu[np.isfinite(self.target[quantity])].tolist()))
 
     def families(self, quantity: str) -> dict[str, list[str]]:
-        """The cards on which a quantity is known of a stack that is told of on other cards, too, by architecture."""
+        """Return, by architecture, the GPUs with a known quantity of a backend that was also recorded on other GPUs."""
         cards: dict[str, list[str]] = {}
         for gpu in self.gpus(quantity):
             if len(self.carried(gpu, quantity)):
@@ -102,12 +102,12 @@ class Table:
         return cards
 
     def ratios(self, quantity: str) -> Array:
-        """The columns that trees for any card take."""
+        """Return the columns that trees for any GPU use."""
         return np.array([i for i, name in enumerate(self.columns[quantity]) if name.startswith((*RATIOS, STACK))])
 
 
 class _Columns:
-    """Collects the features of a recording, kind by kind."""
+    """Collects the features of a recording, one kind of rows at a time."""
 
     def __init__(self, recording: Recording) -> None:
         count = len(recording)
@@ -118,7 +118,7 @@ class _Columns:
         self.matrix: dict[str, Array] = {}
 
     def add(self, rows: Array, card: str, dtype: str, layout: str) -> None:
-        """The features of rows of one kind."""
+        """Add the features of rows of one kind."""
         recording, gpu = self._recording, find_gpu(card)
         dims = {name: sizes[rows] for name, sizes in recording.dims.items()}
         bound, made = features(recording.recorded.op, gpu, dtype, layout, dims, recording.recorded.timing)
@@ -132,7 +132,7 @@ class _Columns:
         stacks = tuple(recording.recorded.stacks)
         of_stack = {STACK + name: recording.stack[rows] == name for name in stacks if len(stacks) > 1}
         self._fill("latency", rows, made | of_stack)
-        if np.isfinite(recording.power_w).any():  # given its time, a stack's power differs by how it was read
+        if np.isfinite(recording.power_w).any():  # for a given time, power depends on how it was read
             self._fill("power", rows, made | used(bound, recording.latency_s[rows]))
 
     def _fill(self, quantity: str, rows: Array, made: Mapping[str, Array]) -> None:
@@ -144,7 +144,7 @@ class _Columns:
 
 
 def _numbers(sizes: Array) -> Array:
-    """A number for each row of sizes (N, D), equal for equal ones, and spread evenly."""
+    """Return a hash for each row of sizes (N, D)."""
     number = np.zeros(len(sizes), dtype=np.uint64)
     for column in sizes.T.astype(np.uint64):
         number = (number ^ column) * np.uint64(0x9E3779B97F4A7C15)

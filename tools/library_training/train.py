@@ -1,7 +1,7 @@
-"""Train a model of stacks from what others recorded of them (`kernrec.model.vendor`).
+"""Train a model of backends from other people's recordings (`kernrec.model.vendor`).
 
-Recorded cards have trees of their own (`vendor_trees`); their intervals are from problems left out, and from whole
-sizes of the grid left out. Each architecture left out in turn calibrates the interval for any other card.
+Recorded GPUs have their own trees (`vendor_trees`), with intervals from held-out problems and held-out sizes of the
+grid. Each architecture is held out in turn to calibrate the interval for all other GPUs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -37,7 +37,7 @@ _BASES = "power_bases"
 _IMPOSSIBLE = "left out, faster than the data sheet"
 _FLOORS = np.geomspace(5e-6, 1e-3, 100)
 _CARRIED_ROWS = 3000
-"""Rows of each GPU that trees for other GPUs learn from and are judged by, at most."""
+"""Maximum rows per GPU to train and evaluate trees for other GPUs."""
 _RATIOS = np.geomspace(0.5, 4.0, 50)
 
 
@@ -50,13 +50,13 @@ def train_set(
     """Train the heads of one recorded set.
 
     Args:
-        recording: its rows.
-        folds: how many of the five folds of problems calibrate the intervals.
-        parts: `latency`, `power`, or `latency.any` and `power.any` for the trees for any card alone; empty for all.
-        before: what the last training of the set returned, whose other parts are taken.
+        recording: rows of the set.
+        folds: number of the five folds of problems that calibrate the intervals.
+        parts: `latency`, `power`, or `latency.any` and `power.any` for only the trees for any GPU; empty for all.
+        before: result of the set's last training, whose other parts are kept.
 
     Returns:
-        Its entry in the card of the model, and the trees by name.
+        (entry in the model card, trees by name).
     """
     if before is not None and parts and all(part.endswith(".any") for part in parts):
         return _with_any_heads(recording, parts, before)
@@ -107,7 +107,7 @@ def train_set(
 def _with_any_heads(
     recording: Recording, parts: Collection[str], before: tuple[Mapping[str, Any], Mapping[str, Trees]]
 ) -> tuple[dict[str, Any], dict[str, Trees]]:
-    """Return what the last training returned, with other trees for GPUs that were not recorded."""
+    """Return the result of the last training, with new trees for GPUs without recordings."""
     old, trees = before[0], dict(before[1])
     heads = {name: dict(cards) for name, cards in old["heads"].items()}
     for quantity in (part.removesuffix(".any") for part in parts):
@@ -119,7 +119,7 @@ def _with_any_heads(
 
 
 def _add_any_heads(table: Table, quantity: str, heads: dict[str, Any], trees: dict[str, Trees]) -> None:
-    """Add the trees for GPUs that were not recorded, and for those of recorded architectures."""
+    """Add the trees for GPUs without recordings, of any architecture and of recorded architectures."""
     head, own = _of_any(table, quantity)
     heads[OTHER], trees[head["trees"]] = head, own
     for arch, cards in table.families(quantity).items():
@@ -130,7 +130,7 @@ def _add_any_heads(table: Table, quantity: str, heads: dict[str, Any], trees: di
 
 
 def _of_card(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dict[str, Any], Trees]:
-    """(entry in the card of the model, trees) of a recorded card; `left_out` (N,) its errors on problems left out."""
+    """Return (model card entry, trees) of a recorded GPU; `left_out` (N,) has its errors on held-out problems."""
     recording, recorded, rows = table.recording, table.recording.recorded, table.on(gpu, quantity)
     between = between_errors(table, quantity, gpu) if quantity == "latency" else np.full(len(left_out), np.nan)
     tested, on_grid = np.flatnonzero(np.isfinite(left_out)), np.flatnonzero(np.isfinite(between))
@@ -149,7 +149,7 @@ def _of_card(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[di
 
 
 def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
-    """(entry in the card of the model, trees) for cards that were not recorded."""
+    """Return (entry in the model card, trees) for GPUs without recordings."""
     families = table.families(quantity)
     errors = card_left_out_errors(table, quantity, families)
     boosted, interval = boost_any(table, quantity, families), card_interval(errors)
@@ -169,13 +169,14 @@ def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
 def _of_arch(
     table: Table, quantity: str, cards: Sequence[str], other: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Trees]:
-    """Return the entry and the trees for GPUs that were not recorded, but whose architecture was.
+    """Return (entry, trees) for GPUs that were not recorded, but whose architecture was.
 
     Args:
         table: of the recording.
         quantity: `latency` or `power`.
         cards: the recorded GPUs of the architecture.
-        other: the entry for any GPU, whose interval power has; that of latency is from each GPU held out.
+        other: entry for any GPU, which has the interval of power; the interval of latency comes from holding out each
+            GPU.
     """
     boosted = boost_shared(table, quantity, np.concatenate([table.carried(gpu, quantity) for gpu in cards]))
     head = {name: other[name] for name in ("columns", "recorded", "between", "sustained") if name in other}
@@ -195,7 +196,7 @@ def _of_arch(
 
 
 def _sustained(recording: Recording) -> Table:
-    """Return a sample with the bound at the rates that GPUs sustain, for trees that carry over to other GPUs."""
+    """Return a sample with the bound at sustained rates, for trees that carry over to other GPUs."""
     order = np.random.default_rng(0).permutation(len(recording))
     of_gpus = [order[recording.gpu[order] == gpu][:_CARRIED_ROWS] for gpu in sorted(set(recording.gpu.tolist()))]
     sample = recording.take(np.sort(np.concatenate(of_gpus)))
@@ -206,7 +207,7 @@ def _sustained(recording: Recording) -> Table:
 
 
 def floors_and_work(table: Table) -> dict[str, Any]:
-    """Of calls that were timed alone: the floor of each card's recorder, and the recorded region of the card's work."""
+    """Return, for calls that were timed one at a time, each GPU's fixed overhead and recorded range of work."""
     recording = table.recording
     on = {gpu: np.flatnonzero((recording.gpu == gpu) & np.isfinite(table.work_s)) for gpu in table.gpus("latency")}
     floors = {gpu: fitted_floor(recording.latency_s[rows], table.work_s[rows]) for gpu, rows in on.items()}
@@ -214,12 +215,12 @@ def floors_and_work(table: Table) -> dict[str, Any]:
 
 
 def fitted_floor(latency_s: Array, work_s: Array) -> tuple[float, float]:
-    """(floor in seconds, ratio) of a recorder: those of `floor + ratio * work` with the least absolute error of the
-    logarithm; the floor is no less than the shortest call.
+    """Fit `floor + ratio * work` to call times with the least absolute logarithmic error, and return (floor in seconds,
+    ratio).
 
     Args:
-        latency_s: of calls, (N,).
-        work_s: what the bound says of the card's work in them, (N,).
+        latency_s: times of calls in seconds, (N,).
+        work_s: GPU work of the calls according to the bound, in seconds, (N,).
     """
     errors = [
         (float(np.abs(np.log(latency_s / (floor + ratio * work_s))).mean()), float(floor), float(ratio))
@@ -231,7 +232,7 @@ def fitted_floor(latency_s: Array, work_s: Array) -> tuple[float, float]:
 
 
 def _bases(table: Table) -> dict[str, list[float]]:
-    """`PowerBase` of each card whose power was recorded."""
+    """Return the `PowerBase` of each GPU with recorded power."""
     return {gpu: [round(watts, 2) for watts in vars(power_base(find_gpu(gpu))).values()] for gpu in table.gpus("power")}
 
 
@@ -244,11 +245,11 @@ def _head(name: str, columns: Sequence[str], recorded: Interval, between: Interv
 
 
 def _median(error: Array) -> float:
-    """The median relative error of log(measured / predicted), rounded to a hundredth of a percent."""
+    """Return the median relative error from log(measured / predicted), rounded to 0.01 %."""
     return round(median_of_log_errors(error), 4)
 
 
 def _p90(error: Array) -> float:
-    """The 90th percentile of the relative error, as `_median`."""
+    """Return the 90th percentile of the relative error, like `_median`."""
     finite = error[np.isfinite(error)]
     return round(float(np.quantile(np.abs(np.expm1(-finite)), 0.9)), 4)

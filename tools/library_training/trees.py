@@ -1,9 +1,8 @@
-"""Boosted trees over a table of recordings of stacks.
+"""Train boosted trees on a table of recordings of backends.
 
-a card      trees of squared errors, then trees of absolute ones, so that the median is met and few strays are not
-            chased
-any card    fewer and shallower trees over ratios, of which that share is taken which carries over between the
-            recorded architectures
+one GPU trees of squared errors, then of absolute errors, to predict the median and ignore outliers any GPU fewer and
+shallower trees over ratios, scaled by the fraction that carries over between recorded
+            architectures
 """
 
 import json
@@ -20,24 +19,24 @@ from library_training.table import Table
 Array = np.ndarray
 
 _ROUNDS = (60, 160)
-"""Trees of squared and of absolute errors."""
+"""Numbers of trees of squared and of absolute errors."""
 _LEAVES, _LEVELS, _RATE = 96, 8, 0.15
 _POWER_ROUNDS, _POWER_LEAVES = (40, 60), 32
-"""Power is recorded with more noise: more trees learn that."""
+"""Numbers of trees and of leaves for power: fewer, because recorded power is noisier."""
 _FEWEST_POWERS = 2000
-"""Fewer powers give no trees but their level over the base: trees carried what is peculiar to a few hundred long
-launches over to short ones."""
+"""With fewer recorded powers, use only their mean level over the base: trees would apply peculiarities of a few hundred
+long launches to short ones."""
 _NEVER_SPLIT = 1e9
 _ROWS_PER_LEAF = 60
 _SHARED_ROUNDS, _SHARED_LEVELS, _SHARED_LEAVES = (80, 40), 5, 16
-"""Of the trees for any card; deeper ones do worse on a card left out."""
+"""Numbers of trees, levels and leaves of the trees for any GPU; deeper trees do worse on a held-out GPU."""
 _SHARED_ROWS = 40_000
-"""Trees for any card learn from a sample of at most this many rows."""
+"""Maximum rows to train trees for any GPU."""
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _LEAST_FAMILIES = 5
-"""Recorded architectures that it takes to choose among `_SHARES`; with four the choice did worse on one left out."""
+"""Minimum recorded architectures for choosing among `_SHARES`; with four, the choice did worse on a held-out one."""
 _TESTED_ROWS = 10_000
-"""Rows of an architecture left out that choose among `_SHARES`, at most."""
+"""Maximum rows of a held-out architecture for choosing among `_SHARES`."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +47,15 @@ class Boosted:
     boosters: Sequence[Any]
     base: float
     share: float = 1.0
-    """Of the sum of the trees that is taken."""
+    """Fraction of the trees' sum to use."""
 
     def predict(self, matrix: Array) -> Array:
-        """Predicted log ratios of the rows of a matrix with all columns."""
+        """Return the predicted log ratios of the rows of a matrix with all columns."""
         part = matrix[:, self.columns]
         return np.asarray(self.base + self.share * sum(booster.inplace_predict(part) for booster in self.boosters))
 
     def compact(self) -> Trees:
-        """The trees as a model file has them."""
+        """Convert the trees to the form of a model file."""
         trees: list[Any] = []
         for booster in self.boosters:
             learner = json.loads(booster.save_raw("json"))["learner"]
@@ -65,7 +64,7 @@ class Boosted:
 
 
 def boost_card(table: Table, quantity: str, rows: Array) -> Boosted:
-    """Trees for one card."""
+    """Train trees for one GPU."""
     rounds, most = (_POWER_ROUNDS, _POWER_LEAVES) if quantity == "power" else (_ROUNDS, _LEAVES)
     leaves = int(np.clip(len(rows) / _ROWS_PER_LEAF, 8, most))
     settings = {"max_depth": _LEVELS, "max_leaves": leaves, "colsample_bytree": 0.5}
@@ -74,10 +73,10 @@ def boost_card(table: Table, quantity: str, rows: Array) -> Boosted:
 
 
 def boost_any(table: Table, quantity: str, families: Mapping[str, Sequence[str]]) -> Boosted:
-    """Trees for cards that were not recorded, by those of `families`, the recorded cards by architecture.
+    """Train trees for GPUs without recordings on `families`, the recorded GPUs by architecture.
 
-    Beside the level only that share of their correction is taken with which each architecture is best predicted by
-    trees of the others: what is peculiar to recorded cards does not carry over. Few architectures cannot tell.
+    The result has the level, and the fraction of the correction that best predicts each architecture from the others,
+    because peculiarities of recorded GPUs do not carry over.
     """
     rows = {arch: np.concatenate([table.carried(gpu, quantity) for gpu in cards]) for arch, cards in families.items()}
     boosted = boost_shared(table, quantity, np.concatenate(list(rows.values())))
@@ -94,7 +93,7 @@ def boost_any(table: Table, quantity: str, families: Mapping[str, Sequence[str]]
 
 
 def boost_shared(table: Table, quantity: str, rows: Array) -> Boosted:
-    """Return few and shallow trees over ratios. Every stack on every GPU of `rows` has the same weight."""
+    """Return few and shallow trees over ratios. Every backend on every GPU of `rows` has the same weight."""
     rows = np.random.default_rng(0).permutation(rows)[:_SHARED_ROWS]
     source = np.char.add(table.recording.gpu[rows].astype(str), table.recording.stack[rows].astype(str))
     _, number, count = np.unique(source, return_inverse=True, return_counts=True)

@@ -59,7 +59,7 @@ class BlockControl:
         """Run the reference kernels and begin a block; return what has changed since the last one, if anything."""
         session = self._session
         costs, settings = session.measure_references(with_energy)
-        if self.drift.drifted(costs):  # it may be the moment after a heavy load: a second run decides
+        if self.drift.drifted(costs):  # possibly just after a heavy load: a second run decides
             costs, settings = session.measure_references(with_energy)
         error = self.drift.update(costs)
         if with_energy:
@@ -96,5 +96,5 @@ class BlockControl:
             return []
         self._journal.append({"drifted": number, "session": self._name, "error": error})
         again = [replace(item, again=True) for item in items if not item.again]
-        self._note(f"{error}; {len(again)} measurements are made again")
+        self._note(f"{error}; {len(again)} measurements are repeated")
         return again

@@ -119,11 +119,11 @@ class Campaign:
         self.session = DeviceSession(client)
         self._blocks = BlockControl(self.session, journal, settings.session, self._note)
         self._run: _ProblemRun | None = None
-        self._upcoming: list[Task] = []  # of the next problem, compiled when there is nothing else to compile
+        self._upcoming: list[Task] = []  # tasks of the next problem, compiled if nothing else is left to compile
         self._screened = 0
         self._end_s = math.inf
         self._began = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
-        self._shares: dict[str, tuple[float, float]] = {}  # of problems measured in slices: their start, their time
+        self._shares: dict[str, tuple[float, float]] = {}  # start and time of problems that are measured in slices
         self.results: list[ProblemResult] = []
 
     def run(self) -> None:
@@ -213,10 +213,10 @@ class Campaign:
             if again:
                 self._work(again, _Phase(self._end_s))
                 blocks.close()
-        except MeasurementFailure as failure:  # of the inputs or the reference, not of a config
-            self._note(f"{planned.problem.key} is left out: {failure}")
+        except MeasurementFailure as failure:  # the inputs or the reference failed, not a config
+            self._note(f"{planned.problem.key} is skipped: {failure}")
             self._run = None
-            session.begin_problem(None)  # the reference kernels need no inputs, and what drifted is not repeated
+            session.begin_problem(None)  # reference kernels need no inputs; do not repeat drifted measurements
             blocks.close()
             return True
         return over
@@ -230,7 +230,7 @@ class Campaign:
             if self.session.is_present(measurement):
                 history.add(measurement)
                 result.add_earlier(measurement)
-        # Drawn anew for each problem, so that a campaign that resumes chooses as the interrupted one did.
+        # Seeded for each problem, so that a resumed campaign chooses as the interrupted one did.
         draw = np.random.default_rng([self._settings.seed, zlib.crc32(key.encode())])
         return _ProblemRun(planned, Schedule(planned, history, draw), history, result)
 
@@ -330,7 +330,7 @@ class Campaign:
         return measurement
 
     def _now(self) -> datetime:
-        # That of the beginning and what has passed since, whatever becomes of the system's clock.
+        # Start time plus elapsed time, which does not depend on changes of the system's clock.
         began, began_s = self._began
         return began + timedelta(seconds=time.monotonic() - began_s)
 

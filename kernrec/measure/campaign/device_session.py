@@ -68,7 +68,7 @@ class DeviceSession:
         if reason := self.info.energy or (self.probe and self.probe.why_no_energy()):
             notes.append(f"energy is not measured: {reason}")
         if self.info.other_processes:
-            notes.append(f"{self.info.other_processes} other processes use this card: expect noise")
+            notes.append(f"{self.info.other_processes} other processes use this GPU: expect noise")
         return notes
 
     def clock(self) -> float:

@@ -36,7 +36,9 @@ def check_takes_rows(database: Path) -> None:
     """
     now = datetime.now(UTC)
     if not is_possible(now):
-        raise UsageError(f"the clock of this machine says {now:%Y-%m-%d %H:%M}, which cannot be: set it, then measure")
+        raise UsageError(
+            f"the clock of this machine shows {now:%Y-%m-%d %H:%M}, which is impossible: set it, then measure"
+        )
     if not database.exists():
         return
     Database.open(database, read_only=False).close()
@@ -44,7 +46,7 @@ def check_takes_rows(database: Path) -> None:
         ((newest,),) = opened.query("SELECT max(measured_at) FROM db.measurement")
     if newest is not None and newest.replace(tzinfo=UTC) > now + _AHEAD:
         raise UsageError(
-            f"the clock of this machine says {now:%Y-%m-%d %H:%M}, but {database} has a measurement of"
+            f"the clock of this machine shows {now:%Y-%m-%d %H:%M}, but {database} has a measurement of"
             f" {newest:%Y-%m-%d %H:%M}: set the clock (or `kernrec db verify --remove`, if that row is wrong)"
         )
 
@@ -73,7 +75,7 @@ def ingest(
             except UsageError:
                 fitting = [_fits(measurement) for _, measurement in rows]
                 if all(fitting):
-                    raise  # the database is the reason
+                    raise  # the database is at fault
                 damaged += [record for (record, _), fits in zip(rows, fitting, strict=True) if not fits]
                 rows = [row for row, fits in zip(rows, fitting, strict=True) if fits]
                 opened.add_measurements(measurement for _, measurement in rows)

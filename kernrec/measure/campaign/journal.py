@@ -140,7 +140,7 @@ class Journal:
                 empty = not self._connection.execute("SELECT 1 FROM record LIMIT 1").fetchall()
             self._connection.close()
             for path in (self.path, _lock_file(self.path)) if empty else ():
-                with suppress(OSError):  # Windows deletes no open file
+                with suppress(OSError):  # Windows cannot delete an open file
                     path.unlink(missing_ok=True)
             os.close(self._locked)
 

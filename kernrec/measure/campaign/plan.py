@@ -203,7 +203,7 @@ def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.rand
     tasks = tuple(ranking.task(which, row) for _, which, row in (order[: options.most] if options.drawn else order))
     if options.drawn:
         probability = len(tasks) / len(order)
-        # A sample of the space, as a test set for predictions, stays one for energy only as a whole.
+        # Energy must be measured for the whole sample, so that it is a random sample for energy, too.
         return PlannedProblem(
             name, problem, tasks, probability=probability, baseline=ranking.baseline, energy=EnergyRule.ALL
         )
@@ -260,7 +260,7 @@ class _Ranking:
         kernels = (only,) if only else kernels_of(problem, gpu.sm)
         tables = {}
         for kernel in kernels:
-            with suppress(KernrecError):  # no profiles of this source: any order is as good
+            with suppress(KernrecError):  # without profiles, any order is equally good
                 tables[kernel.name] = context.kernel_table(kernel, problem, gpu)
         predicted = {}
         if tables:

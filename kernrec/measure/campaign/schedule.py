@@ -158,7 +158,7 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
     walk = np.lexsort((e, t))
     lowest = np.minimum.accumulate(e[walk])
     best = walk[np.concatenate(([True], e[walk][1:] < lowest[:-1]))]
-    # By how much a point of the front beats another in the cost where it beats it least; positive if it dominates it.
+    # Least advantage of a front point over another in any cost; positive if it dominates it.
     beats = np.minimum(t[:, None] - t[best], e[:, None] - e[best])
     distance = np.maximum(beats.max(axis=1), 0.0)
     order = np.lexsort((t, distance))

@@ -16,17 +16,17 @@ from kernrec.profile.tensor_values import ELEMENTS, reference_tensors, sample_te
 from kernrec.store.measurement import Outcome
 
 ROTATION = 4
-"""The rotating buffers together have at least this many times the size of L2."""
+"""Least size of all rotating buffers together, as a multiple of L2."""
 _MOST_COPIES = 512
 _NAN, _ODD = 0xFF, 0xA5
 """Bytes of unwritten outputs: 0xFF makes a NaN in f16, bf16, f32 and f64; 0xA5 makes an unlikely whole number."""
 
 
 class ProblemBuffers:
-    """The tensors of a prepared problem, in as many sets as rotation needs."""
+    """Tensors of a prepared problem, in as many sets as rotation needs."""
 
     def __init__(self, prepared: PreparedProblem, initial: Mapping[str, np.ndarray], l2_bytes: int) -> None:
-        """Allocate them; initial: contents of all tensors that have some, on the host (`initial_tensors`)."""
+        """Allocate the tensors; `initial` has their contents on the host (`initial_tensors`)."""
         tensors = prepared.problem.tensors
         first: dict[str, Any] = {name: cupy.asarray(array) for name, array in initial.items()}
         for name, tensor in tensors.items():
@@ -48,7 +48,7 @@ class ProblemBuffers:
         self._reference = ""
 
     def expect(self, results: Mapping[str, np.ndarray]) -> None:
-        """From now on expect these outputs, in the form that `correctness.values` gives."""
+        """Expect these outputs from now on, in the form of `correctness.values`."""
         self._results = results
         self._expected = {name: cupy.asarray(array) for name, array in results.items()}
         missing = sum(int(np.count_nonzero(array != array)) for array in results.values())
@@ -57,7 +57,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue the restoring, in the first set, of the tensors that launches both read and change."""
+        """Queue the restoring of tensors in the first set that launches both read and change."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(
@@ -65,7 +65,7 @@ class ProblemBuffers:
             )
 
     def restore(self) -> None:
-        """Restore everything from the host: a config that computes wrong values may have written anywhere."""
+        """Restore everything from the host, because a config with wrong results may have written anywhere."""
         for tensors in (*self.sets, self.originals):
             for name in tensors.keys() & self.initial.keys():
                 tensors[name].set(self.initial[name])
@@ -83,7 +83,8 @@ class ProblemBuffers:
         self.renew(stream)
 
     def results(self) -> dict[str, Any]:
-        """The outputs of the first set, as `expect` takes them. Raises `MeasurementFailure` if nothing was written."""
+        """Return the outputs of the first set, as `expect` takes them; raise `MeasurementFailure` if nothing was
+        written."""
         results = {}
         for name, stored in self._outputs().items():
             results[name] = values(stored, self.prepared.problem.tensors[name].dtype).get()
@@ -92,10 +93,7 @@ class ProblemBuffers:
         return results
 
     def errors(self) -> OutputError:
-        """How far the outputs of the first set are from the expected ones; of several outputs the worst.
-
-        After a wrong result everything is restored.
-        """
+        """Return the error of the worst output of the first set. After a wrong result, restore everything."""
         allowed = tolerances(self.prepared.problem, self.prepared.kernel)
         dtypes = {name: tensor.dtype for name, tensor in self.prepared.problem.tensors.items()}
         errors = [

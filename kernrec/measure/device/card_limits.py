@@ -1,11 +1,11 @@
-"""Power limit and locked core clock of a card, set for a while because the user asked for it.
+"""Power limit and locked core clock of a GPU, set for a while at the user's request.
 
-    check_limits(card, points)            refuses what the card does not accept, before anything is measured
+    check_limits(card, points)            refuses what the GPU does not accept, before anything is measured
     with limits_set(card, point): ...     sets them, and restores them on every way out
-    restore_abandoned(card)               what runs that were killed have left
+    restore_abandoned(card)               restores what killed runs have left
 
-Nothing here runs without a flag of the user's. A process of its own sets and restores (`limits_guard`), so that killing
-this one does not leave a card limited.
+Only options of the user start this. A separate process sets and restores the limits (`limits_guard`), so that killing
+this one does not leave a GPU limited.
 """
 
 import json
@@ -22,11 +22,11 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, Operatin
 from kernrec.util.process import module_command, module_environment, own_group
 
 _RESTORED_S = 60.0
-"""Time for the guard to restore a card."""
+"""Seconds for the guard to restore a GPU."""
 
 
 def check_limits(card: Card, points: Iterable[OperatingPoint]) -> None:
-    """Raises `UsageError` for a power limit or a clock that the card does not accept."""
+    """Raise `UsageError` for a power limit or a clock that the GPU does not accept."""
     nvml = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(card.uuid)
     try:
@@ -61,10 +61,10 @@ def _clocks_mhz(card: Card) -> list[int]:
 
 @contextmanager
 def limits_set(card: Card, point: OperatingPoint) -> Iterator[None]:
-    """The card's limits for the time of a `with` block.
+    """Set the GPU's limits during a `with` block.
 
     Raises:
-        UsageError: they cannot be set.
+        UsageError: They cannot be set.
     """
     if point == DEFAULT_POINT:
         yield
@@ -89,21 +89,21 @@ def limits_set(card: Card, point: OperatingPoint) -> Iterator[None]:
             guard.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 guard.wait(_RESTORED_S)
-            restore_abandoned(card)  # nothing is left, unless the guard was killed
+            restore_abandoned(card)  # needed only if the guard was killed
 
 
 def restore_abandoned(card: Card) -> None:
-    """Restore what a run that was killed, guard and all, has left on a card.
+    """Restore what a killed run and its killed guard have left on a GPU.
 
     Raises:
-        KernrecError: it is limited, and the driver does not let us restore it.
+        KernrecError: The GPU is limited, and the driver refuses to restore it.
     """
     if present_entry(card.uuid) is None:
         return
     try:
         journal = LimitsJournal(card.uuid)
     except BlockingIOError:
-        return  # of a run that is alive
+        return  # its run is alive
     try:
         if not restore(card.uuid, journal):
             raise KernrecError(

@@ -1,4 +1,4 @@
-"""Comparing results with their reference: the error of an output, and the largest error that rounding explains.
+"""Compare results with their reference: the error of an output, and the largest error that rounding explains.
 
 The error of an element is relative to the RMS of the whole output, or to the element itself if that is larger: an
 element near zero is not wrong because its own relative error is large, and a very large one (the peak of a softmax) is
@@ -17,21 +17,21 @@ _UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-24, "f16": 2.0
 _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
 """Unit roundoff of the terms of sums: weights in 16 bits, both factors of a product in TF32."""
 _WEIGHT_ROUNDOFF = {"f8e4m3": 2.0**-4}
-"""The same of the weights of attention where the output has another dtype."""
+"""Unit roundoff of the weights of attention if the output has another dtype."""
 _SUM_ROUNDOFF = {"f8e4m3": 2.0**-14}
 """Unit roundoff of partial sums by the dtype of the factors, where it is not f32's: Hopper's tensor cores keep
 some 14 bits of sums of 8-bit products (DeepSeek-V3 Technical Report, arXiv 2412.19437, section 3.3.2)."""
 _LARGEST_DEVIATIONS = 8.0
-"""In standard deviations: the largest of 10^9 normal errors is 6; a little more for errors that are not normal."""
+"""Largest error in standard deviations: 6 for 10^9 normal errors, and a little more for errors that are not normal."""
 _OTHER_ROUNDINGS = 16
 """Roundings other than those of a sum: an exponential, a root, a subtracted mean."""
 _UNSTATED_TERMS = 4096.0
-"""Terms per sum of a kernel whose spec states no FLOPs."""
+"""Terms per sum of a kernel whose spec does not state FLOPs."""
 _PIECE = 1 << 22
 
 
 def tolerance(problem: Problem) -> float:
-    """The largest error of an op's result that rounding explains."""
+    """Return the largest error of an op's result that rounding explains."""
     terms = max(_terms(problem), problem.sizes.get("columns", 1))  # ops that normalize also sum along columns
     output = problem.tensors[problem.definition.outputs[0]].dtype
     if output == problem.dtype:
@@ -42,13 +42,13 @@ def tolerance(problem: Problem) -> float:
 
 
 def tolerances(problem: Problem, kernel: Kernel | None) -> dict[str, float]:
-    """The largest error of each output that counts as correct; 0: it has to be equal.
+    """Return the largest error of each output that counts as correct; 0: it must be equal.
 
     Args:
-        problem: with the outputs.
-        kernel: the kernel whose spec declares the problem; None for the problem of an op. A tolerance in the spec
-            counts; otherwise whole numbers have to be equal, and other numbers may differ by rounding, on both sides
-            if the expected output is that of another config.
+        problem: Problem with the outputs.
+        kernel: Kernel whose spec declares the problem; None for the problem of an op. A tolerance in the spec is used;
+            otherwise whole numbers must be equal, and other numbers may differ by rounding, on both sides if the
+            expected output is that of another config.
     """
     outputs = [name for name, tensor in problem.tensors.items() if tensor.role == "output"]
     if kernel is None:
@@ -67,7 +67,7 @@ def _terms(problem: Problem) -> float:
 
 
 def rounding(dtype: str, terms: float) -> float:
-    """The largest error of sums of `terms` terms that rounding explains.
+    """Return the largest error of sums of `terms` terms that rounding explains.
 
     The output is rounded to its dtype, by at most its unit roundoff u. Inner results of kernels in 16 bits (the weights
     of attention) may be rounded too, each by 0.42 u on average over a uniform error and mantissa; in a sum of them
@@ -90,7 +90,7 @@ def _of_sums(roundoff: float, terms: float) -> float:
 
 
 def values(stored: Any, dtype: str) -> Any:
-    """The values of an output as `compare` expects its reference: float64, or whole numbers unchanged."""
+    """Return the values of an output as `compare` expects its reference: float64, or whole numbers unchanged."""
     return decode_elements(stored, dtype) if dtype in _UNIT_ROUNDOFF else stored
 
 

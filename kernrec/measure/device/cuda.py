@@ -1,6 +1,6 @@
-"""The real device: CuPy runs the kernels, NVML reads the sensors. It exists in the worker process only.
+"""The real device: CuPy runs the kernels, NVML reads the sensors. It exists only in the worker process.
 
-Clocks, power limit and modes of the card are only read.
+Clocks, power limit and modes of the GPU are only read.
 """
 
 import ctypes
@@ -51,8 +51,8 @@ class CudaDevice:
     """One GPU, the only one that `CUDA_VISIBLE_DEVICES` shows."""
 
     def __init__(self, uuid: str, scratch: Path) -> None:
-        """Open the GPU; scratch: a folder, of this device alone, for the expected outputs of the present problem."""
-        self._sensors = sensors(uuid)  # before the CUDA context, so that the processes it lists are those of others
+        """Open the GPU; `scratch` is a private folder for the expected outputs of the present problem."""
+        self._sensors = sensors(uuid)  # before the CUDA context, so that it lists only other processes
         self._scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
         properties = runtime.getDeviceProperties(0)

@@ -1,7 +1,7 @@
 """The interface between the protocol and a device: `Device`, and `LoadedConfig`, a config ready to be launched.
 
-The same protocol measures a real card (cuda.py) and simulated ones, whose answers are recorded (replay.py). Simulated
-cards keep a clock of their own that advances only when they are used, so that a campaign of an hour takes seconds.
+The same protocol measures a real GPU (cuda.py) and simulated ones, whose times are recorded (replay.py). Simulated GPUs
+have their own clock, which advances only when they are used, so that a campaign of an hour takes seconds.
 """
 
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a 
     """A config that could not be measured; the message is the row's error text."""
 
     def __init__(self, outcome: Outcome, message: str, lost: bool = False, report: DeviceReport | None = None) -> None:
-        """Make a failure.
+        """Create a failure.
 
         Args:
-            outcome: how the measurement ended.
-            message: why, cut to 500 characters.
-            lost: whether the process that ran it cannot be used any more, as after an illegal access.
-            report: the part that was measured before the failure.
+            outcome: Outcome of the measurement.
+            message: Reason, cut to 500 characters.
+            lost: Whether the process cannot be used any more, as after an illegal access.
+            report: The part that was measured before the failure.
         """
         super().__init__(" ".join(message.split())[:500])
         self.outcome = outcome
@@ -42,7 +42,7 @@ class ConfigUnderTest:
     config: Mapping[str, int]
     problem: Problem
     kernel: Kernel | None = None
-    """None for a recorded kernel, of which there is only the name."""
+    """None for a recorded kernel, of which only the name is known."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,15 @@ class PreparedProblem:
 
     problem: Problem
     kernel: Kernel | None = None
-    """The kernel whose spec declares the problem; None for the problem of an op."""
+    """Kernel whose spec declares the problem; None for the problem of an op."""
     folder: Path | None = None
-    """The folder of the files that the spec names."""
+    """Folder of the files that the spec names."""
     baseline: Mapping[str, int] | None = None
-    """The config whose output all others must reproduce, if neither an op nor the spec defines the result."""
+    """Config whose output all others must reproduce, if neither an op nor the spec defines the result."""
 
     @property
     def reference(self) -> str:
-        """The reference of results, as rows state it."""
+        """Reference of results, as rows state it."""
         if self.kernel is None:
             return "reference of the op in float64"
         if self.baseline is None:
@@ -69,7 +69,7 @@ class PreparedProblem:
 
 @dataclass(frozen=True)
 class CardSettings:
-    """Settings of a card that another program may change during a campaign; None: unknown, or the card's default."""
+    """Settings of a GPU that another program may change during a campaign; None: unknown, or the default."""
 
     power_limit_w: float | None = None
     sm_clock_hz: float | None = None
@@ -88,14 +88,14 @@ class DeviceInfo:
     name: str
     """Name given by the driver."""
     sm: int
-    """Compute capability, 90 for 9.0."""
+    """Compute capability: 90 for 9.0."""
     l2_bytes: int
     memory_bytes: int
     generation: str
     energy: str | None = None
-    """Why energy cannot be measured, in one line; None if it can."""
+    """Reason why energy cannot be measured, in one line; None if it can."""
     virtual: bool = False
-    """Whether the device keeps a clock of its own."""
+    """Whether the device has its own clock."""
     uuid_hash: str | None = None
     vbios: str | None = None
     driver: str | None = None
@@ -106,16 +106,16 @@ class DeviceInfo:
     settings: CardSettings = field(default_factory=CardSettings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, to be sent between processes; `from_dict` reads them back."""
+        """Return plain values that can be sent between processes; `from_dict` reads them."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "DeviceInfo":
-        """The device info from what `as_dict` gave."""
+        """Return the device info from the result of `as_dict`."""
         return cls(**{**values, "settings": CardSettings(**values["settings"])})
 
     def measured_device(self, idle_w: float | None = None) -> MeasuredDevice:
-        """The device as every row that was measured on it states it; idle_w: idle power of the card, if measured."""
+        """Return the device as rows state it; `idle_w` is its idle power, if measured."""
         settings = self.settings
         return MeasuredDevice(
             device=self.name,
@@ -137,12 +137,12 @@ class DeviceInfo:
 
 
 class SensorReading(NamedTuple):
-    """One reading of all sensors; None for a sensor that the card does not have. Windows have thousands of them."""
+    """One reading of all sensors; None for a sensor that the GPU lacks. Windows have thousands of them."""
 
     time_s: float
-    """Of the device's clock."""
+    """Time on the device's clock."""
     energy_j: float | None
-    """The energy counter, from an arbitrary start."""
+    """Energy counter, from an arbitrary start."""
     power_w: float | None
     sm_clock_hz: float | None
     memory_clock_hz: float | None
@@ -153,12 +153,12 @@ class SensorReading(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputError:
-    """How far the outputs of a config are from the reference (correctness.py)."""
+    """Distance of a config's outputs from the reference (correctness.py)."""
 
     largest: float
     """Largest error of any element."""
     unwritten: int
-    """Elements that were not written, or are not numbers."""
+    """Number of elements that were not written, or are not numbers."""
     tolerance: float
     """Largest error that counts as correct."""
     reference: str
@@ -173,66 +173,66 @@ class LoadedConfig(Protocol):
     """
 
     footprint_bytes: int
-    """Inputs and outputs of one launch."""
+    """Bytes of inputs and outputs of one launch."""
     renewed: bool
     """Whether each launch needs fresh inputs, because it changes data that its run time depends on.
 
-    Such a config is not timed back to back and its energy is not measured: the copying would be measured with it.
+    Such a config is not timed back to back and its energy is not measured, because the copying would be included.
     """
 
     def errors(self) -> OutputError | None:
-        """Run once over outputs of NaN and compare; None on a device that has only recorded times."""
+        """Run once over outputs of NaN and compare; return None on a device with only recorded times."""
 
     def times(self, launches: int) -> list[float]:
-        """Seconds of each of several launches, with L2 flushed before each."""
+        """Return the seconds of each of several launches, with L2 flushed before each."""
 
     def back_to_back(self, launches: int) -> float:
-        """Mean seconds of launches queued as one, over rotating buffers that together exceed L2."""
+        """Return the mean seconds of launches queued as one, over rotating buffers that together exceed L2."""
 
     def submit(self, launches: int) -> None:
         """Queue launches over rotating buffers, one after the other."""
 
     def outstanding(self) -> int:
-        """How many of the submitted launches have not finished."""
+        """Return how many of the submitted launches have not finished."""
 
     def mark(self) -> None:
         """Queue a time stamp after everything that was submitted so far."""
 
     def between_marks(self) -> float:
-        """Wait for everything that was submitted; device seconds from the first time stamp to the last.
-
-        The time stamps are deleted.
-        """
+        """Wait for everything that was submitted; return the seconds from the first time stamp to the last, and delete
+        them."""
 
     def close(self) -> None:
         """Free its memory."""
 
 
 class Device(Protocol):
-    """A card to measure on. Methods raise `MeasurementFailure` for what cannot be measured."""
+    """A GPU to measure on. Methods raise `MeasurementFailure` for what cannot be measured."""
 
     info: DeviceInfo
 
     def settings(self) -> CardSettings:
-        """The card's present settings."""
+        """Return the GPU's present settings."""
 
     def prepare(self, prepared: PreparedProblem) -> None:
-        """Make the inputs and the reference of a problem for later calls of `load`; they replace the last problem's."""
+        """Make the inputs and the reference of a problem for later calls of `load`, replacing those of the last
+        problem."""
 
     def load(self, subject: ConfigUnderTest) -> LoadedConfig:
-        """A config of the prepared problem, ready to be launched; the problem of an op is prepared if it is not yet."""
+        """Return a config of the prepared problem, ready to be launched; prepare the problem of an op if needed."""
 
     def references(self) -> Mapping[str, LoadedConfig]:
-        """Two kernels that never change, `compute`- and `memory`-bound: they tell a slow config from a slow card."""
+        """Return two kernels that never change, `compute`- and `memory`-bound: they distinguish a slow config from a
+        slow GPU."""
 
     def read_sensors(self) -> SensorReading:
         """Read all sensors."""
 
     def sm_clock_hz(self) -> float | None:
-        """The SM clock as a kernel measures it, after everything that was submitted; None if it cannot be measured."""
+        """Return the SM clock as a kernel measures it, after everything that was submitted, or None."""
 
     def now(self) -> float:
-        """Seconds of the device's clock, the clock of `SensorReading.time_s`."""
+        """Return the seconds on the device's clock, the clock of `SensorReading.time_s`."""
 
     def rest(self, seconds: float) -> None:
         """Let time pass."""

@@ -1,4 +1,4 @@
-"""Compiled code on a CUDA device, launches of it with arguments that are packed once, and the helper kernels.
+"""Compiled code on a CUDA device, launches with arguments that are packed once, and the helper kernels.
 
 CuPy's own launch packs the arguments every time, which takes longer than some kernels run. Importing CuPy does not
 initialize CUDA.
@@ -19,14 +19,15 @@ from kernrec.profile.emulated_launch import argument_mismatch
 from kernrec.ptx.ir.program import Module as Ptx
 from kernrec.store.measurement import Outcome
 
-# CUresult of launches that a card refuses without harm, because they need more than it has.
+# CUresult of launches that need more than the GPU has; the context stays usable.
 _REFUSALS = {1: "invalid value", 701: "out of resources"}
 
 
 def loaded_module(compiled: Compiled) -> Module:
-    """Code on the device; PTX without a cubin is compiled by the driver.
+    """Load code to the device; the driver compiles PTX if there is no cubin.
 
-    Raises `MeasurementFailure` if the driver refuses it.
+    Raises:
+        MeasurementFailure: The driver refuses it.
     """
     module = Module()
     try:
@@ -39,8 +40,13 @@ def loaded_module(compiled: Compiled) -> Module:
 def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[BoundLaunch]) -> None:
     """Check that launches pass the arguments that their kernels take; otherwise the device would read past their end.
 
-    `names` are those of the kernels in the code, by their names in the spec. Raises `MeasurementFailure` with the first
-    mismatch.
+    Args:
+        code: Code of the kernels.
+        names: Names of the kernels in the code, by their names in the spec.
+        launches: Launches to check.
+
+    Raises:
+        MeasurementFailure: An argument does not match.
     """
     for launch in launches:
         if mismatch := argument_mismatch(code, names[launch.entry], launch):
@@ -50,7 +56,7 @@ def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[Boun
 def fill_constants(module: Module, code: Ptx, kernel: Kernel, tensors: Mapping[str, Any], stream: Stream) -> None:
     """Queue copies of the tensors that are `__constant__` symbols to the module's symbols.
 
-    A symbol that the code of this config lacks is skipped. Raises `MeasurementFailure` for one that is too small.
+    A symbol that the code of this config lacks is skipped. Raises `MeasurementFailure` if one is too small.
     """
     for name, symbol in kernel.constants.items():
         if (variable := code.variables.get(symbol)) is None:
@@ -84,14 +90,14 @@ class DeviceLaunch:
 
     @classmethod
     def bound(cls, module: Module, launch: BoundLaunch, entry: str, addresses: Mapping[str, int]) -> "DeviceLaunch":
-        """A launch of the kernel `entry` of a module over buffers at these addresses."""
+        """Return a launch of the kernel `entry` of a module over buffers at these addresses."""
         arguments = PackedArguments.bound(launch)
         for name in arguments.slots:
             arguments.set_address(name, addresses[name])
         return cls(module, entry, launch.grid, launch.block, launch.shared_bytes, arguments)
 
     def queue(self, stream: Stream) -> None:
-        """Put the launch into a stream. Raises `MeasurementFailure` if the card refuses it."""
+        """Put the launch into a stream; raise `MeasurementFailure` if the GPU refuses it."""
         try:
             driver.launchKernel(
                 self._function.ptr, *self._grid, *self._block, self._shared, stream.ptr,
@@ -106,7 +112,7 @@ class DeviceLaunch:
 
 
 class LaunchTools:
-    """The helper kernels of reference.cu, a buffer to flush L2 with, and the stream in which everything runs."""
+    """The helper kernels of reference.cu, a buffer to flush L2, and the stream in which everything runs."""
 
     def __init__(self, module: Module, stream: Stream, l2_bytes: int) -> None:
         import cupy
@@ -129,7 +135,7 @@ class LaunchTools:
         self._wait.queue(self.stream)
 
     def sm_clock_hz(self) -> float | None:
-        """The SM clock, measured by a kernel at the end of the queue."""
+        """Return the SM clock, measured by a kernel at the end of the queue."""
         self._clock.queue(self.stream)
         self.stream.synchronize()
         cycles, nanoseconds = self._clock_result.get().tolist()
@@ -137,12 +143,12 @@ class LaunchTools:
 
 
 def record_event(stream: Stream) -> Event:
-    """A new event at the end of the queue."""
+    """Return a new event at the end of the queue."""
     event = Event()
     event.record(stream)
     return event
 
 
 def elapsed_s(start: Event, end: Event) -> float:
-    """Seconds between two events that have taken place."""
+    """Return the seconds between two events that have taken place."""
     return float(get_elapsed_time(start, end)) / 1e3

@@ -1,10 +1,10 @@
-"""The process that sets a card's limits, and restores them once the process that started it has gone in any way.
+"""The process that sets a GPU's limits, and restores them once the process that started it has ended in any way.
 
     python -m kernrec.measure.device.limits_guard '{"uuid": ..., "parent": ..., "power_limit_w": ..., "clock_hz": ...}'
 
 It prints one line of JSON: `{"set": true}`, or `{"refused": reason}` and ends. Then it waits until its standard input
-is closed, its parent is gone or a signal asks it to end. The earlier limits are on the disk before anything is set
-(`limits_journal`), so that even if this process is killed too, the next start of kernrec restores it.
+is closed, its parent has ended or a signal asks it to end. The earlier limits are on disk before anything is set
+(`limits_journal`), so the next start of kernrec restores them even if this process is killed, too.
 """
 
 import json
@@ -20,7 +20,7 @@ from kernrec.measure.device.nvml import library
 from kernrec.util.process import is_alive
 
 _POLL_S = 0.2
-"""How often it looks whether its parent is alive: a process that the parent forked may hold the pipe open."""
+"""Seconds between two checks of the parent: a process that the parent forked may hold the pipe open."""
 
 
 def main() -> int:
@@ -36,10 +36,10 @@ def main() -> int:
     try:
         journal = LimitsJournal(wanted["uuid"])
     except BlockingIOError:
-        return _refuse("another run of kernrec has set the limits of this card; wait until it has ended")
+        return _refuse("another run of kernrec has set the limits of this GPU; wait until it ends")
     except OSError as error:
-        return _refuse(f"what to restore cannot be written down: {error}")
-    restore(wanted["uuid"], journal)  # of a run that was killed
+        return _refuse(f"the present limits cannot be saved: {error}")
+    restore(wanted["uuid"], journal)  # left by a killed run
     if reason := _set(wanted, journal):
         return _refuse(reason)
     print(json.dumps({"set": True}), flush=True)
@@ -63,7 +63,7 @@ def _refuse(reason: str) -> int:
 
 
 def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
-    """Set the wanted limits; the reason if that fails, with nothing changed."""
+    """Set the wanted limits; return the reason if that fails, with nothing changed."""
     nvml = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(wanted["uuid"])
     limit_w, clock_hz = wanted["power_limit_w"], wanted["clock_hz"]
@@ -83,13 +83,13 @@ def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
         else:
             journal.write(None)
         if isinstance(error, nvml.NVMLError_NoPermission):
-            return "limits of a card can be set by an administrator only; without the flag it is measured as it is set"
+            return "only an administrator can set limits of a GPU; omit the option to measure at the present limits"
         return f"the driver refuses to set them: {error}"
     return None
 
 
 def restore(uuid: str, journal: LimitsJournal) -> bool:
-    """Put back what an entry says, and clear it; False where the driver does not let us, and the entry stays."""
+    """Restore what an entry says, and clear it; return False if the driver refuses, and the entry stays."""
     entry = journal.read()
     if entry is None:
         return True

@@ -1,7 +1,7 @@
-"""The limits that kernrec has set on a card and those to put back, in a file that outlives the process that wrote it.
+"""A file with the limits that kernrec has set on a GPU and those to restore, which outlives the process that wrote it.
 
-There is one file for each card. The process that has set limits holds its lock; an entry without that lock is of a
-process that was killed, whose changes have yet to be undone. An empty file says that nothing is set.
+There is one file for each GPU. The process that has set limits holds its lock; an entry without that lock is from a
+killed process, whose changes have yet to be undone. An empty file means that nothing is set.
 """
 
 import json
@@ -16,21 +16,21 @@ from kernrec.util.file_lock import try_lock
 
 @dataclass(frozen=True)
 class LimitsEntry:
-    """One card whose limits are set."""
+    """A GPU whose limits are set."""
 
     power_limit_w: float | None
-    """The limit that it had before; None where the limit was not changed."""
+    """Limit to restore; None if it was not changed."""
     sm_clock_hz: float | None
-    """The clock that it is locked to now; None where clocks were not locked. Unlocking restores them: NVML does not
-    tell whether somebody had locked them before."""
+    """Clock that the GPU is locked to; None if clocks were not locked. They are unlocked at the end, because NVML does
+    not report whether somebody had locked them before."""
 
 
 class LimitsJournal:
-    """The file of one card, open and locked.
+    """The file of one GPU, open and locked.
 
     Raises:
-        BlockingIOError: another process holds the lock.
-        OSError: the file cannot be opened.
+        BlockingIOError: Another process holds the lock.
+        OSError: The file cannot be opened.
     """
 
     def __init__(self, uuid: str) -> None:
@@ -42,11 +42,11 @@ class LimitsJournal:
             raise BlockingIOError(f"{path} is locked")
 
     def read(self) -> LimitsEntry | None:
-        """The entry that a killed process left, or this one wrote."""
+        """Return the entry that a killed process left, or this one wrote."""
         return _entry(os.pread(self._descriptor, 4096, 0))
 
     def write(self, entry: LimitsEntry | None) -> None:
-        """Put an entry on the disk; None: nothing is set any more."""
+        """Write an entry to disk; None: nothing is set any more."""
         os.ftruncate(self._descriptor, 0)
         if entry is not None:
             os.pwrite(self._descriptor, json.dumps(asdict(entry)).encode(), 0)
@@ -58,12 +58,12 @@ class LimitsJournal:
 
 
 def journal_path(uuid: str) -> Path:
-    """The file of a card; it may not exist."""
+    """Return the path of a GPU's file, which may not exist."""
     return paths.state() / "limits" / f"{sha256(uuid.encode()).hexdigest()[:16]}.json"
 
 
 def present_entry(uuid: str) -> LimitsEntry | None:
-    """The limits that are set on a card now, by whichever process; None without any."""
+    """Return the limits that any process has set on a GPU, or None."""
     try:
         return _entry(journal_path(uuid).read_bytes())
     except OSError:
@@ -71,7 +71,7 @@ def present_entry(uuid: str) -> LimitsEntry | None:
 
 
 def _entry(text: bytes) -> LimitsEntry | None:
-    """An entry that is not whole was being written before anything was set."""
+    """Parse an entry; an incomplete one was being written before anything was set."""
     try:
         return LimitsEntry(**json.loads(text)) if text else None
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""A config on a CUDA device: its launches over each of the rotating sets of buffers, timed, queued and checked."""
+"""A config on a CUDA device: time, queue and check its launches over the rotating sets of buffers."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -13,21 +13,22 @@ from kernrec.measure.device.launch import DeviceLaunch, LaunchTools, elapsed_s, 
 
 _GRAPH_LAUNCHES = 256
 _QUEUE_S = 15e-6
-"""Time to queue one launch on the host, generously: the device waits for so long, or gaps would be timed."""
+"""Generous estimate of the seconds to queue one launch on the host: the device waits this long, so that no gap is
+timed."""
 
 
 @dataclass(frozen=True)
 class ConfigLaunches:
-    """The launches of one config, and the objects that they need on the device."""
+    """Launches of one config, and the objects that they need on the device."""
 
     sequences: list[list[DeviceLaunch]]
-    """The launches of one run, for each of the rotating sets of buffers."""
+    """Launches of one run, for each of the rotating sets of buffers."""
     footprint_bytes: int
-    """Inputs and outputs of one run."""
+    """Bytes of inputs and outputs of one run."""
     keep_alive: Any = None
     """Objects that must exist as long as the launches."""
     scratch: Mapping[str, Any] = field(default_factory=dict)
-    """Workspaces by name; all runs use the same."""
+    """Workspaces by name; all runs use the same ones."""
     renewed: bool = False
     """Whether each run needs fresh inputs (`LoadedConfig.renewed`)."""
 
@@ -36,7 +37,13 @@ class LoadedCudaConfig:
     """A `LoadedConfig` on a CUDA device."""
 
     def __init__(self, tools: LaunchTools, launches: ConfigLaunches, buffers: ProblemBuffers | None = None) -> None:
-        """Make a loaded config; buffers: those that the launches run over, None if nothing is checked."""
+        """Create a loaded config.
+
+        Args:
+            tools: Helper kernels and stream.
+            launches: Launches of the config.
+            buffers: Buffers of the launches; None if nothing is checked.
+        """
         self.footprint_bytes = launches.footprint_bytes
         self.renewed = launches.renewed
         self._tools = tools
@@ -62,7 +69,7 @@ class LoadedCudaConfig:
         return self._buffers.errors()
 
     def run(self) -> None:
-        """One run over the first set of buffers with their initial contents; waits for it."""
+        """Run once over the first set of buffers with their initial contents, and wait for the end."""
         assert self._buffers is not None
         assert self._launches is not None
         self._buffers.reset(self._stream, self._launches.scratch)
@@ -131,7 +138,7 @@ class LoadedCudaConfig:
             launch.queue(self._stream)
 
     def _graph(self, launches: int) -> Any:
-        """A graph of several runs over the rotating buffers; it is captured once and run once before it is used."""
+        """Return a graph of several runs over the rotating buffers; it is captured once and run once before use."""
         if launches not in self._graphs:
             self._stream.begin_capture()
             try:

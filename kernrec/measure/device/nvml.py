@@ -1,6 +1,6 @@
-"""The cards of this machine, their sensors and their settings, from the driver. Settings are only read.
+"""The GPUs of this machine, their sensors and their settings, from the driver. Settings are only read.
 
-A value that a card or driver does not report is None; only the lack of any card is an error.
+A value that a GPU or driver does not report is None; only the lack of any GPU is an error.
 """
 
 import os
@@ -29,17 +29,17 @@ class Card:
     uuid: str
     name: str
     others: int
-    """Other processes that use it."""
+    """Number of other processes that use it."""
 
     @property
     def uuid_hash(self) -> str:
-        """Identifies the card in the database without revealing its UUID."""
+        """Identifies the GPU in the database without revealing its UUID."""
         return sha256(f"kernrec {self.uuid}".encode()).hexdigest()[:16]
 
 
 @cache
 def library() -> Any:
-    """The module of NVML, initialized; raises `NoGPUError`."""
+    """Return the module of NVML, initialized; raise `NoGPUError` if there is none."""
     try:
         import pynvml
     except ImportError:
@@ -52,9 +52,9 @@ def library() -> Any:
 
 
 def cards() -> list[Card]:
-    """The GPUs of this machine. Raises `NoGPUError` if there is no driver or no GPU.
+    """Return the GPUs of this machine; raise `NoGPUError` if there is no driver or no GPU.
 
-    If only NVML is missing, they are listed by CUDA: their latency can still be measured.
+    If only NVML is missing, CUDA lists them: their latency can still be measured.
     """
     try:
         nvml = library()
@@ -72,9 +72,9 @@ def cards() -> list[Card]:
 
 
 def choose_cards(wanted: str) -> list[Card]:
-    """The cards that `auto`, `all`, an index or a UUID names; `auto` is the first that is not in use, else the first.
+    """Return the GPUs that `auto`, `all`, an index or a UUID names; `auto` is the first unused one, else the first.
 
-    If `CUDA_VISIBLE_DEVICES` is set, `auto` and `all` choose among the cards it names.
+    If `CUDA_VISIBLE_DEVICES` is set, `auto` and `all` choose among the GPUs that it names.
     """
     present = cards()
     if wanted in ("auto", "all"):
@@ -89,12 +89,12 @@ def choose_cards(wanted: str) -> list[Card]:
 
 
 def card_of(gpu: GPU) -> Card:
-    """The card of this machine that is `gpu`, preferably one that is not in use. Raises `NoGPUError` without any."""
+    """Return the GPU of this machine with this model, preferably an unused one; raise `NoGPUError` if there is none."""
     try:
         present = choose_cards("all")
     except NoGPUError as error:
         reason = str(error).split(";")[0]
-        raise NoGPUError(f"there is no GPU to measure on: {reason}; without measuring none is needed") from None
+        raise NoGPUError(f"there is no GPU to measure on: {reason}; predictions need no GPU") from None
     matching = sorted(
         (card for card in present if find_gpu(card.name).name == gpu.name), key=lambda card: card.others > 0
     )
@@ -117,7 +117,7 @@ def _cards_of_cuda() -> list[Card]:
         from cupy.cuda import runtime
 
         devices = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
-    except Exception:  # no CuPy, no driver or no device: in any case there is no card
+    except Exception:  # no CuPy, no driver or no device: there is no GPU
         return []
     return [
         Card(i, f"GPU-{UUID(bytes=bytes(properties['uuid']))}", _text(properties["name"]), 0)
@@ -126,7 +126,7 @@ def _cards_of_cuda() -> list[Card]:
 
 
 def sensors(uuid: str) -> "NvmlSensors | MissingSensors":
-    """The sensors of a card; `MissingSensors` if there is no NVML."""
+    """Return the sensors of a GPU; `MissingSensors` if there is no NVML."""
     try:
         return NvmlSensors(library().nvmlDeviceGetHandleByUUID(uuid))
     except NoGPUError as error:
@@ -135,7 +135,7 @@ def sensors(uuid: str) -> "NvmlSensors | MissingSensors":
 
 
 class MissingSensors:
-    """The sensors of a card without NVML: every reading is None."""
+    """Sensors of a GPU without NVML: every reading is None."""
 
     others = 0
 
@@ -162,7 +162,7 @@ class MissingSensors:
 
 
 class NvmlSensors:
-    """The sensors and settings of one card, by its handle of NVML."""
+    """Sensors and settings of one GPU, by its handle of NVML."""
 
     def __init__(self, handle: Any) -> None:
         self._nvml = library()
@@ -172,7 +172,7 @@ class NvmlSensors:
 
     @property
     def others(self) -> int:
-        """Processes that use the card, without this one; those that use its display are included."""
+        """Number of processes that use the GPU or its display, without this one."""
         pids = set()
         for kind in ("Compute", "Graphics"):
             pids |= {process.pid for process in self._query(f"nvmlDeviceGet{kind}RunningProcesses") or ()}
@@ -180,54 +180,54 @@ class NvmlSensors:
 
     @property
     def mig(self) -> bool | None:
-        """Whether the card is divided into slices (MIG), whose power is not measured apart."""
+        """Whether the GPU is divided into slices (MIG), whose power cannot be measured separately."""
         mode = self._query("nvmlDeviceGetMigMode")
         return None if mode is None else bool(mode[0])
 
     def energy_j(self) -> float | None:
-        """The energy counter, since the driver was loaded."""
+        """Return the energy counter, in joules since the driver was loaded."""
         return self._thousandth("nvmlDeviceGetTotalEnergyConsumption")
 
     def power_w(self) -> float | None:
-        """Instantaneous power of the GPU; of a card without that reading, `mean_power_w`."""
+        """Return the instantaneous power of the GPU, or `mean_power_w` if it has no such reading."""
         return self._field_power() if self._instant else self.mean_power_w()
 
     def mean_power_w(self) -> float | None:
-        """Power of the board; on cards since Ampere the mean over a second."""
+        """Return the power of the board; since Ampere the mean over a second."""
         return self._thousandth("nvmlDeviceGetPowerUsage")
 
     def sm_clock_hz(self) -> float | None:
-        """The SM clock as the driver reports it."""
+        """Return the SM clock as the driver reports it."""
         return self._clock(self._nvml.NVML_CLOCK_SM)
 
     def memory_clock_hz(self) -> float | None:
-        """The memory clock."""
+        """Return the memory clock."""
         return self._clock(self._nvml.NVML_CLOCK_MEM)
 
     def temperature_c(self) -> float | None:
-        """Temperature of the GPU."""
+        """Return the temperature of the GPU."""
         degrees = self._query("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
         return None if degrees is None else float(degrees)
 
     def reason_bits(self) -> int:
-        """Clock event reasons as NVML's bits (nvml.h, `nvmlClocksEventReason*`); 0 where they are not known."""
+        """Return clock event reasons as NVML's bits (nvml.h, `nvmlClocksEventReason*`); 0 if unknown."""
         bits = self._query("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:  # the name of this function before driver 535
             bits = self._query("nvmlDeviceGetCurrentClocksThrottleReasons")
         return int(bits or 0)
 
     def reasons(self) -> frozenset[str]:
-        """Clock event reasons: `GpuIdle`, `SwPowerCap`, `HwThermalSlowdown`, ..."""
+        """Return the names of clock event reasons: `GpuIdle`, `SwPowerCap`, `HwThermalSlowdown`, ..."""
         bits = self.reason_bits()
         return frozenset(name for bit, name in self._reasons.items() if bits & bit)
 
     def settings(self) -> CardSettings:
-        """Settings that somebody may have changed; None: the default, or unknown."""
+        """Return settings that somebody may have changed; None: the default, or unknown."""
         limit = self._query("nvmlDeviceGetPowerManagementLimit")
         usual = self._query("nvmlDeviceGetPowerManagementDefaultLimit")
         ecc = self._query("nvmlDeviceGetEccMode")
         persistence = self._query("nvmlDeviceGetPersistenceMode")
-        locked = present_entry(self.uuid)  # NVML does not tell what clocks are locked to
+        locked = present_entry(self.uuid)  # NVML does not report locked clocks
         return CardSettings(
             power_limit_w=limit / 1e3 if limit and limit != usual else None,
             sm_clock_hz=(locked and locked.sm_clock_hz) or self._set_clock(self._nvml.NVML_CLOCK_SM),
@@ -238,7 +238,7 @@ class NvmlSensors:
         )
 
     def versions(self) -> dict[str, str | None]:
-        """Versions of the card's firmware, the driver and NVML."""
+        """Return the versions of the GPU's firmware, the driver and NVML."""
         return {
             "vbios": _text(self._query("nvmlDeviceGetVbiosVersion")),
             "driver": _text(self._nvml.nvmlSystemGetDriverVersion()),
@@ -246,11 +246,11 @@ class NvmlSensors:
         }
 
     def why_no_energy(self) -> str | None:
-        """Why energy cannot be measured, in one line; None if it can."""
+        """Return why energy cannot be measured, in one line, or None if it can."""
         if self.mig:
-            return "MIG is on, and power is that of the whole card"
+            return "MIG is on, and power is measured only for the whole GPU"
         if self.energy_j() is None:
-            return "this card has no energy counter (Volta was the first to have one)"
+            return "this GPU has no energy counter (older than Volta)"
         return None
 
     @cached_property
@@ -261,8 +261,8 @@ class NvmlSensors:
 
     @cached_property
     def _instant(self) -> bool:
-        """Whether the card has the field of instantaneous power: POWER_AVERAGE and the older call give a mean over a
-        second on newer cards."""
+        """Whether the GPU has the field of instantaneous power. POWER_AVERAGE and the older call give a mean over a
+        second on newer GPUs."""
         return self._field_power() is not None
 
     def _field_power(self) -> float | None:
@@ -280,7 +280,7 @@ class NvmlSensors:
         return target * 1e6 if target and usual and target != usual else None
 
     def _query(self, function: str, *arguments: Any) -> Any:
-        """The result of a function of NVML; None where the card, the driver or the library does not have it."""
+        """Return the result of a function of NVML, or None if the GPU, the driver or the library lacks it."""
         call = getattr(self._nvml, function, None)
         with suppress(self._nvml.NVMLError):
             return call and call(self._handle, *arguments)

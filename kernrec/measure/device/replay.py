@@ -1,7 +1,7 @@
-"""A device that answers from recorded measurements: run times with their noise, power if it was measured, and failures.
+"""A device that replays recorded measurements: run times with their noise, power if it was measured, and failures.
 
-It serves to develop and compare search and collection without a GPU. Rows that are made with it are marked `replayed`
-and have protocol version 0.
+It serves to develop and compare search and collection without a GPU. Its rows are marked `replayed` and have protocol
+version 0.
 """
 
 import json
@@ -25,18 +25,18 @@ from kernrec.store import Database, canonical_json
 from kernrec.store.measurement import Outcome
 
 PROTOCOL_VERSION = 0
-"""Of rows that a replay makes, which no protocol of ours measured."""
+"""Version of replayed rows, which kernrec's protocol did not measure."""
 
 ConfigKey = tuple[str, str]
 """Kernel and canonical text of the config."""
 
 _one_reader = threading.Lock()
-"""Threads of several GPUs read one recording: DuckDB closes the second reader's cursor with the first's connection."""
+"""Lock for threads that read one recording: DuckDB closes the second reader's cursor with the first's connection."""
 
 
 @dataclass(frozen=True)
 class RecordedConfig:
-    """The recorded outcome of one config."""
+    """Recorded outcome of one config."""
 
     config: Mapping[str, int]
     outcome: Outcome
@@ -49,18 +49,18 @@ class RecordedConfig:
 
 @dataclass(frozen=True)
 class Recording:
-    """The recorded space of one problem on one GPU."""
+    """Recorded space of one problem on one GPU."""
 
     gpu: str
     problem: Problem
     outcomes: Mapping[ConfigKey, RecordedConfig]
-    """By kernel and config, in the order they were recorded."""
+    """By kernel and config, in recording order."""
     kernel_hashes: Mapping[str, str]
-    """By kernel, the hash of its source; of several sources that were measured, the last one."""
+    """Hash of the source by kernel; of several measured sources, the last one."""
 
     @property
     def best(self) -> RecordedConfig:
-        """The config with the least median run time."""
+        """Config with the least median run time."""
         good = [recorded for recorded in self.outcomes.values() if recorded.outcome == Outcome.OK]
         return min(good, key=lambda recorded: float(np.median(recorded.samples_s)))
 
@@ -71,7 +71,7 @@ class Recording:
 
     @staticmethod
     def key(kernel: str, config: Mapping[str, int]) -> ConfigKey:
-        """The key of a config in `outcomes`."""
+        """Return the key of a config in `outcomes`."""
         return kernel, canonical_json(dict(config))
 
 
@@ -79,13 +79,13 @@ def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
     """Return the recorded GPUs that `--gpu` names: `auto` (the only one), `all`, or one by name.
 
     Raises:
-        UsageError: there is nothing to replay, several GPUs to choose from, or no such GPU.
+        UsageError: There is nothing to replay, there are several GPUs to choose from, or no such GPU.
     """
     with _one_reader, Database.open(path) as database:
         gpus = tuple(sorted({str(row["gpu"]) for row in database.rows("unretracted_rows") if _replayable(row)}))
     if not gpus:
         raise UsageError(
-            f"{path} holds no measurements to replay: none of a whole card at its default limits and clocks"
+            f"{path} holds no measurements to replay: none is of a whole GPU at its default limits and clocks"
         )
     if wanted == "auto" and len(gpus) > 1:
         raise UsageError(f"{path} holds measurements of {', '.join(gpus)}: name one with --gpu")
@@ -104,10 +104,10 @@ def _replayable(row: Mapping[str, Any]) -> bool:
 
 
 def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) -> list[Recording]:
-    """As `load_recordings`, of the problems with these keys; None: of all.
+    """Return the recordings of `load_recordings` for the problems with these keys; None: all.
 
     Raises:
-        UsageError: there is nothing to replay, or none of these problems.
+        UsageError: There is nothing to replay, or none of these problems.
     """
     recordings = load_recordings(path, gpu)
     requested = [recording for recording in recordings if keys is None or recording.problem.key in keys]
@@ -118,14 +118,14 @@ def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) ->
 
 
 def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
-    """The recorded problems of one GPU in a database, those with most configs first.
+    """Return the recorded problems of one GPU in a database, those with most configs first.
 
     Args:
-        path: of the database.
-        gpu: name in the GPU catalog; None if the database has measurements of one GPU only.
+        path: Path of the database.
+        gpu: Name in the GPU catalog; None if the database has measurements of only one GPU.
 
     Raises:
-        UsageError: if there is nothing to replay.
+        UsageError: There is nothing to replay.
     """
     (chosen,) = chosen_gpus(path, gpu or "auto")
     with _one_reader, Database.open(path) as database:
@@ -157,7 +157,7 @@ def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
 
 
 def _problem(key: str, kernels: Sequence[tuple[str, str, str, str | None]]) -> Problem | None:
-    """The problem of a key, declared by one of these kernels (`Database.kernels`) or of an op; None if neither."""
+    """Return the problem of a key, declared by one of these kernels (`Database.kernels`) or of an op, or None."""
     ops = [
         kernel_from(json.loads(spec), name, code).definition
         for name, spec, code, _ in kernels
@@ -187,7 +187,7 @@ def _power(row: Mapping[str, Any]) -> float:
 def replay_card(
     recordings: Iterable[Recording], seed: int = 0, sensors: SimulatedSensors | None = None
 ) -> SimulatedCard:
-    """A device that answers from recordings of one GPU; run times are drawn from the recorded ones, by `seed`."""
+    """Return a device that replays recordings of one GPU; `seed` determines which recorded run times are drawn."""
     by_problem = {recording.problem.key: recording for recording in recordings}
     first = next(iter(by_problem.values()))
     card = find_gpu(first.gpu)

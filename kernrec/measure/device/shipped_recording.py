@@ -1,8 +1,8 @@
-"""The recorded space that ships, for replay in a fresh clone: every config of a convolution on one card.
+"""The recorded space that ships, for replay in a fresh clone: every config of a convolution on one GPU.
 
 Others measured it: Kernel Tuner's 2-D convolution (f32, 15 x 15 filter, 4096 x 4096 outputs) on an RTX A4000. The
-kernel's source is theirs and does not ship, so configs are values of its tunables without a profile: they are replayed,
-searched and refined, and neither predicted nor explained nor learned from.
+kernel's source is theirs and does not ship. So configs are values of its tunables without a profile: they can be
+replayed, searched and refined, but not predicted, explained or learned from.
 """
 
 import os
@@ -22,15 +22,15 @@ DESCRIPTION = f"the recorded space that ships: a convolution on an RTX A4000, 4,
 
 
 def shipped_file() -> Path:
-    """The results as they ship, a T4 file."""
+    """Return the path of the shipped results, a T4 file."""
     return paths.shipped("db/prebuilt") / "replay" / f"{NAME}.t4.json.gz"
 
 
 def shipped_recording() -> Path:
-    """A database of the space that ships, in the cache; made on first use, whole or not at all.
+    """Return a database of the shipped space in the cache; it is created on first use, whole or not at all.
 
     Raises:
-        UsageError: there is no cache folder to put it in.
+        UsageError: There is no cache folder.
     """
     from kernrec.interop.import_results import import_results
     from kernrec.op import find_op
@@ -54,5 +54,5 @@ def shipped_recording() -> Path:
 
 
 def replayed_database() -> Path:
-    """Where rows go that are replayed from it when no database is named: never among the user's measurements."""
+    """Return the database for replayed rows if none is named, so that they are never among the user's measurements."""
     return paths.cache() / "replay" / "replayed.duckdb"

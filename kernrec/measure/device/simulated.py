@@ -1,6 +1,6 @@
-"""A simulated card with a clock of its own: kernels of given run times and powers, and sensors with period and lag.
+"""A simulated GPU with its own clock: kernels with given run times and powers, and sensors with period and lag.
 
-Recorded run times are replayed on it, and the protocol is tested on it, with sensors whose true values are known.
+It replays recorded run times, and tests the protocol with sensors whose true values are known.
 """
 
 import bisect
@@ -28,18 +28,18 @@ class SimulatedSensors:
 
     idle_w: float = 60.0
     tick_s: float | None = 0.1
-    """Time between two updates of the energy counter; None: there is no counter."""
+    """Seconds between two updates of the energy counter; None: there is no counter."""
     lag_s: float = 0.02
-    """The counter shows the energy of so long ago."""
+    """Age in seconds of the energy that the counter shows."""
     missing: float = 0.0
-    """Share of the updates that are missed."""
+    """Fraction of the updates that are missed."""
     counter_scale: float = 1.0
     """Energy by the counter over the true energy."""
     counter_start_j: float = 1000.0
     wrap_j: float | None = None
-    """Where the counter starts again at zero; None: never."""
+    """Energy at which the counter starts again at zero; None: never."""
     call_s: float = 0.0002
-    """Time to read all sensors once."""
+    """Seconds to read all sensors once."""
     sm_clock_hz: float | None = 1.7e9
     temperature_c: float | None = 45.0
     reasons_under_load: frozenset[str] = frozenset()
@@ -51,15 +51,15 @@ class SimulatedKernel:
     """Costs of one launch."""
 
     draw: Callable[[int], np.ndarray]
-    """Gives the seconds of each of n launches."""
+    """Returns the seconds of each of n launches."""
     power_w: float | None
-    """While it runs; None: unknown."""
+    """Power while it runs; None: unknown."""
     errors: OutputError | None = None
     footprint_bytes: int = 1 << 20
 
 
 def constant_time(seconds: float, power_w: float | None = 300.0, errors: OutputError | None = None) -> SimulatedKernel:
-    """A kernel whose launches all take the same time."""
+    """Return a kernel whose launches all take the same time."""
     return SimulatedKernel(lambda n: np.full(n, seconds), power_w, errors)
 
 
@@ -79,7 +79,7 @@ class _LoadHistory:
         return self._end[-1] if self._end else 0.0
 
     def add(self, start_s: float, seconds: float, power_w: float) -> None:
-        """Add a span that begins no earlier than the last one ends."""
+        """Add a span that begins no earlier than the end of the last one."""
         if self._end and self._end[-1] == start_s and self._power[-1] == power_w:
             self._end[-1] += seconds
             return
@@ -113,14 +113,14 @@ class SimulatedCard:
         references: Mapping[str, SimulatedKernel] | None = None,
         seed: int = 0,
     ) -> None:
-        """Make a card.
+        """Create a GPU.
 
         Args:
-            info: of the card.
-            kernel_of: gives the kernel of a config, or raises `MeasurementFailure`.
-            sensors: their behavior.
-            references: the two reference kernels by name.
-            seed: of missed updates of the energy counter.
+            info: Its description.
+            kernel_of: Returns the kernel of a config, or raises `MeasurementFailure`.
+            sensors: Behavior of its sensors.
+            references: Its two reference kernels by name.
+            seed: Seed of missed updates of the energy counter.
         """
         self.info = info
         self.sensors = sensors or SimulatedSensors()
@@ -130,7 +130,7 @@ class SimulatedCard:
         self._load = _LoadHistory(self.sensors.idle_w)
         self._random = np.random.default_rng(seed)
         self._skipped: dict[int, bool] = {}
-        self._shown = (-1, 0.0)  # number of an update of the counter, and what it shows from then on
+        self._shown = (-1, 0.0)  # number of a counter update, and its value from then on
 
     def settings(self) -> CardSettings:
         return self.info.settings
@@ -168,7 +168,7 @@ class SimulatedCard:
         self._now += seconds
 
     def run(self, seconds: float, power_w: float | None) -> float:
-        """Queue work; returns the time at which it is done."""
+        """Queue work; return the time at which it is done."""
         self._load.add(max(self._now, self._load.end_s), seconds, self.sensors.idle_w if power_w is None else power_w)
         return self._load.end_s
 
@@ -182,7 +182,7 @@ class SimulatedCard:
         while tick > 0 and self._skips(tick):
             tick -= 1
         tick = max(tick, 0)
-        if self._shown[0] != tick:  # a window has a hundred readings of each update, and load begins after it
+        if self._shown[0] != tick:  # windows have a hundred readings per update
             shown = self.sensors.counter_start_j + self.sensors.counter_scale * self._load.energy_j(tick * period)
             self._shown = tick, shown % self.sensors.wrap_j if self.sensors.wrap_j else shown
         return self._shown[1]
@@ -194,7 +194,7 @@ class SimulatedCard:
 
 
 class LoadedSimulatedConfig:
-    """A `LoadedConfig` of the simulated card."""
+    """A `LoadedConfig` of the simulated GPU."""
 
     renewed = False
 

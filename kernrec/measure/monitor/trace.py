@@ -18,13 +18,13 @@ from kernrec.errors import UsageError, cannot_be
 
 @dataclass(frozen=True)
 class TraceSample:
-    """The sensors at one time; None for a sensor that the device does not have."""
+    """Sensor values at one time; None for a sensor that the device lacks."""
 
     time_s: float
     """Seconds since the start."""
     power_w: float | None
     energy_j: float | None
-    """The energy counter, from an arbitrary start."""
+    """Energy counter, from an arbitrary start."""
     sm_clock_hz: float | None
     memory_clock_hz: float | None
     temperature_c: float | None
@@ -50,15 +50,15 @@ class TraceSummary:
     min_sm_clock_hz: float | None
     max_temperature_c: float | None
     throttled: dict[str, float]
-    """Share of the samples by throttle reason."""
+    """Fraction of the samples by throttle reason."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain their unit."""
         return dict(vars(self))
 
 
 def summarize_trace(samples: Sequence[TraceSample]) -> TraceSummary:
-    """The summary of a trace. Raises `UsageError` if it has no samples."""
+    """Return the summary of a trace; raise `UsageError` if it has no samples."""
     if not samples:
         raise UsageError("the trace has no samples")
     duration = samples[-1].time_s - samples[0].time_s
@@ -86,7 +86,7 @@ def summarize_trace(samples: Sequence[TraceSample]) -> TraceSummary:
 
 
 def _energy(samples: Sequence[TraceSample], power: Sequence[tuple[float, float]]) -> tuple[float | None, str]:
-    """(joules, source): the difference of the counter, else power integrated by trapezoids."""
+    """Return (joules, source): the difference of the counter, else power integrated by trapezoids."""
     first, last = samples[0].energy_j, samples[-1].energy_j
     if first is not None and last is not None and last >= first:
         return last - first, "counter"
@@ -98,9 +98,8 @@ def _energy(samples: Sequence[TraceSample], power: Sequence[tuple[float, float]]
 class TraceFile:
     """A CSV file of a trace that is complete at the end of a `with` block.
 
-    Until then the samples are in `.NAME.part` beside it: a monitor that is killed loses nothing. Raises `UsageError` at
-    once if the file cannot be written, but at the end if the disk becomes full, because the monitored program must go
-    on.
+    Until then the samples are in `.NAME.part` beside it, so a killed monitor loses nothing. A file that cannot be
+    written raises `UsageError` at once; a full disk raises it at the end, because the monitored program must continue.
     """
 
     def __init__(self, path: Path) -> None:
@@ -133,7 +132,7 @@ class TraceFile:
             self._file.close()
         if self._full is not None:
             raise self._failed(self._full) from None
-        if kind is None:  # else nothing was started
+        if kind is None:  # else the command was not started
             try:
                 self.part.replace(self.path)
             except OSError as error:

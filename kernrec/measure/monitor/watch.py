@@ -1,10 +1,10 @@
-"""Recording a GPU's sensors while another program runs: samples at a fixed period, from NVML.
+"""Record a GPU's sensors while another program runs: samples at a fixed period, from NVML.
 
     start --- sample --- sample --- ... --- sample --- the command has ended
           |<- period ->|
 
 Reading costs the GPU nothing and the CPU about 0.1 ms per sample. The values are of the whole board: other processes
-and idle power are included. Settings of the card are not changed.
+and idle power are included. Settings of the GPU are not changed.
 """
 
 import os
@@ -39,14 +39,14 @@ class Reader(Protocol):
     """A device that can be sampled."""
 
     def read(self, time_s: float) -> TraceSample:
-        """The present state of the device, with the time stamp `time_s`."""
+        """Return the present state of the device, with the time stamp `time_s`."""
 
 
 class NvmlReader:
     """Reads one GPU of this machine through NVML."""
 
     def __init__(self) -> None:
-        """Find the first GPU that `CUDA_VISIBLE_DEVICES` shows; raises `KernrecError` if there is none."""
+        """Find the first GPU that `CUDA_VISIBLE_DEVICES` shows; raise `KernrecError` if there is none."""
         self.notes: list[str] = []
         """Remarks about the values for the user, one line each."""
         try:
@@ -59,7 +59,7 @@ class NvmlReader:
             raise KernrecError(f"no NVIDIA GPU can be monitored here: {error}") from None
         self.name = self._sensors.name
         if self._sensors.mig:
-            self.notes.append("MIG is on: power and energy are the whole card's, of all its slices")
+            self.notes.append("MIG is on: power and energy are of the whole GPU, with all its slices")
         if others := self._sensors.others:
             self.notes.append(f"{others} other processes use this GPU already; their energy counts too")
 
@@ -100,7 +100,7 @@ class NvmlReader:
 
 
 def reason_names(bits: int) -> str:
-    """The names of NVML's reason bits, joined by `|`."""
+    """Return the names of NVML's reason bits, joined by `|`."""
     return "|".join(name for bit, name in REASONS.items() if bits & bit)
 
 
@@ -110,14 +110,14 @@ ShowSample = Callable[[TraceSample], None]
 def watch_command(command: Sequence[str], reader: Reader, period_s: float, show: ShowSample) -> int:
     """Run a command and record samples until it ends.
 
-    Ctrl-C reaches the command as without a monitor, and other signals that ask the monitor to end are passed on to the
-    command. Processes that the command leaves running are not waited for.
+    Ctrl-C reaches the command as without a monitor; other signals that ask the monitor to end are passed on to it.
+    Processes that the command leaves running are not waited for.
 
     Returns:
         The command's exit status; 128 plus the signal if a signal ended it.
 
     Raises:
-        KernrecError: if the command cannot be started.
+        KernrecError: The command cannot be started.
     """
     process: subprocess.Popen[bytes] | None = None
     received: list[int] = []
@@ -131,8 +131,8 @@ def watch_command(command: Sequence[str], reader: Reader, period_s: float, show:
     def take_sample() -> None:
         show(reader.read(time.monotonic() - start_s))
 
-    # The terminal sends the first two to the command too. They get a handler, for a command would inherit signals that
-    # are ignored, but not handlers.
+    # The terminal sends the first two to the command, too. They get a handler here, because the command would inherit
+    # ignored signals, but not handlers.
     handlers: dict[signal.Signals, Any] = dict.fromkeys(_signals("SIGINT", "SIGQUIT"), _do_nothing)
     handlers |= dict.fromkeys(_signals("SIGTERM", "SIGHUP"), pass_on)
     with _handled(handlers):
@@ -144,7 +144,7 @@ def watch_command(command: Sequence[str], reader: Reader, period_s: float, show:
             failure.exit_status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
             raise failure from None
         try:
-            for number in received:  # while it was being started
+            for number in received:  # received while the command started
                 process.send_signal(number)
             due_s = time.monotonic() + period_s
             while not _has_ended(process, due_s - time.monotonic()):
@@ -158,7 +158,6 @@ def watch_command(command: Sequence[str], reader: Reader, period_s: float, show:
 
 
 def _has_ended(process: "subprocess.Popen[bytes]", most_s: float) -> bool:
-    """Wait for the end of a process for at most `most_s` seconds."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(max(most_s, 0.0))
     return process.returncode is not None
@@ -174,7 +173,7 @@ def _do_nothing(number: int, frame: object) -> None:
 
 @contextmanager
 def _handled(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
-    """Handle signals for a while; those that are ignored stay ignored."""
+    """Handle signals for a while; signals that are ignored stay ignored."""
     before = {number: signal.getsignal(number) for number in handlers}
     replaced = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     for number in replaced:

@@ -1,4 +1,4 @@
-"""Has the card changed? Its two reference kernels are compared with their costs at the start of the session."""
+"""Detect changes of the GPU: compare its two reference kernels with their costs at the start of the session."""
 
 from collections.abc import Mapping
 
@@ -9,13 +9,13 @@ LATENCY_DRIFT = 0.01
 ENERGY_DRIFT = 0.02
 
 References = Mapping[str, Mapping[str, float]]
-"""By reference kernel: `latency_s`, and `energy_j` if it was measured."""
+"""`latency_s`, and `energy_j` if it was measured, by reference kernel."""
 
 
 class DriftMonitor:
     """Costs of the reference kernels at the start of a session and since.
 
-    After a drift the new costs become the baseline: the card may stay as it is now.
+    After a drift, the new costs become the baseline: the GPU may stay as it is now.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class DriftMonitor:
         """Latest energy over that at the session's start, of the kernel that changed most."""
 
     def drifted(self, costs: References) -> str | None:
-        """The changes beyond the limits, in words; None if there are none."""
+        """Return the changes beyond the limits, in words, or None."""
         changes = [
             (name, words, costs_of[cost] / self._baseline[name][cost] - 1.0, limit)
             for cost, words, limit in (("latency_s", "latency", LATENCY_DRIFT), ("energy_j", "energy", ENERGY_DRIFT))
@@ -38,7 +38,7 @@ class DriftMonitor:
         return f"reference kernels drifted: {', '.join(texts)}" if texts else None
 
     def update(self, costs: References) -> str | None:
-        """Take a measurement of the reference kernels into account; returns what `drifted` does."""
+        """Store a measurement of the reference kernels; return what `drifted` returns."""
         error = self.drifted(costs)
         for name, costs_of in costs.items():
             for cost, value in costs_of.items():
@@ -51,7 +51,7 @@ class DriftMonitor:
         return error
 
     def rebase(self, costs: References) -> None:
-        """Make a measurement the baseline, as after somebody changed the card's settings."""
+        """Make a measurement the baseline, for example after somebody changed the GPU's settings."""
         for name, costs_of in costs.items():
             self._baseline[name] = {**self._baseline.get(name, {}), **costs_of}
 
@@ -62,7 +62,7 @@ def _largest_change(costs: References, base: References, cost: str) -> float | N
 
 
 def describe_changes(before: CardSettings, after: CardSettings) -> str:
-    """The settings that differ: `power_limit_w 700 -> 500`."""
+    """Describe the settings that differ: `power_limit_w 700 -> 500`."""
     pairs = [(name, getattr(before, name), getattr(after, name)) for name in vars(before)]
     return ", ".join(f"{name} {_shown(old)} -> {_shown(new)}" for name, old, new in pairs if old != new)
 

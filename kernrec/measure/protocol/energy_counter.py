@@ -1,8 +1,8 @@
-"""Power from a trace of sensor readings: by the energy counter, and by the power sensor.
+"""Compute power from a trace of sensor readings, by the energy counter and by the power sensor.
 
-The energy counter is updated in ticks, some tens of milliseconds apart, and each update appears late. Its value at an
-arbitrary moment is therefore off by up to one tick of energy, but the slope over the moments of the updates is not: a
-constant lag shifts all of them alike. A trace that does not suffice gives None, never zero.
+The energy counter is updated in ticks, some tens of milliseconds apart, and each update appears late. Its value at any
+moment is therefore off by up to one tick of energy, but the slope over the moments of the updates is not: a constant
+lag shifts all of them equally. A trace that is too short gives None, never zero.
 
 Times are in seconds, energy in joules, power in watts; arrays are (readings,), in the order of time.
 """
@@ -16,13 +16,13 @@ from kernrec.util.normal import DEVIATIONS
 
 LEAST_TICKS = 10
 TRUSTED_RATIO = 0.05
-"""A counter is not trusted if its energy differs by more than this fraction from the integral of power."""
+"""Largest relative difference of a trusted counter from the integral of power."""
 
 WRAP_J = 2.0**32 / 1000.0
-"""Where a 32-bit counter of millijoules starts again at zero."""
+"""Energy at which a 32-bit counter of millijoules starts again at zero."""
 
 SLOWDOWNS = ("HwSlowdown", "HwThermalSlowdown", "SwThermalSlowdown", "HwPowerBrakeSlowdown")
-"""Clock event reasons that void a measurement. `SwPowerCap` does not: the power limit is a setting of the card."""
+"""Clock event reasons that void a measurement. `SwPowerCap` does not: the power limit is a setting of the GPU."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PowerSlope:
 
 
 def unwrapped(energy_j: np.ndarray) -> np.ndarray | None:
-    """A counter's readings as energy that only grows; None if it fell for another reason than a wrap-around."""
+    """Return a counter's readings as energy that only grows; None if it fell for another reason than a wrap-around."""
     energy = np.array(energy_j, dtype=np.float64)
     for i in np.flatnonzero(np.diff(energy) < 0):
         # A wrap-around goes from near the end to near zero. Both readings are compared uncorrected.
@@ -64,7 +64,8 @@ def unwrapped(energy_j: np.ndarray) -> np.ndarray | None:
 
 
 def find_ticks(time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] | np.ndarray) -> CounterTicks | None:
-    """The updates in a trace; None for a counter that fell. The first reading is no update: its value is older."""
+    """Return the updates in a trace; None if the counter fell. The first reading is skipped, because its value is
+    older."""
     energy = unwrapped(np.asarray(energy_j, dtype=np.float64))
     if energy is None:
         return None
@@ -75,9 +76,9 @@ def find_ticks(time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] |
 def power_from_ticks(
     time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] | np.ndarray, start_s: float, end_s: float
 ) -> PowerSlope | None:
-    """Mean power in a window of a trace of the counter; None with fewer than ten updates.
+    """Return the mean power in a window of a trace of the counter; None with fewer than ten updates.
 
-    It is the slope of the least-squares line through the updates in the window; the interval is a 90 % one.
+    It is the slope of the least-squares line through the updates in the window, with a 90 % interval.
     """
     updates = find_ticks(time_s, energy_j)
     if updates is None:
@@ -99,7 +100,7 @@ def power_from_ticks(
 def mean_power(
     time_s: Sequence[float] | np.ndarray, power_w: Sequence[float] | np.ndarray, start_s: float, end_s: float
 ) -> float | None:
-    """The power sensor's mean in a window, by trapezoids; None with fewer than two readings in it."""
+    """Return the power sensor's mean in a window, by trapezoids; None with fewer than two readings in it."""
     time, power = np.asarray(time_s, dtype=np.float64), np.asarray(power_w, dtype=np.float64)
     inside = (time >= start_s) & (time <= end_s) & np.isfinite(power)
     time, power = time[inside], power[inside]
@@ -110,12 +111,12 @@ def mean_power(
 
 
 def is_trusted(ratio: float | None) -> bool:
-    """Whether a counter agrees with the power sensor; one that cannot be compared (None) is trusted."""
+    """Return whether a counter agrees with the power sensor; one that cannot be compared (None) is trusted."""
     return ratio is None or abs(ratio - 1.0) <= TRUSTED_RATIO
 
 
 def reason_shares(reasons: Iterable[Iterable[str]]) -> dict[str, float]:
-    """The share of readings with each clock event reason, the most frequent first."""
+    """Return the fraction of readings with each clock event reason, the most frequent first."""
     readings = [frozenset(names) for names in reasons]
     counts: dict[str, int] = {}
     for names in readings:
@@ -125,5 +126,5 @@ def reason_shares(reasons: Iterable[Iterable[str]]) -> dict[str, float]:
 
 
 def slowdown_reason(event_shares: Mapping[str, float]) -> str | None:
-    """The clock event reason (heat, or protection of the board) that voids a measurement; None if there is none."""
+    """Return the clock event reason (heat, or protection of the board) that voids a measurement, or None."""
     return next((name for name in SLOWDOWNS if event_shares.get(name, 0.0) > 0.0), None)

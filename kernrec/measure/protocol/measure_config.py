@@ -1,10 +1,10 @@
-"""The measuring protocol: correctness, latency, energy and the state of the card, for one config.
+"""The measuring protocol: correctness, latency, energy and the state of the GPU, for one config.
 
     correct?  ->  three launches: hopeless?  ->  samples until the median is known  ->  energy under sustained load
 
 It runs in the worker process, where the device is, and returns the part of a measurement that only the device can know
-(`DeviceReport`); the campaign adds the rest. A change here that changes results needs a new version
-(`NEWEST_PROTOCOL`), which is stored with every row.
+(`DeviceReport`); the campaign adds the rest. A change that affects results needs a new version (`NEWEST_PROTOCOL`),
+which is stored with every row.
 """
 
 import math
@@ -22,12 +22,12 @@ VERSION = NEWEST_PROTOCOL
 FIRST_LAUNCHES = 3
 """Launches after which a hopeless config is given up."""
 HOPELESS = 2.0
-"""A config is hopeless if it is slower than the best so far by this factor."""
+"""Factor over the best time so far from which on a config is hopeless."""
 LEAST_SAMPLES = 10
 HALF_WIDTH = 0.01
 """Half of the 90 % interval over the median at which sampling stops."""
 LATENCY_CAP_S = 0.5
-"""Sampling stops after this time, converged or not."""
+"""Seconds after which sampling stops, converged or not."""
 GROUP = 5
 """Samples taken between two checks of convergence."""
 SHORT_S = 50e-6
@@ -37,9 +37,9 @@ SHORT_SAMPLE_S = 1e-3
 
 # Energy.
 QUEUE_AHEAD_S = 0.1
-"""At most this much work is queued: an unbounded queue exhausts memory."""
+"""Most seconds of queued work: an unbounded queue exhausts memory."""
 SETTLE_S = 0.7
-"""Time under load before the energy window begins."""
+"""Seconds under load before the energy window begins."""
 POLL_S = 0.002
 """Time between two readings of the sensors."""
 SPARE_TICKS = 2
@@ -60,21 +60,21 @@ those of Hopper.
 """
 
 FINAL_ROUNDS = 4
-"""A final config is measured in this many randomized, interleaved rounds."""
+"""Number of randomized, interleaved rounds of final measurements."""
 FINALS = 8
 """Configs measured in the final tier."""
 REPEATS = 2
-"""How often a measurement is repeated if clocks were lowered by heat or by the board's protection."""
+"""Repetitions of a measurement if clocks were lowered by heat or by the board's protection."""
 
 
 @dataclass(frozen=True)
 class SensorTraits:
-    """Properties of this card's energy counter, from the probe."""
+    """Properties of this GPU's energy counter, from the probe."""
 
     tick_s: float | None = None
-    """Time between two updates; None without an energy counter."""
+    """Seconds between two updates; None without an energy counter."""
     ratio: float | None = None
-    """Energy by the counter over the integral of the power sensor; None if it cannot be compared."""
+    """Energy by the counter over the integral of the power sensor; None if they cannot be compared."""
 
     @property
     def measures_energy(self) -> bool:
@@ -84,7 +84,7 @@ class SensorTraits:
 
 @dataclass(frozen=True)
 class EnergyWindow:
-    """One config under sustained load."""
+    """Result for one config under sustained load."""
 
     launch_s: float
     """Mean time of a launch in the window."""
@@ -102,14 +102,14 @@ def measure_config(
     """Measure one config.
 
     Args:
-        device: to measure on.
-        subject: the config.
-        tier: screen measures latency; coarse and final measure energy too.
-        best_s: least latency on this problem so far; the screen tier gives up configs that are hopelessly slower.
-        traits: of the device's energy counter.
+        device: Device to measure on.
+        subject: The config.
+        tier: Screen measures latency; coarse and final also measure energy.
+        best_s: Least latency on this problem so far; the screen tier gives up configs that are hopelessly slower.
+        traits: Properties of the device's energy counter.
 
     Raises:
-        MeasurementFailure: for a config that computes wrong values, and for one disturbed in every repetition.
+        MeasurementFailure: The config computes wrong values, or every repetition was disturbed.
     """
     loaded = device.load(subject)
     try:
@@ -127,7 +127,7 @@ def measure_config(
 def _measure_once(
     device: Device, loaded: LoadedConfig, tier: Tier, best_s: float | None, traits: SensorTraits
 ) -> tuple[DeviceReport, str | None]:
-    """(the measurement, the reason for lowered clocks that voids it or None)."""
+    """Return (the measurement, the reason for lowered clocks that voids it or None)."""
     trace = [device.read_sensors()]
     latency, launches = measure_latency(device, loaded, best_s if tier == Tier.SCREEN else None, trace)
     energy = EnergyReport()
@@ -145,7 +145,7 @@ def _measure_once(
 
 
 def _check(loaded: LoadedConfig) -> NumericCheck:
-    """The numeric error; a config that computes wrong values is a stored outcome and is never timed."""
+    """Return the numeric error. A config with wrong results is a stored outcome and is never timed."""
     errors = loaded.errors()
     if errors is None:
         return NumericCheck()
@@ -164,7 +164,8 @@ def _check(loaded: LoadedConfig) -> NumericCheck:
 def measure_latency(
     device: Device, loaded: LoadedConfig, best_s: float | None, trace: list[SensorReading]
 ) -> tuple[LatencyReport, int]:
-    """Time launches until the median is known to 1 % or half a second has passed; (their statistics, how many ran).
+    """Time launches until the median is known to 1 % or half a second has passed; return (statistics, number of
+    launches).
 
     Stops after three launches if the config is hopelessly slower than `best_s`. Readings of the sensors are appended to
     `trace`.
@@ -182,7 +183,7 @@ def measure_latency(
         launches += count * each
         return [loaded.back_to_back(each) for _ in range(count)] if short else loaded.times(count)
 
-    if short:  # timed alone they seem longer than they are, which would make them look hopeless
+    if short:  # single short launches seem too slow, and would look hopeless
         samples = more(FIRST_LAUNCHES)
     trace.append(device.read_sensors())
     enough = False
@@ -211,15 +212,14 @@ def measure_latency(
 def measure_energy(
     device: Device, loaded: LoadedConfig, launch_s: float, seconds: float, trace: list[SensorReading]
 ) -> EnergyWindow:
-    """Power under a load without gaps, as the slope of the energy counter over its updates.
+    """Measure power under a load without gaps, as the slope of the energy counter over its updates.
 
-    The launch time that power is multiplied by is that of the same window: under a power cap it differs from the
-    burst's.
+    Power is multiplied by the launch time in the same window: under a power cap it differs from the time in a burst.
 
-    A launch takes about `launch_s`. The window of `seconds` begins after the card has settled; readings of the sensors
+    A launch takes about `launch_s`. The window of `seconds` begins after the GPU has settled; readings of the sensors
     are appended to `trace`.
     """
-    ahead = max(2, round(QUEUE_AHEAD_S / launch_s))  # of very long launches one waits while another runs
+    ahead = max(2, round(QUEUE_AHEAD_S / launch_s))  # even very long launches have one waiting
     batch = max(1, ahead // 4)
     readings: list[SensorReading] = []
     begin = end = device.now()
@@ -249,7 +249,8 @@ def measure_energy(
 
 
 def window_s(generation: str, tier: Tier, traits: SensorTraits) -> float:
-    """Length of an energy window: what the sensor's generation needs, and long enough for ten counter updates."""
+    """Return the seconds of an energy window: what the sensor's generation needs, and enough for ten counter
+    updates."""
     coarse, final = WINDOWS_S.get(generation, WINDOWS_S["hopper"])
     least_s = (energy_counter.LEAST_TICKS + SPARE_TICKS) * (traits.tick_s or 0.0)
     return max(final if tier == Tier.FINAL else coarse, least_s)
@@ -273,7 +274,7 @@ def _energy_report(window: EnergyWindow, traits: SensorTraits) -> EnergyReport:
 
 
 def _card_state(trace: list[SensorReading], clock_hz: float | None) -> CardState:
-    """The state of the card over a trace; clock_hz: mean SM clock as a kernel measured it, else the driver's counts."""
+    """Return the state of the GPU over a trace; `clock_hz` is the mean SM clock that a kernel measured, if any."""
     loaded = [reading for reading in trace if "GpuIdle" not in reading.reasons]
     clocks = [reading.sm_clock_hz for reading in loaded if reading.sm_clock_hz]
     all_clocks = clocks + ([clock_hz] if clock_hz else [])

@@ -1,7 +1,7 @@
-"""Properties of a card's sensors, measured instead of assumed; idle power; and the two reference kernels.
+"""Measure properties of a GPU's sensors, idle power, and the two reference kernels.
 
-The reference kernels never change: they tell a slow config from a card that has become slow. A probe is cached until
-the machine is rebooted or gets another driver.
+The reference kernels never change: they distinguish a slow config from a GPU that has become slow. A probe is cached
+until the machine is rebooted or gets another driver.
 """
 
 import json
@@ -27,51 +27,51 @@ from kernrec.measure.protocol.measure_config import (
 from kernrec.util.atomic_write import write_whole
 
 IDLE_S = 3.0
-"""How long idle power is measured."""
+"""Seconds over which idle power is measured."""
 _LOAD_S = 3.0
 _REFERENCE_WINDOW_S = 1.5
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-"""Linux's identifier of a boot; elsewhere nothing is cached."""
+"""Linux's identifier of a boot; other systems have no cache."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Properties of a card's sensors; None for what the card does not report."""
+    """Properties of a GPU's sensors; None for what the GPU does not report."""
 
     call_s: float
     """Time to read all sensors once."""
     tick_s: float | None
     """Time between two updates of the energy counter."""
     lag_s: float | None
-    """Delay from the start of a load to the bend of the counter's line, the rise of power included."""
+    """Delay from the start of a load to the bend of the counter's line, including the rise of power."""
     ratio: float | None
     """Energy by the counter over the integral of instantaneous power, under load."""
     idle_w: float | None
-    """With the CUDA context alive."""
+    """Power with the CUDA context alive."""
     load_w: float | None
-    """Under the compute-bound reference kernel."""
+    """Power of the compute-bound reference kernel."""
     sm_clock_hz: float | None
 
     @property
     def traits(self) -> SensorTraits:
-        """The part that the protocol needs."""
+        """Properties that the protocol needs."""
         return SensorTraits(self.tick_s, self.ratio)
 
     def why_no_energy(self) -> str | None:
-        """Why energy is not measured on this card, in one line; None if it is."""
+        """Return why energy is not measured on this GPU, in one line, or None if it is."""
         if self.tick_s is None:
-            return "the card's energy counter does not change"
+            return "the GPU's energy counter does not change"
         if not self.traits.measures_energy:
             return f"the energy counter shows {self.ratio:.2f} of the integrated power, so it is not trusted"
         return None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, to be sent between processes and for `kernrec doctor --json`."""
+        """Return plain values, for other processes and for `kernrec doctor --json`."""
         return asdict(self)
 
 
 def probe_sensors(device: Device) -> Probe:
-    """Read the sensors while the card is idle and under a load, for about eight seconds."""
+    """Read the sensors while the GPU is idle and under a load, for about eight seconds."""
     idle = read_idle_sensors(device, IDLE_S)
     costs = np.diff([reading.time_s for reading in idle])
     loaded: list[SensorReading] = []
@@ -100,7 +100,7 @@ def probe_sensors(device: Device) -> Probe:
 
 
 def read_idle_sensors(device: Device, seconds: float) -> list[SensorReading]:
-    """Read the sensors again and again for some seconds, with nothing running."""
+    """Read the sensors repeatedly for some seconds, with nothing running."""
     readings = [device.read_sensors()]
     while readings[-1].time_s - readings[0].time_s < seconds:
         device.rest(POLL_S)
@@ -109,7 +109,7 @@ def read_idle_sensors(device: Device, seconds: float) -> list[SensorReading]:
 
 
 def idle_power(readings: list[SensorReading]) -> float | None:
-    """Watts over a trace without load: by the energy counter if it is updated, else by the power sensor."""
+    """Return the watts over a trace without load: by the energy counter if it is updated, else by the power sensor."""
     slope = _idle_slope(readings)
     if slope is not None:
         return slope.power_w
@@ -119,7 +119,7 @@ def idle_power(readings: list[SensorReading]) -> float | None:
 
 
 def measure_references(device: Device, traits: SensorTraits, with_energy: bool) -> dict[str, dict[str, float]]:
-    """By reference kernel its `latency_s`, and `energy_j` if that is wanted and measurable."""
+    """Return `latency_s`, and `energy_j` if it is wanted and measurable, by reference kernel."""
     costs: dict[str, dict[str, float]] = {}
     for name, loaded in device.references().items():
         try:
@@ -153,7 +153,7 @@ def _idle_slope(readings: list[SensorReading]) -> energy_counter.PowerSlope | No
 def _bend(
     idle: list[SensorReading], loaded: list[SensorReading], power_w: tuple[float, float], window_s: float
 ) -> float:
-    """The time at which the counter's line while idle and its line under load meet.
+    """Return the time at which the counter's line while idle and its line under load meet.
 
     `power_w` is (while idle, under load); in the last `window_s` seconds of `loaded` the load was steady.
     """
@@ -168,7 +168,7 @@ def _bend(
 
 
 def save_probe(info: DeviceInfo, probe: Probe) -> None:
-    """Cache the probe of a card; a cache that cannot be written is no error."""
+    """Cache the probe of a GPU; a cache that cannot be written is no error."""
     if (path := _path(info)) is None:
         return
     with suppress(OSError):
@@ -177,7 +177,7 @@ def save_probe(info: DeviceInfo, probe: Probe) -> None:
 
 
 def load_probe(info: DeviceInfo) -> Probe | None:
-    """The probe of a card since the machine was booted; None if it is not cached."""
+    """Return the cached probe of a GPU since the machine was booted, or None."""
     if (path := _path(info)) is None:
         return None
     with suppress(OSError, ValueError, KeyError, TypeError):

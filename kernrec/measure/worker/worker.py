@@ -1,4 +1,4 @@
-"""The worker process, which owns the device. It may crash, hang or be killed; nothing of value exists in it alone.
+"""The worker process, which owns the device. It may crash, hang or be killed: it stores nothing of value.
 
     python -m kernrec.measure.worker.worker
 
@@ -6,9 +6,9 @@ Requests arrive on standard input and answers go to standard output, one JSON li
 traits (results of an earlier probe), prepare, measure, references, idle. Kernels are those of the library, and the one
 in the file that `open` may name (`write_kernel`), whose spec may also declare the problem.
 
-An answer is `{"ok": ...}`, or `{"failure": outcome, "error": text, "lost": bool, "report": {...}}`; after a failure
-with `lost` the process ends, because the device cannot be trusted in it any more. It also ends at once, whatever it is
-doing, when its standard input is closed: its parent is gone.
+An answer is `{"ok": ...}`, or `{"failure": outcome, "error": text, "lost": bool, "report": {...}}`. After a failure
+with `lost` the process ends, because the device is not reliable in it any more. It also ends at once when its standard
+input is closed, because its parent has ended.
 """
 
 import importlib
@@ -36,7 +36,7 @@ Request = Mapping[str, Any]
 def main() -> None:
     """Serve requests until standard input is closed."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what kernels and libraries print must not end up between answers
+    os.dup2(2, 1)  # output of kernels and libraries must not mix with answers
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin, requests), daemon=True).start()
     session = WorkerSession()
@@ -65,7 +65,7 @@ class WorkerSession:
         self._recorded: dict[str, Problem] = {}
 
     def answer(self, request: Request) -> dict[str, Any]:
-        """Serve a request; whatever goes wrong is an answer too."""
+        """Serve a request; any error is an answer, too."""
         kinds: dict[str, Callable[[Request], Any]] = {
             "open": self._open,
             "probe": self._probe,
@@ -84,7 +84,7 @@ class WorkerSession:
             answer = _failure(Outcome.CRASH, str(error), False)
         except MemoryError:
             answer = _failure(Outcome.CRASH, "out of memory", True)
-        except Exception as error:  # of a library, about this config: the state it left the device in is unknown
+        except Exception as error:  # a library failed, and the state of the device is unknown
             text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             answer = _failure(Outcome.CRASH, text, True)
         return answer | {"device_s": self._device.now() - start if self._device else 0.0}
@@ -154,25 +154,25 @@ def _failure(outcome: Outcome, error: str, lost: bool) -> dict[str, Any]:
 
 
 def write_kernel(kernel: Kernel, folder: Path, path: Path) -> None:
-    """Write a kernel to a file, for a worker that is to measure it.
+    """Write a kernel to a file, for a worker that will measure it.
 
     Args:
-        kernel: the kernel.
-        folder: where the files are that its spec names.
-        path: of the file.
+        kernel: The kernel.
+        folder: Folder of the files that its spec names.
+        path: Path of the file.
     """
     written = {"name": kernel.name, "spec": kernel.spec, "source": kernel.source, "folder": str(folder.absolute())}
     path.write_text(json.dumps(written), encoding="utf-8")
 
 
 def read_kernel(path: Path) -> tuple[Kernel, Path]:
-    """(the kernel that `write_kernel` wrote, its folder)."""
+    """Return the kernel that `write_kernel` wrote, and its folder."""
     written = json.loads(path.read_text(encoding="utf-8"))
     return kernel_from(written["spec"], written["name"], written["source"]), Path(written["folder"])
 
 
 def open_device(request: Request) -> Device:
-    """The card that an `open` request names: a CUDA device, or what a function, `module:function`, gives a test."""
+    """Return the GPU that an `open` request names: a CUDA device, or the result of a test's `module:function`."""
     module, colon, function = str(request["device"]).partition(":")
     if colon:
         device: Device = getattr(importlib.import_module(module), function)()

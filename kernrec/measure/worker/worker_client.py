@@ -1,7 +1,7 @@
-"""The campaign's end of the worker process: requests with a time limit, and a new process when one is lost.
+"""The campaign's end of the worker process: requests with a time limit, and a new process after a loss.
 
-The worker has a process group of its own, so that Ctrl-C at the terminal does not reach it and killing it kills all
-that it started.
+The worker has its own process group, so that Ctrl-C at the terminal does not reach it and killing it kills all that it
+started.
 """
 
 import json
@@ -23,14 +23,14 @@ from kernrec.store.measurement import Outcome
 from kernrec.util.process import kill_group, module_command, module_environment, own_group
 
 START_LIMIT_S = 120.0
-"""Time to start an interpreter and create a CUDA context on a busy machine."""
+"""Seconds to start an interpreter and create a CUDA context on a busy machine."""
 _KILL_LIMIT_S = 30.0
 _SLICE_S = 0.2
-"""How often a wait checks whether the campaign was told to stop."""
+"""Seconds between two checks whether the campaign was stopped."""
 
 
 class Stopped(Exception):  # noqa: N818 - no error: the campaign was told to stop
-    """The campaign was told to stop while the worker was busy; the worker is gone."""
+    """The campaign was stopped while the worker was busy; the worker is gone."""
 
 
 class WorkerClient:
@@ -40,8 +40,8 @@ class WorkerClient:
         """Prepare a client; no process is started yet.
 
         Args:
-            opening: the request that opens the device.
-            stopping: called while waiting for an answer; once it returns true, the worker is killed and `Stopped`
+            opening: Request that opens the device.
+            stopping: Called while waiting for an answer; once it returns true, the worker is killed and `Stopped`
                 raised.
         """
         self._opening = dict(opening)
@@ -63,15 +63,15 @@ class WorkerClient:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, if there is one."""
+        """ID of the process, if there is one."""
         return self._process.pid if self._process else None
 
     def add_to_opening(self, **items: Any) -> None:
-        """Add to the request with which new processes open the device."""
+        """Add items to the request with which new processes open the device."""
         self._opening |= items
 
     def start(self) -> None:
-        """Start a process and open the device in it. Raises `KernrecError` if that fails."""
+        """Start a process and open the device in it; raise `KernrecError` if that fails."""
         self._start_process()
         self.starts += 1
         try:
@@ -85,7 +85,7 @@ class WorkerClient:
         environment = module_environment() | {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         if self._opening.get("uuid"):
             environment["CUDA_VISIBLE_DEVICES"] = self._opening["uuid"]
-        environment.pop("OPENBLAS_NUM_THREADS", None)  # a query needs one thread; a reference needs all there are
+        environment.pop("OPENBLAS_NUM_THREADS", None)  # queries need one thread, references need all
         self._process = subprocess.Popen(
             module_command("kernrec.measure.worker.worker"),
             stdin=subprocess.PIPE,
@@ -99,29 +99,30 @@ class WorkerClient:
         threading.Thread(target=_read_lines, args=(self._process.stdout, self._lines), daemon=True).start()
 
     def request(self, limit_s: float, do: str, **items: Any) -> Any:
-        """The answer to a request.
+        """Return the answer to a request.
 
         Args:
-            limit_s: after so many seconds without an answer the worker is killed.
-            do: kind of request; `items` are its arguments (worker.py).
+            limit_s: Seconds without an answer after which the worker is killed.
+            do: Kind of request (worker.py).
+            items: Arguments of the request.
 
         Raises:
-            MeasurementFailure: for a request that failed, timed out or ended the process; `alive` is false if the
-                process is gone, and `start` makes a new one.
-            Stopped: if the campaign was told to stop meanwhile.
+            MeasurementFailure: The request failed, timed out or ended the process. `alive` is false if the process is
+                gone, and `start` starts a new one.
+            Stopped: The campaign was stopped meanwhile.
         """
         if not self.alive:
-            self.stop()  # one that died between two requests
+            self.stop()  # it died between two requests
             self.start()
         return self._request({"do": do, **items}, limit_s)
 
     def stop(self) -> None:
-        """Kill the process and all that it started; what it was doing is lost."""
+        """Kill the process and all that it started; its work is lost."""
         process, self._process = self._process, None
         if process is None:
             return
         kill_group(process)
-        with suppress(subprocess.TimeoutExpired):  # one that hangs in the driver may not even react to this
+        with suppress(subprocess.TimeoutExpired):  # a process that hangs in the driver may ignore this
             process.wait(_KILL_LIMIT_S)
         for stream in (process.stdin, self._stderr):  # its standard output is closed by the thread that reads it
             with suppress(OSError):
@@ -139,7 +140,7 @@ class WorkerClient:
         raise MeasurementFailure(Outcome(answer["failure"]), answer["error"], answer["lost"], report)
 
     def _exchange(self, request: bytes, limit_s: float) -> bytes:
-        """The line that answers a line. Raises `MeasurementFailure` where none comes, or `Stopped`."""
+        """Return the line that answers a line; raise `MeasurementFailure` if there is none, or `Stopped`."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -147,14 +148,15 @@ class WorkerClient:
             process.stdin.write(request)
             process.stdin.flush()
             line = self._next_line(time.monotonic() + limit_s, limit_s)
-        except OSError:  # it is gone: POSIX says that the pipe is broken, Windows that the argument is invalid
+        except OSError:  # it is gone: POSIX reports a broken pipe, Windows an invalid argument
             line = None
         if line is None:
             raise self._died(process)
         return line
 
     def _next_line(self, deadline: float, limit_s: float) -> bytes | None:
-        """The next line; None if the worker is gone. Raises `MeasurementFailure` at the deadline, or `Stopped`."""
+        """Return the next line, or None if the worker is gone; raise `MeasurementFailure` at the deadline, or
+        `Stopped`."""
         while True:
             left = deadline - time.monotonic()
             if left <= 0.0:
@@ -185,7 +187,7 @@ class WorkerClient:
 def _read_lines(stream: BinaryIO, lines: "queue.SimpleQueue[bytes | None]") -> None:
     """Put the whole lines of a stream into a queue, and None at its end.
 
-    In a thread, because a pipe cannot be waited for with a time limit on every platform. Reads past the stream's own
+    A thread does this, because not every platform can wait for a pipe with a time limit. It reads past the stream's own
     buffer, whose lock would be held when the interpreter exits.
     """
     buffer = b""

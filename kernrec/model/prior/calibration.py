@@ -120,7 +120,7 @@ def _read(entry: Mapping[str, Any]) -> Calibration:
     values = {f.name: entry[f.name] for f in fields(Calibration)}
     for name in TIME + ENERGY:
         if not 1.0 / MOST <= float(values[name]) <= MOST:
-            raise ValueError(f"{name} is {values[name]!r:.20}; {1 / MOST:g} to {MOST:g} is accepted")
+            raise ValueError(f"{name} is {values[name]!r:.20}; {1 / MOST:g} to {MOST:g} is allowed")
     for name in ("time_factor", "energy_factor"):
         if values[name] is not None:
             before, after = values[name]
@@ -134,9 +134,7 @@ def _read(entry: Mapping[str, Any]) -> Calibration:
 
 
 def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
-    """Replace the calibrations of a folder, by architecture, atomically. Raises `KernrecError` if the file cannot be
-    written.
-    """
+    """Replace a folder's calibrations atomically, by architecture. Raises `KernrecError` if writing fails."""
     path = folder / FILE
     entries = [asdict(calibrations[arch]) for arch in sorted(calibrations)]
     text = json.dumps({"format": FORMAT, "architectures": entries}, indent=1)

@@ -38,11 +38,12 @@ class Analysis:
     """Number of configs that this analysis compiled and emulated."""
     cached: int
     """Number of configs whose profile was in the database."""
-    failures: tuple[ProfileFailure, ...]
+    failed: tuple[ProfileFailure, ...]
     """Configs without a profile, with the reason."""
     left_out: int
     """Number of configs of a large space that were not profiled, because they are unlikely to be among the best."""
-    seconds: float
+    analysis_s: float
+    """Duration of the analysis in seconds."""
 
     def __repr__(self) -> str:
         return f"<Analysis, {self.profiled} profiled, {self.cached} before: {self.recommendation!r}>"
@@ -57,25 +58,15 @@ class Analysis:
         """Return the recommendations as a `pyarrow.Table`, like `Recommendation.to_arrow`."""
         return self.recommendation.to_arrow()
 
-    @property
-    def failed(self) -> tuple[ProfileFailure, ...]:
-        """Configs without a profile, with the reason, under the JSON name."""
-        return self.failures
-
-    @property
-    def analysis_s(self) -> float:
-        """Duration of the analysis in seconds."""
-        return self.seconds
-
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; keys contain the unit."""
         return {
             **self.recommendation.as_dict(),
             "profiled": self.profiled,
             "cached": self.cached,
-            "failed": [{"config": dict(f.config), "message": f.message} for f in self.failures],
+            "failed": [{"config": dict(f.config), "message": f.message} for f in self.failed],
             "left_out": self.left_out,
-            "analysis_s": self.seconds,
+            "analysis_s": self.analysis_s,
         }
 
 

@@ -52,11 +52,11 @@ class ModelStore:
         self._reported: set[str] = set()
         self._scopes: dict[tuple[str, ...], ModelScope | None] = {}
         if stack.missing is not None:
-            self._warn(f"KERNREC_DB names {stack.missing}, which does not exist yet; what ships with kernrec answers")
+            self._warn(f"KERNREC_DB names {stack.missing}, which does not exist yet; only the shipped data is used")
         for note in stack.notes:
             self._warn(note)
         if folder is not None and os.path.lexists(folder) and not folder.is_dir():  # also a link to itself
-            self._warn(f"{folder} is not a folder; your own models are not used")
+            self._warn(f"{folder} is not a folder; your models are not used")
         self._calibrations: dict[str, Calibration] = {}
         for place in reversed(self._folders if calibrated else []):
             try:
@@ -124,7 +124,9 @@ class ModelStore:
             return above or own
         trained_above = above.trained.training.get("beneath", {}).get(kernel.name)
         if trained_above not in (None, own.trained.training["data_sha256"]):
-            self._warn(f"model {above.trained.name} corrects another model of {kernel.name} than is there; not used")
+            self._warn(
+                f"model {above.trained.name} corrects another model of {kernel.name} than the present one; not used"
+            )
             return own
         carries_over = not own.gpu_known and above.model.tried_on_new_gpus
         if not above.kernel_known or not (above.gpu_known or carries_over):
@@ -226,8 +228,8 @@ class ModelStore:
             )
         elif training["mark"] != self._stack.mark():
             self._warn(
-                f"the databases in use hold other measurements than when model {name} was trained, as many: {now}"
-                " (`kernrec train` renews it)"
+                f"the databases in use hold other measurements ({now}) than when model {name} was trained (`kernrec "
+                f"train` renews it)"
             )
 
     def _corrects(self, model: "TrainedModel", gpu: GPU) -> bool:

@@ -149,7 +149,7 @@ def _corrected(
             human(float(each[first]), "s") for each in (latency.value, np.broadcast_to(least_s, refused.shape))
         )
         count = int(refused.any(axis=0).sum())
-        instead = "they are left out" if prior is None else "the analytical model's are shown"
+        instead = "they are omitted" if prior is None else "the analytical model is used instead"
         notes.append(f"{count} estimates are impossible ({seconds}; at least {least}), {instead}")
         latency = _instead(latency, prior.latency if prior else None, refused)
         energy = _instead(energy, prior.energy if prior else None, refused)
@@ -166,7 +166,7 @@ def _corrected(
     share = np.where(over, np.minimum(limits_w / drawn_w, 1.0), 1.0)
     power_w = np.where(over, limits_w, power_w)
     if (below := raised > 1.05).any():
-        notes.append(f"{int(below.any(axis=0).sum())} estimates are raised to the least time that the GPU allows")
+        notes.append(f"{int(below.any(axis=0).sum())} estimates are raised to the GPU's minimum time")
     return Costs(latency.scaled(slower), energy.scaled(slower * share), power_w), tuple(notes)
 
 

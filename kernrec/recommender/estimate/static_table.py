@@ -268,7 +268,7 @@ class StaticTable:
                 reason = f"a block of {threads} threads with {registers} registers each and {shared} B of shared memory"
                 reason += " does not fit an SM as it was compiled"
                 fewer = occupancy(self.gpu.limits, threads, 32, shared).blocks > 0
-                return f"{reason}; __launch_bounds__({threads}) makes the compiler keep to it" if fewer else reason
+                return f"{reason}; __launch_bounds__({threads}) limits the registers" if fewer else reason
         return None
 
     def occupancy(self, on_problem: ProblemSpace, row: int) -> float:

@@ -4,7 +4,6 @@ All values come from the estimates that ranked the config, not from a list of ru
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from kernrec.model.prior.demand import events
 from kernrec.model.prior.power import DRAM
 from kernrec.recommender.candidates import CandidateSet, KernelCandidates
 from kernrec.recommender.choices import build_choice
+from kernrec.recommender.json_form import JsonForm, plain
 from kernrec.recommender.result import Choice
 from kernrec.util.light_dataclass import dataclass
 
@@ -34,7 +34,7 @@ _PARTS = {
 
 
 @dataclass(frozen=True)
-class BufferAccess:
+class BufferAccess(JsonForm):
     """Access pattern of one buffer."""
 
     buffer: str
@@ -47,7 +47,7 @@ class BufferAccess:
 
 
 @dataclass(frozen=True)
-class LaunchDetail:
+class LaunchDetail(JsonForm):
     """One launch of a config."""
 
     entry: str
@@ -79,7 +79,7 @@ class LaunchDetail:
 
 
 @dataclass(frozen=True)
-class Roofline:
+class Roofline(JsonForm):
     """Operations and DRAM bytes of a config, compared with the GPU's limits."""
 
     flops: float
@@ -124,16 +124,14 @@ class Explanation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; keys contain the unit."""
-        roof = {f.name: getattr(self.roofline, f.name) for f in fields(self.roofline)}
+        roof = self.roofline
         return {
             **self.choice.as_dict(),
             "prior": dict(self.prior),
             "bottleneck": self.bottleneck,
-            "launch_details": [
-                {**vars(launch), "accesses": [vars(access) for access in launch.accesses]} for launch in self.launches
-            ],
+            "launch_details": plain(self.launches),
             "energy_by_part_j": dict(self.energy_j),
-            "roofline": roof | {"ridge": self.roofline.ridge, "attainable_flops": self.roofline.attainable_flops},
+            "roofline": roof.as_dict() | {"ridge": roof.ridge, "attainable_flops": roof.attainable_flops},
             "figures": dict(self.figures),
         }
 

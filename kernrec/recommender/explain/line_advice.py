@@ -4,10 +4,10 @@ Each gain is a what-if estimate: the launch time without the resource time that 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from kernrec.profile.line_costs import Access, LineCost
 from kernrec.recommender.explain.breakdown import Explanation, LaunchDetail
+from kernrec.recommender.json_form import JsonForm
 from kernrec.util.light_dataclass import dataclass
 
 _SECTOR = 32
@@ -22,7 +22,7 @@ _ON_CHIP = ("LSU", "L1", "L2")
 
 
 @dataclass(frozen=True)
-class LineAdvice:
+class LineAdvice(JsonForm):
     """Recommended change of one source line."""
 
     file: str
@@ -41,10 +41,6 @@ class LineAdvice:
         place = f"{self.file}:{self.line}: " if self.line else ""
         code = f"`{self.text}`: " if self.text else ""
         return f"{place}{code}{self.problem}; {self.change}: {self.speedup:.2g}x expected"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return dict(vars(self))
 
 
 def line_advice(

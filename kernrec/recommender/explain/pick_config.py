@@ -82,7 +82,7 @@ def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective
             raise unknown(f"tunable of {spec.name}", name, columns)
         values = next(tunable.values for tunable in spec.tunables if tunable.name == name)
         if value not in values:
-            raise UsageError(f"{spec.name}: {name} is {value}, accepted are {', '.join(map(str, values))}")
+            raise UsageError(f"{spec.name}: {name} is {value}; expected {', '.join(map(str, values))}")
         matches &= columns[name][kernel.rows] == value
     among = np.flatnonzero(matches)
     if not len(among):
@@ -92,7 +92,7 @@ def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective
             misfit = spec.misfit(tunables, problem, candidates.gpu.limits)
             failed = kernel.prediction.measured[0].failed
             has_failed = any(kernel.table.space.config(int(row)) == tunables for row in failed)
-            reason = f": it does not keep {misfit!r}" if misfit else ": it failed when it was measured" * has_failed
+            reason = f": it violates {misfit!r}" if misfit else ": it failed when it was measured" * has_failed
             row = int(kernel.table.space.find([tunables])[0])
             if not reason and row >= 0:
                 too_large = kernel.table.too_large(kernel.prediction.on_problem, row)

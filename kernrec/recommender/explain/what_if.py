@@ -6,13 +6,13 @@ to have the same factor as the measured one. The gain is then from prediction to
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.estimates import SOURCES, Source
 from kernrec.recommender.explain.breakdown import Explanation, explain
+from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.notes import sources_of
 from kernrec.recommender.request import Objective
 from kernrec.util.light_dataclass import dataclass
@@ -46,7 +46,7 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(JsonForm):
     """One change of a config or of the power limit, and its expected gain."""
 
     what: str
@@ -61,10 +61,6 @@ class Change:
     """Relative changes of the other figures that change most."""
     source: Source
     """Least certain source of these costs."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return vars(self)
 
 
 def what_if(
@@ -180,7 +176,7 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
         text = f"change {best.what}: {100 * best.gain:.1f} % less {counted}"
         if best.source == "measured":
             return f"{text}, as measured"
-        return f"{text} is expected; measure both, for predictions of single configs are less sure than that"
+        return f"{text} is expected, which is within the prediction error; measure both"
     reached = f"nothing in this kernel's tunables; limited by {bottleneck}"
     if (share := roof_share(subject)) >= NEAR_ROOF:
         reached += f", at {100 * share:.0f} % of the roof, so no other config can gain much"

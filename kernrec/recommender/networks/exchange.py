@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from kernrec.gpu import GPU
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.estimate.estimates import Source
+from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.result import Estimate
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.note import Note
@@ -55,7 +56,7 @@ _EIGHT_LANES = ("a2", "rtx4060", "rtx4060ti", "rtx4060ti-16gb", "rtx5060ti", "rt
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Exchange(JsonForm):
     """All-reduces of one pass through a network."""
 
     count: int
@@ -72,10 +73,6 @@ class Exchange:
             f"Each takes {LATENCY_S * 1e6:g} us, and more with its bytes: a model from recordings of an H100, within a"
             " factor of 1.5.",
         )
-
-    def as_dict(self) -> dict[str, object]:
-        """Return plain values for JSON; keys contain the unit."""
-        return {"count": self.count, **self.latency_s.as_dict("latency", "s"), "link": self.link}
 
 
 def exchange_of(workload: Workload, layers: Sequence[Layer], gpu: GPU) -> Exchange | None:

@@ -96,9 +96,7 @@ def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
     definitions = {layer.problem.op: layer.problem.definition for layer in layers}
     accepted = dict.fromkeys(layout for definition in definitions.values() for layout in definition.layouts)
     if wanted.layout is not None and wanted.layout not in accepted:
-        raise UsageError(
-            f"no op of these layers has the layout {wanted.layout!r:.40}; accepted are {', '.join(accepted)}"
-        )
+        raise UsageError(f"no op of these layers has the layout {wanted.layout!r:.40}; expected {', '.join(accepted)}")
     dtypes = tuple(dict.fromkeys([*INSTEAD, *(dtype for each in definitions.values() for dtype in each.dtypes)]))
     if wanted.dtype is not None and canonical_dtype(wanted.dtype) not in dtypes:
         raise unknown("dtype", wanted.dtype, spellings(dtypes))

@@ -67,7 +67,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
     """
     card = gpu if isinstance(gpu, GPU) else find_gpu(gpu)
     if query.clocks:
-        raise UsageError("clocks are tried for one problem, not for a network; give a shape, or --clock sweep")
+        raise UsageError("--clock any needs a --shape; --clock sweep tries several for a network")
     _refuse_dtype(card, wanted.dtype)
     if query.power_limit_w is None and query.clock_hz is None:
         query = replace(query, power_limit_w=card.tdp_w)
@@ -151,8 +151,8 @@ def within_power(query: Query, gpu: GPU) -> Query:
         return query
     if most_w < gpu.power_min_w:
         raise UsageError(
-            f"max power is {most_w:g} W; a network keeps it by a power limit, and {gpu.title} accepts none below"
-            f" {gpu.power_min_w:g} W"
+            f"max power is {most_w:g} W; a network needs a power limit to keep it, but {gpu.title} accepts none "
+            f"below {gpu.power_min_w:g} W"
         )
     return replace(query, power_limit_w=most_w)
 
@@ -256,7 +256,7 @@ def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[st
     without = [layer.name for layer in layers if layer.line is None]
     whose = backend or " or ".join(query.stacks) or "any backend"
     if lined and without and not kernrec_only:
-        counted = "kernrec's kernels count there" if answer.backend else "so it has no total"
+        counted = "kernrec's kernels are used there" if answer.backend else "so it has no total"
         why = f"No baseline: {', '.join(without)}."
         if not answer.backend:
             why += f" The others do less than {100 * COVERED:.0f} % of the operations."

@@ -17,7 +17,7 @@ from kernrec.gpu import GPU
 from kernrec.op.workload import Workload
 from kernrec.recommender import tabular
 from kernrec.recommender.estimate.estimates import SOURCES, Source
-from kernrec.recommender.json_names import IntervalNames, NetworkNames
+from kernrec.recommender.json_form import IntervalNames, JsonForm, NetworkNames
 from kernrec.recommender.networks.layer_answer import PAYS, LayerAnswer
 from kernrec.recommender.networks.memory import memory_json
 from kernrec.recommender.request import Query
@@ -41,8 +41,10 @@ MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
 
 
 @dataclass(frozen=True)
-class Total(IntervalNames):
+class Total(IntervalNames, JsonForm):
     """Sum over all answered layers, with one config for each."""
+
+    JSON = "name latency_s energy_j power_w source energy_source"
 
     name: str
     """Name of the selection of configs."""
@@ -68,14 +70,7 @@ class Total(IntervalNames):
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; keys contain the unit."""
-        return {
-            "name": self.name,
-            **self.latency_s.as_dict("latency", "s"),
-            **self.energy_j.as_dict("energy", "j"),
-            "power_w": self.power_w,
-            "source": self.latency_s.source,
-            "energy_source": self.energy_j.source,
-        }
+        return super().as_dict() | {"source": self.latency_s.source}
 
 
 class TotalSum:
@@ -115,8 +110,13 @@ _PREFERRED = {CHOICE: 1, MIXTURE: 2, FASTEST: 3, FRUGAL: 4, HEURISTIC: 5}
 
 
 @dataclass(frozen=True)
-class NetworkAnswer(NetworkNames):
+class NetworkAnswer(NetworkNames, JsonForm):
     """Recommendation for each layer of a network on a GPU, and the totals."""
+
+    JSON = (
+        "workload batch tp gpu objective power_limit_w locked_clock_hz inputs stacks backend headline fits memory"
+        " exchange dtypes layouts_chosen layers left_out totals notes"
+    )
 
     workload: Workload
     gpu: GPU
@@ -278,27 +278,11 @@ class NetworkAnswer(NetworkNames):
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; keys contain the unit."""
-        return {
-            "workload": self.workload.title,
-            "batch": self.workload.batch,
-            "tp": self.workload.tp,
-            "gpu": self.gpu.name,
-            "objective": self.query.objective,
-            "power_limit_w": self.query.point.limit_w(self.gpu),
-            "locked_clock_hz": self.query.clock_hz,
-            "inputs": self.query.inputs,
-            "stacks": list(self.query.stacks),
-            "backend": self.backend or None,
-            "headline": self.headline_name,
-            **({} if self.memory is None else memory_json(self.memory, self.gpu)),
-            "exchange": None if self.exchange is None else self.exchange.as_dict(),
-            "dtypes": list(self.dtypes),
-            "layouts_chosen": dict(self.layouts_chosen),
-            "layers": [layer.as_dict() for layer in self.layers],
-            "left_out": list(self.left_out),
-            "totals": [total.as_dict() for total in self.totals],
-            "notes": list(self.notes),
-        }
+        document = super().as_dict() | {"backend": self.backend or None, "headline": self.headline_name}
+        if self.memory is None:
+            del document["fits"], document["memory"]
+            return document
+        return document | memory_json(self.memory, self.gpu)
 
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
         """Return plain values for JSON, with the regret of each objective for each layer and the network.

@@ -94,7 +94,7 @@ class NetworkSweep:
                     "power_limit_w": row.point.limit_w(self.answer.gpu),
                     "locked_clock_hz": row.point.clock_hz,
                     **row.total.as_dict(),
-                    "versus_first": vars(row.versus_first),
+                    "versus_first": row.versus_first.as_dict(),
                     "best": number == self.best,
                     "knee": number == self.best and self.why_best == KNEE,
                 }
@@ -177,7 +177,7 @@ def sweep_network(
     name = answer.headline_name
     totals = [(point, total.result(name)) for point, total in zip(points, sums, strict=True) if total is not None]
     if not totals:
-        raise UsageError("no operating point of the sweep keeps the bounds that were asked for")
+        raise UsageError("no operating point of the sweep satisfies the bounds")
     base = totals[0][1]
     rows = []
     for point, swept_total in totals:

@@ -55,7 +55,7 @@ def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> It
     remove_abandoned()
     with scratch_folder() as folder:
         if count := checked_database(Path(other), folder)["retraction"]:
-            note(f"not taken: {counted(count, 'withdrawal')} of {other}, which hold only there")
+            note(f"not added: {counted(count, 'withdrawal')} of {other}, which apply only there")
         yield folder
 
 
@@ -81,7 +81,7 @@ def adding_to(path: Path, checked: Path | None = None) -> Iterator[Database]:
     """
     existed = path.exists()
     size = sum(file.stat().st_size for file in checked.iterdir()) if checked else 0
-    if existed and size > _MANY_BYTES and os.name != "nt":  # Windows replaces no open file
+    if existed and size > _MANY_BYTES and os.name != "nt":  # Windows cannot replace an open file
         with rewritten(path) as database:
             yield database
         return

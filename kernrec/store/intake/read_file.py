@@ -62,7 +62,7 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     except KernrecError as error:
         return {"refused": str(error)}
     except MemoryError:
-        return {"refused": f"{request['title']} takes more memory than a file of its size may"}
+        return {"refused": f"{request['title']} needs more memory than a file of its size should"}
 
 
 def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
@@ -169,7 +169,7 @@ def _version(connection: "DuckDBPyConnection", path: Path) -> int:
 
 def _copied(path: Path, folder: Path) -> Path:
     copy = folder / CHECKED
-    for suffix in (".wal", ""):  # DuckDB's log of what is not yet in the file, after a crash
+    for suffix in (".wal", ""):  # after a crash, DuckDB's log has changes that are not in the file yet
         if (file := path.with_name(path.name + suffix)).exists():
             try:
                 shutil.copyfile(file, copy.with_name(copy.name + suffix))
@@ -194,7 +194,7 @@ def read_segments(
         for table in TABLES:
             for group, count in connection.execute(f"SELECT number, count(*) FROM {table}_rows GROUP BY 1").fetchall():
                 counts[group][table] = count
-        # Only a row of several segments can be in one group twice; to look for that takes as long as to read them.
+        # Only a row of several segments can be in a group twice; DISTINCT takes as long as reading them.
         again = "DISTINCT " if _double_keys(connection, "measurement", "db.measurement_read") else ""
         _check_taken(connection, title, limits)
         if len(groups) > 1:
@@ -203,7 +203,7 @@ def read_segments(
         _write(connection, f"SELECT {again}measurement_id, number FROM measurement_rows", folder / SOURCES)
         seen = "SELECT number, list_sort(list(DISTINCT gpu)), coalesce(bool_or(replayed), false) FROM measurement_rows"
         facts = {number: fact for number, *fact in connection.execute(f"{seen} GROUP BY 1").fetchall()}
-        if not again:  # what is read there is a table: the parent looks up nothing else
+        if not again:  # the parent reads only tables
             connection.execute("DROP VIEW db.measurement; ALTER TABLE db.measurement_read RENAME TO measurement")
     read: list[dict[str, Any]] = []
     for number, each in enumerate(counts):
@@ -220,7 +220,7 @@ def _check_references(connection: "DuckDBPyConnection", title: str) -> None:
         ).fetchone()
         if missing:
             raise UsageError(
-                f"{title}: measurements refer to a {table} that is missing ({missing[0]}); nothing was taken"
+                f"{title}: measurements refer to a {table} that is missing ({missing[0]}); nothing was imported"
             )
 
 
@@ -275,7 +275,7 @@ def _segments_opened(
                 f"CREATE VIEW {table}_rows AS SELECT * EXCLUDE (file) FROM db.{table}_read JOIN member USING (file)"
             )
             once = f"SELECT * EXCLUDE (file) FROM db.{table}_read"
-            if _double_keys(connection, table, f"db.{table}_read"):  # two segments may have the same row
+            if _double_keys(connection, table, f"db.{table}_read"):  # several segments may contain a row
                 connection.execute(f"CREATE TABLE db.{table} AS SELECT DISTINCT ON ({table}_id) * FROM ({once})")
             else:
                 connection.execute(f"CREATE VIEW db.{table} AS {once}")
@@ -306,7 +306,7 @@ def _check_tables(
         try:
             check_rows(connection, table, layout_of(), keys=keys)
             if double := _double_keys(connection, table, f"db.{table}"):
-                raise UsageError(f"rows of the table {table} are there twice ({double[0]})")
+                raise UsageError(f"rows of the table {table} occur twice ({double[0]})")
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
     return counts
@@ -320,7 +320,7 @@ def _count(connection: "DuckDBPyConnection", source: str, table: str, path: Path
 
 
 def _double_keys(connection: "DuckDBPyConnection", table: str, source: str) -> list[str]:
-    # Numbers are counted in half the memory of keys; where two keys have the same one, which does not happen, keys are.
+    # Counting hashes takes half the memory of counting keys. Keys are compared only if two hashes are equal.
     ((some,),) = connection.execute(f"SELECT count(*) > count(DISTINCT hash({table}_id)) FROM {source}").fetchall()
     if not some:
         return []
@@ -332,7 +332,7 @@ def _check_taken(connection: "DuckDBPyConnection", path: Path | str, limits: Lim
     try:
         return _check_tables(connection, path, limits)
     except UsageError as error:
-        raise UsageError(f"{error}; nothing was taken") from None
+        raise UsageError(f"{error}; nothing was added") from None
 
 
 def _write_tables(connection: "DuckDBPyConnection", tables: Iterable[str], folder: Path) -> None:
@@ -360,9 +360,9 @@ def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None
             f"FROM parquet_metadata({name})"
         )
         rows, size = connection.execute(measure).fetchone() or (0, 0)
-        # A few bytes can stand for any number of rows: a file's own figures are bounded before it is read.
+        # A few bytes can encode any number of rows, so the file's own figures are checked before it is read.
         if (rows or 0) > most_rows or (size or 0) > _LARGEST_TABLE:
-            raise UsageError(f"{path} holds {rows:.0f} rows, {size} bytes: more than any recording; it is not read")
+            raise UsageError(f"{path} holds {rows:.0f} rows, {size} bytes, more than any recording; it is not read")
         described = connection.execute(f"DESCRIBE FROM read_parquet({name})").fetchall()
         columns = ", ".join(_plain(column.replace('"', '""'), kind) for column, kind, *_ in described)
         target = quoted(folder / "table.parquet")

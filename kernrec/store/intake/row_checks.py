@@ -37,16 +37,16 @@ _LONGEST = {
 _LONGEST_TEXT = 8192
 _LONGEST_LIST = 2**20
 _LARGEST = "1e30"
-# Control characters, and those that change the direction of text: a row must not write to somebody's terminal.
+# Control characters and those that change the text direction: a row must not control somebody's terminal.
 _CONTROL = r"\x{00}-\x{08}\x{0e}-\x{1f}\x{7f}-\x{9f}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}"
 _LINES = r"\t\n\v\f\r"
-# Characters of no width: two names that look alike would be two sessions, devices, drivers or licences.
+# Zero-width characters: two names that look equal would be two sessions, devices, drivers or licenses.
 _INVISIBLE = (
     r"\x{ad}\x{34f}\x{61c}\x{115f}\x{1160}\x{17b4}\x{17b5}\x{180b}-\x{180f}\x{200b}-\x{200d}\x{2060}-\x{2065}"
     r"\x{206a}-\x{206f}\x{3164}\x{fe00}-\x{fe0f}\x{feff}\x{ffa0}\x{fff0}-\x{fffb}\x{e0000}-\x{e0fff}"
 )
 _SEVERAL_LINES = ("spec", "source")
-# Numbers that a program can hold and an index can be made of, and text whose escapes stand for no control character.
+# Numbers that programs and indexes can hold, and text without escaped control characters.
 _NUMBER = r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?"
 _SCALAR = rf'({_NUMBER}|true|false|"([^"\\]|\\["\\])*")'
 _FLAT_OBJECT = rf'^\{{("[^"\\]*":{_SCALAR}(,"[^"\\]*":{_SCALAR})*)?\}}$'
@@ -101,8 +101,8 @@ def faults(
     """
     kinds = used_columns(connection, f"db.{table}", layout.columns[table])
     yield from _violated(connection, table, kinds, list(_conditions(table, layout, kinds, latest)), most)
-    # One pattern for all texts of a row side by side; which of them it was is queried once one has been seen.
-    # A key that is the hash of a row's content has none.
+    # One pattern for all texts of a row, joined; a second query finds the column if there is a match. Keys that are
+    # the hash of a row's content need no check.
     texts = [name for name, kind in kinds.items() if kind == "VARCHAR" and not (keys and name == f"{table}_id")]
     for names, control in (
         (set(texts) - {*_SEVERAL_LINES}, _CONTROL + _LINES + _INVISIBLE),
@@ -117,7 +117,7 @@ def faults(
             yield from _violated(connection, table, kinds, each, most)
     wrong = wrong_keys(connection, table, f"db.{table}", kinds) if keys else iter(())
     if altered := [stored for _, (stored, _) in zip(range(most), wrong, strict=False)]:
-        yield "have another content than their key says", altered
+        yield "do not match their key", altered
     if table == "problem":
         yield from _problem_faults(connection)
     elif table == "kernel":
@@ -153,10 +153,13 @@ def _conditions_of_card(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[st
     for name, (least, most, unit) in bounds.items():
         if name in kinds:
             range_ = f"{human(least, unit)} to {human(most, unit)}"
-            yield f"have a {name} that no {gpu.name} has ({range_})", f"({other} OR {name} BETWEEN {least} AND {most})"
+            yield (
+                f"have a {name} out of range for {gpu.name} ({range_})",
+                f"({other} OR {name} BETWEEN {least} AND {most})",
+            )
     if "energy_j" in kinds and "latency_s" in kinds:
         power = f"energy_j / latency_s BETWEEN {_LEAST_POWER_W} AND {most_w}"
-        yield f"have an energy that no {gpu.name} takes in their latency", f"({other} OR {power})"
+        yield f"have an energy that {gpu.name} cannot draw in their latency", f"({other} OR {power})"
 
 
 def _latency_faults(connection: "DuckDBPyConnection", most: int) -> Iterator[tuple[str, list[str]]]:
@@ -167,7 +170,7 @@ def _latency_faults(connection: "DuckDBPyConnection", most: int) -> Iterator[tup
         try:
             problem = problem_from_key(key)
         except UsageError:
-            continue  # of a kernel whose spec declares it
+            continue  # declared by the spec of a kernel
         floor = floor_s(problem, find_gpu(gpu))
         if least_s < floor:
             query = (
@@ -215,7 +218,7 @@ def _conditions(
     for name in _NAMES.get(table, ()):
         yield f"have an empty {name}", f"{name} <> ''"
         if name != "session":  # two names must not look alike
-            yield f"have other characters than ASCII in {name}", f"regexp_matches({name}, '^[ -~]*$')"
+            yield f"have non-ASCII characters in {name}", f"regexp_matches({name}, '^[ -~]*$')"
     for name, kind in kinds.items():
         column = f'"{name}"'
         if kind == "VARCHAR":
@@ -232,17 +235,17 @@ def _conditions(
         yield f"have no flat JSON object in {name}", f"regexp_matches({name}, '{_FLAT_OBJECT}')"
     for name in kinds.keys() & _CANONICAL.get(table, ()):
         names = f"json_keys(CASE WHEN regexp_matches({name}, '{_FLAT_OBJECT}') THEN {name} END)"
-        yield f"name a thing twice in {name}, or not in order", f"{names} = list_sort(list_distinct({names}))"
+        yield f"have repeated or unsorted names in {name}", f"{names} = list_sort(list_distinct({names}))"
     if table == "profile":
         words = "len(string_split(metrics, ' ')) * len(string_split(terms, ' '))"
-        yield "have not one count for each metric and term", f"len(counts) = {words}"
+        yield "lack a count for each metric and term", f"len(counts) = {words}"
     if table == "retraction":
         for name, digits in (("measurement_id", "{32}"), ("signer", "{64}|"), ("signature", "{128}|")):
-            yield f"have a {name} that is none", f"regexp_matches({name}, '^([0-9a-f]{digits})$')"
-        yield "are of an impossible time", _possible("retracted_at", latest)
+            yield f"have an invalid {name}", f"regexp_matches({name}, '^([0-9a-f]{digits})$')"
+        yield "have an impossible time", _possible("retracted_at", latest)
     if table == "measurement":
         newest = f"protocol_version <= {NEWEST_PROTOCOL}"
-        yield f"are of a newer protocol than this kernrec knows ({NEWEST_PROTOCOL}); update it", newest
+        yield f"have a newer protocol than this kernrec knows ({NEWEST_PROTOCOL}); update it", newest
         yield "have samples that are not positive", "list_min(latency_samples_s) > 0"
         low, high = (f"list_{end}(latency_samples_s) * {factor}" for end, factor in (("min", 0.999), ("max", 1.001)))
         yield "have samples that contradict their latency", f"latency_s BETWEEN {low} AND {high}"
@@ -255,7 +258,7 @@ def _conditions(
             yield f"refer to a {start} that is missing", f"{name} IN (SELECT {name} FROM db.{start})"
         of_kernel = "concat(config_id, ' ', kernel)"
         yield "have a config of another kernel", f"{of_kernel} IN (SELECT {of_kernel} FROM db.config)"
-        # A recording that does not say when was imported with the first moment of 1970.
+        # Recordings without a date are imported with the beginning of 1970.
         unknown_time = "measured_at = TIMESTAMP '1970-01-01'"
         yield "were measured at an impossible time", f"({unknown_time} OR {_possible('measured_at', latest)})"
 
@@ -280,11 +283,11 @@ def _problem_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, lis
             stated = {dim: value for dim, _, value in pairs}
             stored = {dim: str(value) for dim, value in json.loads(dims).items()}
             if match is None or (match[1], stated, match[3], match[4]) != (op, stored, dtype, layout):
-                yield "have a key that does not say what they are", [name]
+                yield "have a key that does not match their columns", [name]
             elif any(len(value.lstrip("-")) > _LONGEST_DIM for value in stored.values()):
                 yield f"have a dimension of more than {_LONGEST_DIM} digits", [name]
             elif op in _OPS and (op, layout) not in declared and (reason := _unaccepted(key)):
-                yield f"are none that {op} accepts: {reason}", [name]
+                yield f"are not accepted by {op}: {reason}", [name]
 
 
 def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
@@ -297,7 +300,7 @@ def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
     declared = set()
     while rows := cursor.fetchmany(10):
         for name, spec in rows:
-            with suppress(ValueError, TypeError, AttributeError, RecursionError):  # said by `_kernel_faults`
+            with suppress(ValueError, TypeError, AttributeError, RecursionError):  # reported by `_kernel_faults`
                 if isinstance(json.loads(spec).get("problem"), dict):
                     declared.add((name, ANY_LAYOUT))
     return declared
@@ -318,7 +321,7 @@ def _kernel_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, list
             try:
                 actual = kernel_hash(json.loads(spec), source)
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                yield "have a spec that is not a kernel's", [name]
+                yield "have an invalid kernel spec", [name]
                 continue
             if actual != stated:
-                yield "have another spec or source than their hash says", [name]
+                yield "have a spec or source that does not match their hash", [name]

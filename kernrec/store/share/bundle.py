@@ -74,7 +74,7 @@ def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
     """
     manifest, content = read_signed(place, name, parse_manifest)
     if isinstance(place, ZipFile) and manifest.size > _MOST_UNPACKED * place.path.stat().st_size:
-        raise UsageError(f"{place.title} unpacks to {manifest.size} bytes, more than rows of its size can")
+        raise UsageError(f"{place.title} unpacks to {manifest.size} bytes, more than its rows need")
     return Bundle(place, manifest, content)
 
 
@@ -145,12 +145,12 @@ def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: 
         segments = set(bundle.manifest.segments)
         for table in TABLES:
             if group["rows"][table] != sum(each.rows for each in segments if each.table == table):
-                raise UsageError(f"{bundle.place.title}: it has not as many rows as its manifest says")
+                raise UsageError(f"{bundle.place.title}: its number of rows differs from its manifest")
         if placed and group["replayed"]:
-            raise UsageError("its rows repeat a recording: they are no measurements")
+            raise UsageError("its rows repeat a recording, so they are not measurements")
         if placed and group["gpus"] != sorted(bundle.manifest.provenance.get("gpus", [])):
             rows = ", ".join(group["gpus"] or ["no GPU"])[:100]
-            raise UsageError(f"its rows are of {rows}, which its manifest does not say")
+            raise UsageError(f"its rows are of {rows}, which its manifest does not state")
 
 
 def fetch(place: Place, item: Segment, target: Path) -> None:

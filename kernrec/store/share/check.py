@@ -58,7 +58,7 @@ def check_place(place: Place) -> PlaceReport:
 def _refused(place: Place, pulled: PullReport) -> dict[str, str]:
     bad = dict(pulled.refused)
     for line in pulled.missing:
-        bad[line.rpartition(" has no ")[2]] = "it is listed and not there"
+        bad[line.rpartition(" has no ")[2]] = "it is listed but missing"
     if pulled.unknown:
         bad["manifests"] = "they are not signed"
     if isinstance(place, Folder):

@@ -131,7 +131,7 @@ def _reaching(title: str, name: str) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise MissingFileError(f"{title} has no {name}") from None
-    except Exception as error:  # a client of the network raises whatever its transport does
+    except Exception as error:  # network clients raise the errors of their transport
         if type(error).__name__ in ("UnauthenticatedError", "PermissionDeniedError"):
             raise KernrecError(f"{title}: no access to {name}; check your credentials") from None
         raise KernrecError(f"{title}: {_reason(error)}") from None

@@ -37,7 +37,7 @@ class Selection:
         """Return the selection as an SQL condition on `measurement JOIN problem`."""
         parts = [
             "measurement_id NOT IN (SELECT measurement_id FROM db.retraction)",
-            "replayed IS DISTINCT FROM true",  # a replay repeats what a recording says
+            "replayed IS DISTINCT FROM true",  # a replay only repeats a recording
         ]
         for column, value in (("gpu", self.gpu), ("op", self.op), ("kernel", self.kernel)):
             if value is not None:
@@ -95,7 +95,7 @@ def outgoing(
         UsageError: Others could not read the manifest.
     """
     if licence is not None and not TEXT.fullmatch(licence):
-        raise UsageError("--licence: one line of at most 200 characters is expected")
+        raise UsageError("--licence: expected one line of at most 200 characters")
     segments = write_segments(database, selection, secret, folder)
     manifest = Manifest(
         tuple(segments),
@@ -106,7 +106,7 @@ def outgoing(
         provenance(database, selection),
         database.schema,
     )
-    parse_manifest(manifest.to_bytes(), "what would leave")  # what others refuse stays here
+    parse_manifest(manifest.to_bytes(), "what would leave")  # rows that others would refuse stay here
     files = {segment.name: folder / f"{segment.sha256}.parquet" for segment in segments}
     return Outgoing(manifest, files, taken_out(database, selection, secret))
 
@@ -136,7 +136,7 @@ def _queries(database: Database, selection: Selection, secret: str) -> dict[str,
     kinds = database.columns("measurement")
     key = next(iter(kinds))
     chosen = f"SELECT measurement.* {selection.source()}"
-    # Of a row that has nothing private the key stays what it is.
+    # A row without private values keeps its key.
     same = " AND ".join(f'"{name}" IS NOT DISTINCT FROM {public_column(name, secret)}' for name in PRIVATE)
     rows = f"SELECT {key} AS here, {same} AS same, {_public(kinds, secret)} FROM ({chosen})"
     shared = f"CASE WHEN same THEN here ELSE {key_expression('measurement', kinds)} END AS {key}"
@@ -160,7 +160,7 @@ def provenance(database: Database, selection: Selection) -> dict[str, list[str]]
     for name, column in (("gpus", "gpu"), ("ops", "op"), ("kernels", "kernel")):
         texts = database.query(f"SELECT DISTINCT {column} {selection.source()} ORDER BY 1 LIMIT {MOST_TEXTS}")
         values[name] = [str(value) for (value,) in texts]
-    stated = "FILTER (measured_at > TIMESTAMP '1970-01-01')"  # the time of a recording that does not say when
+    stated = "FILTER (measured_at > TIMESTAMP '1970-01-01')"  # the time of recordings without a date
     query = f"SELECT min(measured_at) {stated}, max(measured_at) {stated} {selection.source()}"
     values["days"] = [f"{moment:%Y-%m-%d}" for moment in database.query(query)[0] if moment is not None]
     return values

@@ -71,7 +71,7 @@ def bundle_names(names: Iterable[str], under: str) -> list[str]:
     """Return the sorted names that a bundle or place can have and that begin with `under`."""
     chosen = sorted(name for name in names if name.startswith(under) and _NAME.fullmatch(name))
     if len(chosen) > MOST_NAMES:
-        raise UsageError(f"more than {MOST_NAMES} files are listed; no place has as many")
+        raise UsageError(f"more than {MOST_NAMES} files are listed, more than any place has")
     return chosen
 
 
@@ -137,7 +137,7 @@ class ZipFile:
             raise MissingFileError(f"{self.title} has no {name}") from None
         except UsageError:
             raise
-        except Exception as error:  # each decompressor has errors of its own for damaged data
+        except Exception as error:  # each decompressor raises its own errors for damaged data
             raise UsageError(f"{name} of {self.title} cannot be read: {error}") from None
 
     def write(self, name: str, source: Path) -> None:

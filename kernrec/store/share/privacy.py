@@ -42,9 +42,9 @@ def secret_of(database: Path) -> str:
 def private_names() -> list[str]:
     """Return the names of the user and of this machine, which texts must not contain."""
     names = {socket.gethostname(), socket.gethostname().partition(".")[0], Path.home().name}
-    with suppress(Exception):  # no name, as in some containers: then none can leak
+    with suppress(Exception):  # some containers have no user name
         names.add(getpass.getuser())
-    # A common word or a letter is no name: taking `root` out of an error would only make it unreadable.
+    # Common words and single letters identify nobody, and removing `root` would make errors unreadable.
     words = [name for name in names if len(name) > 1 and name not in ("root", "home", "localhost")]
     return sorted(words, key=len)[::-1]
 

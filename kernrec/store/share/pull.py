@@ -52,9 +52,9 @@ class PullReport:
         """A line for each thing that was skipped; one for all missing files."""
         lines = [*self.notes, *(f"{name}: {reason}" for name, reason in self.refused.items())]
         for signer, count in self.unknown.most_common(_SHOWN):
-            lines.append(f"left: {counted(count, 'bundle')}, signed by an unknown key, {signer}")
+            lines.append(f"skipped: {counted(count, 'bundle')}, signed by an unknown key, {signer}")
         if len(self.unknown) > _SHOWN:
-            lines.append(f"left: bundles of {len(self.unknown) - _SHOWN} more unknown keys")
+            lines.append(f"skipped: bundles of {len(self.unknown) - _SHOWN} more unknown keys")
         if self.missing:
             more = f", and {len(self.missing) - 1} more files are missing" if len(self.missing) > 1 else ""
             lines.append(f"{self.missing[0]}{more}")

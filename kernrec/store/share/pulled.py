@@ -57,7 +57,7 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
             rows = f"(SELECT *, 0 AS number FROM read_parquet({quoted(exchange / 'measurement*.parquet')}))"
         return [
             f"INSERT INTO db.merged BY NAME SELECT DISTINCT measurement_id, gpu, problem_id, signer, bundle FROM {rows}"
-            # In the order of the measurements: what asks about a problem reads a part of both.
+            # Same order as the measurements, so that a query about a problem reads only a part of both.
             f" JOIN (VALUES {numbers}) AS shared(number, bundle, signer) USING (number) ORDER BY gpu, problem_id",
             *_without_twins(likeness, bundles),
             *(_note(name, bundle.manifest, bundle.manifest.rows["measurement"]) for name, bundle in bundles.items()),

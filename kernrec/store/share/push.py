@@ -55,7 +55,7 @@ def push(
     if any(map(OLD.fullmatch, names)):
         raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is only read; push to a new place")
     with working_on(path := paths.pulled()), scratch_folder() as temporary:
-        # What this key pushed before, also if that push was killed before it was recorded here.
+        # Bundles that this key pushed earlier, also if that push was killed before it recorded them here.
         take_new(place, path, lambda key: key == signer.key, {signer.key}, names)
         with Database.open(path, read_only=False, create=True):
             pass

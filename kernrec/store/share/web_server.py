@@ -58,7 +58,7 @@ class WebServer:
                 while piece := response.read1(_PIECE):
                     received += len(piece)
                     if received > (most if size < 0 else size):
-                        raise UsageError(f"{about} is larger than it says, or than {most} bytes")
+                        raise UsageError(f"{about} is larger than stated, or than {most} bytes")
                     yield piece
             if received < size:
                 raise KernrecError(f"{about} was cut short by its server")

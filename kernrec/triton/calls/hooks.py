@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.compile.torch_stand_in import replaced
+from kernrec.compile.triton_describe import layers_of
 from kernrec.compile.triton_stand_in import ASSUMED, has_driver, stand_in_driver
 from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import KernrecError, KernrecWarning, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.triton.calls.call_writer import PER_FUNCTION, CallWriter
-from kernrec.triton.calls.launch_record import layers_of, record_of
+from kernrec.triton.calls.launch_record import record_of
 from kernrec.version import __version__
 
 _active: list["Captured"] = []

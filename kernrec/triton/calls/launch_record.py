@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.compile.triton_describe import layers_of, stated_options
 from kernrec.compile.triton_load import is_layout, type_text
 from kernrec.errors import KernrecError, unknown
 from kernrec.kernel.triton_function import OPTIONS, item_names
@@ -77,7 +78,7 @@ def record_of(
     jit = layers[-1]
     parameters = [parameter.name for parameter in jit.params]
     if len(args) > len(parameters):
-        raise NoCallError(f"{len(args)} arguments, and the function has {len(parameters)}")
+        raise NoCallError(f"{len(args)} arguments, but the function has {len(parameters)} parameters")
     named = {**dict(zip(parameters, args, strict=False)), **keywords}
     options = {name: named.pop(name) for name in list(named) if name in OPTIONS and name not in parameters}
     options = {name: value for name, value in options.items() if type(value) is int}
@@ -85,7 +86,7 @@ def record_of(
     constants = {parameter.name for parameter in jit.params if parameter.is_constexpr}
     record = LaunchRecord(jit.fn.__name__, target_of(jit), {}, [])
     record.notes += [f"{name} = {value!r:.40} of the launch" for name, value in others.items() if value is not None]
-    tables = [_tuned(config) for config in configs] if configs else [{}]
+    tables = [{**config.kwargs, **stated_options(config)} for config in configs or ()] or [{}]
     blocks = _blocks_of_hooks(named, configs or ())
     for table in tables:
         names = {**named, **table}
@@ -137,14 +138,6 @@ def _named_extent(name: str, extents: Sequence[int], configs: Sequence[Any]) -> 
     raise NoCallError(f"argument {name}: a hook sets its block to {', '.join(map(str, extents))}, which no constant is")
 
 
-def layers_of(function: Any) -> list[Any]:
-    """Return a decorated function and what each decorator wraps, down to the result of `@triton.jit`."""
-    layers = [function]
-    while hasattr(layers[-1], "fn") and not hasattr(layers[-1], "params"):
-        layers.append(layers[-1].fn)
-    return layers
-
-
 def target_of(jit: Any) -> str:
     """Return `module:function` if it can be imported, else `/path/kernels.py:function`. Raises `NoCallError` if the
     function is in neither.
@@ -153,9 +146,9 @@ def target_of(jit: Any) -> str:
     module, name = function.__module__, function.__qualname__
     file = inspect.getsourcefile(function)
     if file is None or not Path(file).is_file():
-        raise NoCallError("its source is in no file")
+        raise NoCallError("its source is not in a file")
     if not name.isidentifier():
-        raise NoCallError(f"it is made inside another function ({name}); a call needs one at the top of a file")
+        raise NoCallError(f"it is defined inside another function ({name}); define it at the top level of a file")
     if module != "__main__" and _importable(module, Path(file)):
         return f"{module}:{name}"
     return f"{Path(file).resolve()}:{name}"
@@ -173,12 +166,6 @@ def _importable(module: str, file: Path) -> bool:
     spec = importlib.machinery.PathFinder.find_spec(module.partition(".")[0], folders)
     places = [spec.origin, *(spec.submodule_search_locations or ())] if spec is not None else []
     return any(place and Path(place).resolve() in (file.resolve(), *file.resolve().parents) for place in places)
-
-
-def _tuned(config: Any) -> dict[str, Any]:
-    options = {name: getattr(config, name, None) for name in OPTIONS}
-    stated = {name: value for name, value in options.items() if value is not None and (name, value) != ("num_ctas", 1)}
-    return {**config.kwargs, **stated}
 
 
 def _extents(grid: Any, names: Mapping[str, Any]) -> list[int]:

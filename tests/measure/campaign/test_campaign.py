@@ -58,7 +58,7 @@ def test_block_measured_on_a_slowing_gpu_is_quarantined_and_repeated(tmp_path: P
     }
     assert {row["outcome"] for row in second} == {"ok"}
     assert {round(float(str(row["reference_latency"])), 6) for row in second} == {1.05}
-    assert "reference kernels drifted: compute latency +5.0%; 6 measurements are made again" in notes
+    assert "reference kernels drifted: compute latency +5.0%; 6 measurements are repeated" in notes
 
 
 @here
@@ -72,7 +72,7 @@ def test_changed_power_limit_is_detected_and_affected_rows_are_repeated(
         void = opened.rows("measurement", outcome="quarantined")
     assert {row["power_limit_w"] for row in good} == {400.0}
     assert [len(good), len(void)] == [6, 6]
-    assert "somebody changed the card: power_limit_w default -> 400; 6 measurements are made again" in notes
+    assert "somebody changed the card: power_limit_w default -> 400; 6 measurements are repeated" in notes
 
 
 @here

@@ -143,7 +143,7 @@ def test_limits_of_a_running_process_are_kept_and_locked(card: EmulatedCard) -> 
     restore_abandoned(CARD)
     assert card.state == SET
     card.hold("end").wait(60)
-    assert "another run of kernrec has set the limits of this card" in card.reply
+    assert "another run of kernrec has set the limits of this GPU" in card.reply
     journal.close()
     restore_abandoned(CARD)
     assert card.state["limit"] == AS_IT_WAS["limit"]
@@ -152,7 +152,7 @@ def test_limits_of_a_running_process_are_kept_and_locked(card: EmulatedCard) -> 
 def test_missing_permission_is_reported_in_one_line_and_changes_nothing(card: EmulatedCard) -> None:
     card.become(AS_IT_WAS | {"administrator": False})
     card.hold("end").wait(60)
-    assert card.reply.startswith("NVIDIA H200: limits of a card can be set by an administrator only")
+    assert card.reply.startswith("NVIDIA H200: only an administrator can set limits of a GPU")
     assert card.state["limit"] == AS_IT_WAS["limit"]
 
 

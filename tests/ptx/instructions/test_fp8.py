@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kernrec.compile import compile_source
 from kernrec.ptx import KernelLaunch, emulate, parse
-from kernrec.util.float8 import fp8_codes, fp8_values
+from kernrec.util.small_floats import small_codes, small_values
 
 KINDS = ("e4m3", "e5m2")
 LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
@@ -39,19 +39,19 @@ extern "C" __global__ void convert(const float* x, unsigned short* codes, unsign
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_fp8_code_converts_back(kind):
-    values = fp8_values(kind, CODES)
+    values = small_values("f8" + kind, CODES)
     finite = np.isfinite(values)
-    assert np.array_equal(fp8_codes(kind, values)[finite], CODES[finite])
+    assert np.array_equal(small_codes("f8" + kind, values)[finite], CODES[finite])
     assert np.nanmax(values[finite]) == LARGEST[kind]
     assert values[1] == SMALLEST[kind]
 
 
 @given(st.sampled_from(KINDS), st.floats(width=32, allow_nan=False))
 def test_conversion_rounds_to_nearest_even(kind, x):
-    expected = fp8_values(kind, CODES)
+    expected = small_values("f8" + kind, CODES)
     expected = expected[np.isfinite(expected)].astype(np.float64)
-    (code,) = fp8_codes(kind, np.array([x], np.float32))
-    value = float(fp8_values(kind, np.array([code]))[0])
+    (code,) = small_codes("f8" + kind, np.array([x], np.float32))
+    value = float(small_values("f8" + kind, np.array([code]))[0])
     wanted = min(max(x, -LARGEST[kind]), LARGEST[kind])
     distance = np.abs(expected - wanted).min()
     assert abs(value - wanted) == distance
@@ -61,7 +61,7 @@ def test_conversion_rounds_to_nearest_even(kind, x):
 
 def test_nan_stays_nan():
     for kind in KINDS:
-        assert np.isnan(fp8_values(kind, fp8_codes(kind, np.array([np.nan], np.float32))))[0]
+        assert np.isnan(small_values("f8" + kind, small_codes("f8" + kind, np.array([np.nan], np.float32))))[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -71,19 +71,19 @@ def test_second_of_a_converted_pair_is_in_the_lower_byte(nvrtc, kind):
     module = parse(compile_source(CONVERT.replace("K", kind), 89).ptx)
     launch = KernelLaunch("convert", (1,), (32,), ["x", "c", "h"], {"x": x, "c": codes, "h": halves}, 0, {}, {})
     emulate(module, launch)
-    assert np.array_equal(codes.view(np.uint8), fp8_codes(kind, x))
-    assert np.array_equal(halves.view(np.float16).astype(np.float32), fp8_values(kind, codes.view(np.uint8)))
+    assert np.array_equal(codes.view(np.uint8), small_codes("f8" + kind, x))
+    assert np.array_equal(halves.view(np.float16).astype(np.float32), small_values("f8" + kind, codes.view(np.uint8)))
 
 
 @pytest.mark.parametrize(("a", "b"), [("e4m3", "e4m3"), ("e5m2", "e4m3")])
 def test_8_bit_products_match_numpy(nvrtc, a, b):
     draw = np.random.default_rng(1)
-    x = fp8_codes(a, draw.standard_normal((16, 32)).astype(np.float32))
-    y = fp8_codes(b, draw.standard_normal((8, 32)).astype(np.float32))
+    x = small_codes("f8" + a, draw.standard_normal((16, 32)).astype(np.float32))
+    y = small_codes("f8" + b, draw.standard_normal((8, 32)).astype(np.float32))
     d = np.zeros((16, 8), np.float32)
     module = parse(compile_source(PRODUCT.replace(".A.B.", f".{a}.{b}."), 89).ptx)
     buffers = {"a": x.reshape(-1), "b": y.reshape(-1), "d": d.reshape(-1)}
     counts = emulate(module, KernelLaunch("product", (1,), (32,), ["a", "b", "d"], buffers, 0, {}, {}))
-    expected = fp8_values(a, x).astype(np.float64) @ fp8_values(b, y).astype(np.float64).T + 0.5
+    expected = small_values("f8" + a, x).astype(np.float64) @ small_values("f8" + b, y).astype(np.float64).T + 0.5
     assert np.array_equal(buffers["d"].reshape(16, 8), expected.astype(np.float32))
     assert counts["mma.f16"] == 16 * 8 * 32  # half of the operations: they take half as long

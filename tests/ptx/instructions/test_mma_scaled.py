@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernrec.util.float8 import fp8_values
+from kernrec.util.small_floats import small_values
 from tests.helpers.ptx_text import run
 
 RNG = np.random.default_rng(7)
@@ -18,7 +18,7 @@ def numbers(kind: str, codes: np.ndarray) -> np.ndarray:
         return np.where(exponent == 0, mantissa / 8, (8 + mantissa) * 2.0 ** (exponent - 4)) * np.where(
             codes > 31, -1, 1
         )
-    return fp8_values(kind, codes).astype(np.float64)
+    return small_values("f8" + kind, codes).astype(np.float64)
 
 
 def codes_of(kind: str, shape: tuple[int, int]) -> np.ndarray:
@@ -79,7 +79,7 @@ def test_scaled_narrow_products_match_numpy(kind, a, b, scale, factors):
     if factors:
         for i in range(2):
             codes = scales[i, : len(values[i]), byte : byte + factors]
-            factor = fp8_values("e4m3", codes) if scale == "ue4m3" else np.exp2(codes.astype(float) - 127)
+            factor = small_values("f8e4m3", codes) if scale == "ue4m3" else np.exp2(codes.astype(float) - 127)
             values[i] = values[i] * np.repeat(factor, depth // factors, axis=1)
     assert np.allclose(d, values[0] @ values[1].T + 1, rtol=1e-6)
     assert counts["mma.f16"] == 2 * 16 * 8 * depth // (4 if depth == 64 else 2)

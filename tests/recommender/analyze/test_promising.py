@@ -95,7 +95,7 @@ def test_partly_profiled_space_gives_the_answer_of_the_whole_space(kernel, tmp_p
     )
     part = analyze(kernel, problem, GPU, tmp_path / "part.duckdb", query, options)
     assert part.left_out > 0
-    assert part.profiled + len(part.failures) + part.left_out == 210
+    assert part.profiled + len(part.failed) + part.left_out == 210
     assert len(profiles.made) == len({tuple(config.values()) for config in profiles.made}) == 210 - part.left_out
     ((first, count),) = fronts
     assert count == 100

@@ -13,7 +13,7 @@ import pytest
 
 from kernrec import paths
 from kernrec.errors import UsageError
-from kernrec.recommender.result import MeasuredOn
+from kernrec.recommender.json_form import MeasuredOn
 from kernrec.store import Stack
 from kernrec.store.keys import Signer, distrust, key_file, trust
 from kernrec.store.share import pulled
@@ -76,7 +76,7 @@ def bundle_of(team: Path, count: int) -> Path:
 def test_pulled_rows_are_used_once_their_key_is_trusted(base: Path) -> None:
     alice, bob, team = Person(base / "alice"), Person(base / "bob"), base / "team"
     bob.measure(measurements("own", 1, latency_s=2e-3))
-    assert bob.pull(team, untrusted=False).left == [f"left: 2 bundles, signed by an unknown key, {alice.key()}"]
+    assert bob.pull(team, untrusted=False).left == [f"skipped: 2 bundles, signed by an unknown key, {alice.key()}"]
     assert bob.pulled() == []
     with bob.at_work():
         trust(alice.key(), "alice")

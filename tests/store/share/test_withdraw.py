@@ -146,7 +146,7 @@ def test_withdrawn_copy_in_a_database_is_ignored_but_stays_in_the_log(base: Path
     with carol.at_work(), Database.open(carol.database, read_only=False, create=True) as database:
         trust(alice.key(), "alice")
         merge(database, bob.database, notes.append)
-    assert [note.partition(" of ")[0] for note in notes] == ["not taken: 1 withdrawal"]
+    assert [note.partition(" of ")[0] for note in notes] == ["not added: 1 withdrawal"]
     assert len(standing(carol)) == 3
     with Database.open(bob.database, read_only=False) as database:
         assert database.altered() == []

@@ -1,1 +1,1 @@
-"""The commands of `python tools/evidence`: each module has a `run`, and prints tables."""
+"""Define the commands of `python tools/evidence`: each module has a function `run` that prints tables."""

@@ -1,14 +1,13 @@
-"""The emulator's counts beside what Nsight counted on a real GPU, config by config.
+"""Compare the emulator's counts with Nsight's counts on a real GPU, config by config.
 
-The recordings (`counters/*.parquet`, RTX 2080 Ti, made with the Kernel Tuning Toolkit) are of a 15x15 convolution,
-point in polygon and a 3-D Coulomb sum. `--sources` names a folder with their public sources, from HiPerCoRe/KTT. A
-random sample of the configs of each is compiled for sm_75 with the recorder's options, emulated on sampled blocks, and
-compared: the median of the relative error and its 90th percentile. Nothing is fitted; the compiler is newer than the
-recorder's.
+The recordings (`counters/*.parquet`, RTX 2080 Ti, Kernel Tuning Toolkit) cover a 15x15 convolution, point in polygon
+and a 3-D Coulomb sum. `--sources` names a folder with their public sources, from HiPerCoRe/KTT. For each kernel, a
+random sample of configs is compiled for sm_75 with the recorder's options and emulated on sampled blocks. The table has
+the median and 90th percentile of the relative error. Nothing is fitted, and the compiler is newer than the recorder's.
 
-L2 read sectors are compared if the code fits the instruction cache: beyond it the recorded counter has instructions,
-too. The recorder never wrote the constant memory of its kernels: the divisions of point in polygon are of zero by zero.
-Exits with status 1 if an aim is missed.
+L2 read sectors are compared only if the code fits in the instruction cache, because the counter includes instruction
+fetches. The recorder never wrote its kernels' constant memory, so point in polygon divides zero by zero. The exit
+status is 1 if an aim is missed.
 """
 
 import random
@@ -46,8 +45,9 @@ Array = np.ndarray
 _SM, _GPU = 75, "rtx2080ti"
 _BUDGET, _LEAST = 20_000_000, 0.05
 _INSTRUCTION_CACHE = 48 * 1024
-"""Bytes of machine code up to which the recorded convolutions read no more from L2 than their data: the median of
-1,320 configs is 1.00 to 1.04 times the distinct sectors of a block up to 52 KiB of executed code, 1.5 at 60 to 80."""
+"""Maximum bytes of machine code at which the recorded convolutions read only data from L2. In 1,320 configs, the median
+read is 1.00 to 1.04 times the distinct sectors of a block up to 52 KiB of executed code, and 1.5 times at 60 to 80 KiB.
+"""
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,19 @@ class RecordedKernel:
     """A kernel with recorded counters."""
 
     source: str
-    """Name of the file that holds its source."""
+    """Name of the kernel's source file."""
     recording: str
-    """Beginning of the name of its file of counters."""
+    """Prefix of the name of the kernel's counter file."""
     tunables: str
-    """Columns that the source sees as macros."""
+    """Columns that become macros of the source."""
     arguments: Callable[[], tuple[list[Any], dict[str, Array]]]
-    """Returns the arguments of its launch, and its buffers."""
+    """Function that returns (arguments of the launch, buffers)."""
     options: tuple[str, ...] = ()
     """Further options of the recorder's compiler."""
     lowering: Lowering = lowered
-    """The machine instructions of its basic blocks."""
+    """Lowering to the machine instructions of basic blocks."""
     chosen: Callable[[Row], bool] = lambda row: True
-    """Selects the recorded configs that are compared."""
+    """Function that selects the recorded configs to compare."""
 
 
 def _convolution() -> tuple[list[Any], dict[str, Array]]:
@@ -95,7 +95,7 @@ def _coulomb() -> tuple[list[Any], dict[str, Array]]:
 
 
 def _dividing_zeros(function: Function) -> list[dict[str, int]]:
-    """`lowered` for a kernel whose IEEE divisions are all of zero by zero."""
+    """Lower a kernel whose IEEE divisions all divide zero by zero."""
     costs = lowered(function)
     for block, cost in zip(function.blocks, costs, strict=True):
         divisions = sum(ins.name == "div.rn.f32" for ins in block.instructions)
@@ -120,7 +120,8 @@ KERNELS = {
         _point_in_polygon, lowering=_dividing_zeros,
     ),
     "coulomb": _COULOMB,
-    # The loop over an array of sums is not unrolled in full: what the assembler makes of it depends on its version.
+    # Skip these configs: the loop over an array of sums is not fully unrolled, and its machine code depends on the
+    # assembler's version.
     "coulomb-array": replace(_COULOMB, chosen=lambda row: row["INNER_UNROLL_FACTOR"] > 0),
 }  # fmt: skip
 
@@ -135,7 +136,7 @@ _CLASSES = tuple(
 
 
 def _sum(counts: Row, metrics: Sequence[str]) -> float:
-    """The sum of metrics whose names match patterns."""
+    """Return the sum of the metrics whose names match patterns."""
     return float(sum(count for name, count in counts.items() if any(fnmatchcase(name, each) for each in metrics)))
 
 
@@ -143,7 +144,7 @@ def run(
     data: Data = DATA, sources: Sources = None, configs: int = 40, seed: int = 0, processes: int = 2,
     kernel: Annotated[list[str] | None, typer.Option()] = None,
 ) -> int:  # fmt: skip
-    """Print the comparison of a sample of `configs` of each kernel."""
+    """Compare a sample of `configs` configs of each kernel, and print the table."""
     missed = []
     for name in kernel or KERNELS:
         chosen = KERNELS[name]
@@ -165,14 +166,14 @@ def run(
 
 
 def _report(kernel: str, compared: Sequence[Mapping[str, float]]) -> bool:
-    """Print the table of one kernel; return whether an aim is missed. compared: counted over recorded by counter."""
+    """Print a kernel's table, and return whether it misses an aim. `compared` has counted / recorded by counter."""
     table, missed = Table(f"\n{kernel}: {len(compared)} configs"), False
     for name, counter in COUNTERS.items():
         ratios = np.array([ratio for each in compared if (ratio := each.get(name)) is not None])
         if len(ratios):
             off, aims = np.abs(ratios - 1.0), counter.get("aim")
             figures = float(np.median(off)), float(np.quantile(off, 0.9, method="higher"))
-            # Counts are compared to one in a thousand.
+            # Compare counts to within 0.1 %.
             late = aims is not None and any(figure > aim + 1e-3 for figure, aim in zip(figures, aims, strict=True))
             aim = "" if aims is None else f"{aims[0]:.0%} and {aims[1]:.0%}" + ", missed" * late
             cells: dict[str, object] = {"counter": name, "median": f"{figures[0]:.2%}", "p90": f"{figures[1]:.2%}"}
@@ -182,7 +183,7 @@ def _report(kernel: str, compared: Sequence[Mapping[str, float]]) -> bool:
 
 
 def _compared(name: str, source: str, row: Row) -> dict[str, float]:
-    """Counted over recorded of one config, by counter; counters that recorded nothing are not compared."""
+    """Return counted / recorded of one config, by counter, except for counters that recorded 0."""
     counts, ratios = _counted(KERNELS[name], source, row), {}
     for title, counter in COUNTERS.items():
         recorded = float(sum(row[column] for column in counter["recorded"]))
@@ -194,7 +195,7 @@ def _compared(name: str, source: str, row: Row) -> dict[str, float]:
 
 
 def _counted(kernel: RecordedKernel, source: str, row: Row) -> dict[str, float]:
-    """The counts of a whole launch by metric."""
+    """Return the counts of a whole launch by metric."""
     config, gpu = {name: int(row[name]) for name in kernel.tunables.split()}, find_gpu(_GPU)
     compiled = compile_job(CompileJob(source, _SM, config, kernel.source, kernel.options), CompileCache.default())
     module = parse(compiled.ptx)
@@ -208,7 +209,7 @@ def _counted(kernel: RecordedKernel, source: str, row: Row) -> dict[str, float]:
     held = int(occupancy(gpu.limits, threads, resources.registers, resources.static_smem_bytes).blocks)
     resident = max(min(held, -(-blocks // gpu.sms)), 1)
     counts["registers"] = resources.registers
-    counts["code_bytes"] = len(compiled.cubin)  # the file has little else
+    counts["code_bytes"] = len(compiled.cubin)  # the rest of the file does not matter
     counts["dram_sectors"] = _dram_sectors(per_block, launch, held)
     past_l1 = 1.0 - _held_by_l1(per_block, resident, resources.static_smem_bytes)
     counts["l2_read_sectors"] = _sum(counts, ["global.*.read_sectors"]) * past_l1
@@ -216,7 +217,7 @@ def _counted(kernel: RecordedKernel, source: str, row: Row) -> dict[str, float]:
 
 
 def _held_by_l1(per_block: Row, resident: int, shared_bytes: int) -> float:
-    """The share of the sectors that loads request which L1 answers, as the prior predicts it."""
+    """Return the predicted fraction of requested load sectors that hit in L1."""
     none, metrics = np.zeros(1, np.int64), tuple(per_block)
     counts = np.array([[[per_block[metric]] for metric in metrics]])
     table = ProfileTable(0, "", ("",), none, none, none, none, metrics, ("block",), counts)
@@ -225,7 +226,7 @@ def _held_by_l1(per_block: Row, resident: int, shared_bytes: int) -> float:
 
 
 def _dram_sectors(per_block: Row, launch: KernelLaunch, resident: int) -> float:
-    """Sectors between L2 and DRAM, as the prior predicts them."""
+    """Return the predicted sectors between L2 and DRAM."""
     gpu, footprints = find_gpu(_GPU), []
     for written, direction in ((False, "read"), (True, "write")):
         for name, array in launch.buffers.items():

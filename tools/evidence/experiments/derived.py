@@ -1,7 +1,7 @@
-"""Baselines by physics (`kernrec.model.vendor.physics`) beside DeepBench, and which random problems have none.
+"""Compare physics-based baselines (`kernrec.model.vendor.physics`) with DeepBench, and test random problems.
 
-DeepBench's convolutions (cuDNN 7.6, every filter size) and products (cuBLAS) on a V100 and a P100 are in no fit. Random
-problems of all ops on random GPUs must each have a baseline, at least as long as their bytes and roof, within the power
+No fit uses DeepBench's convolutions (cuDNN 7.6, every filter size) and matmuls (cuBLAS) on a V100 and a P100. Random
+problems of all ops on random GPUs must have a baseline that respects memory bandwidth, the roofline and the power
 limit.
 """
 
@@ -29,7 +29,7 @@ from kernrec.recommender.estimate.physics import fits
 
 
 def run(data: Data = DATA, problems: int = 405) -> int:
-    """Print the errors, then how many of `problems` random ones lack a baseline; return 1 if any does."""
+    """Print the errors, then how many of `problems` random problems lack a baseline; return 1 if any does."""
     parts = [case for read in (_convolutions, _products) for case in read(data / "library")]
     report("DeepBench, predicted over recorded times", joined(parts), ("kernel", "gpu"), agreement, coverage)
     missing = wrong = 0
@@ -46,7 +46,7 @@ def run(data: Data = DATA, problems: int = 405) -> int:
 
 
 def _random(count: int) -> Iterator[tuple[Problem, GPU]]:
-    """Random problems, each on a GPU that has the arithmetic and the memory."""
+    """Yield random problems, each on a GPU with the required arithmetic and enough memory."""
     draw = random.Random(49)
     while count:
         op, gpu = draw.choice(all_ops()), draw.choice(all_gpus())
@@ -71,7 +71,7 @@ def _convolutions(library: Path) -> Iterator[Cases]:
 
 def _products(library: Path) -> Iterator[Cases]:
     for row in csv_dicts(library / "deepbench_gemm_v100_p100.csv"):
-        # cuBLAS is column-major: its result and operands are the transposes of ours, in the other order.
+        # cuBLAS is column-major: its result and operands are the transposes of kernrec's, in reverse order.
         sizes = {"m": int(row["n_cublas"]), "n": int(row["m_cublas"]), "k": int(row["k"])}
         yield from _case("matmul", row, (row["op_b"] + row["op_a"]).lower(), sizes)
 

@@ -24,7 +24,7 @@ from kernrec.interop.model_config import Experts, Quantization, ServedModel
 from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.recommender.serving.candidates import candidates
 from kernrec.recommender.serving.compared import comparer
-from kernrec.recommender.serving.engine_defaults import default_config, launched
+from kernrec.recommender.serving.engine_defaults import default_config, entry_for, launched
 from kernrec.recommender.serving.engines import Deployment, tuned_files
 
 FILES = (
@@ -48,13 +48,10 @@ def run(files: Annotated[Path, typer.Option("--files", help="vLLM's folder fused
     with comparer(paths.user_database()) as comparing:
         for tokens, (gpu, experts, width, hidden, top) in itertools.product(TOKENS, FILES):
             served = Deployment("vllm", find_gpu(gpu))
-            model = ServedModel("", hidden, "bfloat16", Quantization(None), Experts(experts, top, width), ())
+            model = ServedModel("", hidden, "bfloat16", Quantization(None), Experts(experts, top, width), None, ())
             file = tuned_files(model, served)[0]
             entries, _ = read_moe_configs((files / file.name).read_text(), file.name)
-            tuned, default = (
-                entries[min(entries, key=lambda key: abs(key - tokens))],
-                default_config("vllm", file, tokens, served.gpu),
-            )
+            tuned, default = entries[entry_for(entries, tokens)], default_config("vllm", file, tokens, served.gpu)
             tried = [tuned, default, *candidates(file, tokens, served.gpu)]
             costs = [(launched("vllm", file, c), cost) for c, cost in comparing.costs(file, served, tokens, tried)]
             ranked = sorted(costs, key=lambda pair: pair[1].latency_s)

@@ -1,8 +1,8 @@
-"""The coefficients of the power model, fitted to power that others recorded on real GPUs.
+"""Fit the coefficients of the power model to power that others recorded on real GPUs.
 
-Least squares of the logarithm of predicted over recorded power (a robust loss, every recording with the same weight),
-all coefficients positive, each drawn to its start by a spread that says how well the start is known. Prints each
-coefficient, to be written into `kernrec/model/prior/power.toml`. Starts are published figures where there are any.
+The fit minimizes a robust loss of log(predicted / recorded power), with equal weight for every recording. All
+coefficients are positive. Each is pulled to its start value, a published figure if there is one, by a spread that
+reflects how well the start is known. The tool prints each coefficient for `kernrec/model/prior/power.toml`.
 """
 
 import copy
@@ -24,22 +24,22 @@ from kernrec.model.prior import power
 from kernrec.model.prior.power import PowerModel
 
 SPREAD = 0.05
-"""Scatter of a good recording, as a fraction of its power."""
+"""Standard deviation of a good recording, as a fraction of its power."""
 ROWS = 20
-"""Weight of a recording, in rows of its scatter."""
+"""Weight of a recording, in rows with the standard deviation `SPREAD`."""
 BELOW_LIMIT = 0.96
-"""Up to this share of its limit a load is taken for one that the limit does not slow down."""
+"""Maximum fraction of the power limit at which the limit is assumed not to slow a load down."""
 GEMMS = 600
-"""Library GEMMs that take part, evenly chosen."""
+"""Number of library GEMMs in the fit, evenly chosen."""
 STEP = 1e-6
-"""Of the differences that derivatives are taken from, in the logarithm of a figure."""
+"""Step of numerical derivatives, in the logarithm of a coefficient."""
 Coefficients = dict[str, Any]
-"""The tables of `power.toml`."""
+"""Tables of `power.toml`."""
 
 
 def _fitted() -> list[tuple[tuple[tuple[str, ...], ...], float, float]]:
-    """The figures of `power.toml` to be fitted: paths of keys with the same value, start, and standard deviation of the
-    logarithm of how far a figure may be from it."""
+    """Yield the figures of `power.toml` to fit: (key paths with one value, start value, standard deviation of the
+    logarithmic distance from the start value)."""
     starts = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     chips = [
         (tuple(("chip", sm, key) for sm in chip["sm"]), *figures)
@@ -58,7 +58,7 @@ FITTED = _fitted()
 
 
 def run(data: Data = DATA) -> None:
-    """Print the fitted coefficients beside where they started, and how well they meet each recording."""
+    """Print the fitted coefficients with their start values, and their error for each recording."""
     present(data / "power")
     loads = usable(all_loads(data))
     coefficients, table = fit(loads), Table()
@@ -75,12 +75,11 @@ def run(data: Data = DATA) -> None:
 
 
 def shipped() -> Coefficients:
-    """The coefficients of `power.toml`."""
     return tomllib.loads(Path(power.__file__).with_name("power.toml").read_text(encoding="utf-8"))
 
 
 def with_values(base: Mapping[str, Any], values: Iterable[float]) -> Coefficients:
-    """`power.toml` with other values of `FITTED`."""
+    """Return `power.toml` with new values of `FITTED`."""
     changed = copy.deepcopy(dict(base))
     for (paths, _, _), value in zip(FITTED, values, strict=True):
         for path in paths:
@@ -102,13 +101,13 @@ class Predictor:
         self._batches = [_Batch.of(loads, find_gpu(name), data, rows) for (name, data), rows in members.items()]
 
     def __call__(self, coefficients: Mapping[str, Any]) -> np.ndarray:
-        """(N,)."""
+        """Return the predicted powers in watts, (N,)."""
         return self.changed(np.empty(self._count), coefficients, None)
 
     def changed(
         self, watts: np.ndarray, coefficients: Mapping[str, Any], architectures: Collection[str] | None
     ) -> np.ndarray:
-        """`watts` with those of the cards of these architectures predicted anew; None: of all cards."""
+        """Return `watts` with new predictions for GPUs of these architectures (None for all GPUs)."""
         watts = watts.copy()
         for batch in self._batches:
             if architectures is None or f"sm_{batch.gpu.sm}" in architectures:
@@ -119,7 +118,7 @@ class Predictor:
 
 @dataclass(frozen=True)
 class _Batch:
-    """The loads of a card with one kind of inputs."""
+    """Loads of one GPU with one kind of inputs."""
 
     gpu: GPU
     data: str
@@ -135,21 +134,21 @@ class _Batch:
 
 
 def fit(loads: Sequence[Load]) -> Coefficients:
-    """The coefficients that meet these loads best."""
+    """Return the coefficients that fit these loads best."""
     from scipy.optimize import least_squares
 
     base, predict = shipped(), Predictor(loads)
     recorded = np.array([load.power_w for load in loads])
     limited = np.array([at_limit(load) for load in loads])
     counts = Counter(load.recording for load in loads)
-    # A recording of a few rows must not count as much as one of hundreds.
+    # A recording with a few rows must not count as much as one with hundreds of rows.
     weights = np.array([np.sqrt(load.weight * min(ROWS / counts[load.recording], 3.0)) for load in loads]) / SPREAD
     start = np.log([start for _, start, _ in FITTED])
     spread = np.array([spread for _, _, spread in FITTED])
 
     def errors(watts: np.ndarray) -> np.ndarray:
         error = np.log(watts / recorded)
-        # At its limit a load would draw as much or more at the clock that is stated.
+        # At the limit, a load would draw the recorded power or more at the recorded clock.
         error[limited] = np.minimum(error[limited], 0.0)
         return np.asarray(weights * error)
 
@@ -158,7 +157,7 @@ def fit(loads: Sequence[Load]) -> Coefficients:
         return np.concatenate([errors(watts), (logarithms - start) / spread])
 
     def jacobian(logarithms: np.ndarray) -> np.ndarray:
-        """By differences; a figure of some architectures changes the loads on their cards alone."""
+        """Compute the Jacobian by differences; a coefficient of some architectures only changes loads on their GPUs."""
         watts = predict(with_values(base, np.exp(logarithms)))
         before, rows = errors(watts), []
         for (paths, _, _), moved in zip(FITTED, logarithms + STEP * np.eye(len(logarithms)), strict=True):
@@ -171,7 +170,7 @@ def fit(loads: Sequence[Load]) -> Coefficients:
 
 
 def usable(loads: Iterable[Load]) -> list[Load]:
-    """The loads whose clock is known, and of the library's GEMMs an even choice."""
+    """Return the loads with a known clock, and an even choice of the library's GEMMs."""
     clocked = [load for load in loads if load.clock_hz]
     gemms = [load for load in clocked if load.recording == "GEMM H200"]
     chosen = {id(load) for load in gemms[:: max(len(gemms) // GEMMS, 1)]}
@@ -179,5 +178,5 @@ def usable(loads: Iterable[Load]) -> list[Load]:
 
 
 def at_limit(load: Load) -> bool:
-    """Whether a limit may have slowed a load down from the clock that is stated."""
+    """Return whether a limit may have slowed a load down from the recorded clock."""
     return load.recording != "TF32 RTX 3090" and load.limit_w is not None and load.power_w > BELOW_LIMIT * load.limit_w

@@ -1,17 +1,16 @@
-"""90 % intervals of times and energies, and of ratios of two configs: how wide they have to be, and what they cover.
+"""Compute the width and coverage of 90 % intervals of times, energies and ratios of two configs.
 
     tools/evidence prior --sources FOLDER --json prior.json
     tools/evidence power --json power.json
     tools/evidence intervals --cases prior.json [--power power.json]
 
 Widths are quantiles of the errors of `tools/evidence prior` (`evidence.widths`). The clock is the one that a GPU is
-assumed to hold if nobody states it; `--locked` takes the recorded one. Few recordings have both a time and an energy,
-so the error of an energy has two independent parts: what a wrong time does to it, and the error of power for the
-recorded time, by coefficients that were fitted without the GPU.
+assumed to hold; `--locked` uses the recorded clock. Few recordings have both a time and an energy. So the error of an
+energy has two independent parts: the effect of the error in time, and the error of power for the recorded time, with
+coefficients fitted without the GPU.
 
-Then each kernel is held out with all its GPUs, and each GPU with all its kernels, and the widths of the others are
-compared with what was held out. Last are energies that were recorded. `kernrec.model.prior.spread.SPREADS` ships widths
-printed here.
+Then each kernel is held out with all its GPUs, and each GPU with all its kernels, to test the widths of the others.
+Recorded energies come last. `kernrec.model.prior.spread.SPREADS` contains widths that this tool printed.
 """
 
 from collections.abc import Mapping
@@ -28,14 +27,14 @@ from evidence.widths import FEWEST, Errors, Parts, by_regime, covered
 from kernrec.model.prior.spread import REGIMES, SPREADS
 
 Quantities = Mapping[str, tuple[Parts, bool]]
-"""By the name of a shipped width: the parts of an error, and whether it is that of a ratio of two."""
+"""Name of a shipped width -> (parts of an error, whether it is the error of a ratio of two configs)."""
 
 
 def run(
     cases: Files, power: Annotated[Path | None, typer.Option(help="file that `power --json` wrote")] = None,
     locked: bool = False,
 ) -> None:  # fmt: skip
-    """Print widths and coverage; locked: of predictions at the clock that a recording held."""
+    """Print widths and coverage; `locked` uses predictions at the recorded clock."""
     rows, clock = read_cases(cases), "predicted" if locked else "free"
     time = Errors.of_cases(rows, rows.error if locked else np.log(rows.recorded / rows.more["free_s"]))
     quantities: dict[str, tuple[Parts, bool]] = {"time": ([time], False), "ratio": ([time], True)}
@@ -84,7 +83,7 @@ def _without(parts: Parts, column: str, name: str) -> Parts:
 
 
 def _coverage(quantity: tuple[Parts, bool], column: str, sides: list[Cases], shipped: np.ndarray) -> dict[str, object]:
-    """Mean width without each value of a column, and what it covers of the value."""
+    """Return the mean width without each value of a column, and its coverage of the rows with that value."""
     parts, pairs = quantity
     names = dict.fromkeys(name for side in sides for name in side.column(column).tolist())
     factors, shares = [], []

@@ -1,11 +1,11 @@
-"""The predicted best kernel of kernrec's library over recorded and published times of other kernels.
+"""Compare the predicted best kernel of kernrec's library with recorded and published times of other kernels.
 
-    matmul     serving backends' libraries, cuBLAS, Triton's template, tuned Triton, kernels written by hand
-    conv2d     an auto-scheduler on an RTX 3090
-    attention  serving backends, published throughput, the charts of FlashAttention-3's paper
+    matmul serving backends' libraries, cuBLAS, Triton's template, tuned Triton, hand-written kernels conv2d an
+    auto-scheduler on an RTX 3090 attention serving backends, published throughput, the charts of FlashAttention-3's
+    paper
 
-The times are of other kernels on the same GPU, so a ratio of 1 is not expected of each shape. `model` is the geometric
-mean of the analytical model without learned corrections. `--by group` prints parts of a set.
+The times are those of other kernels on the same GPU, so the ratio need not be 1. `model` is the geometric mean ratio of
+the analytical model without learned corrections. `--by group` prints the parts of a set.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ def run(
     data: Data = DATA, shapes: int = 60, by: Literal["set", "group", "chosen"] = "set",
     only: Annotated[list[str] | None, typer.Option("--set", help="part of the names of some sets")] = None,
 ) -> None:  # fmt: skip
-    """Print a row for each set, or for each of its parts; `shapes`: most of a set."""
+    """Print a row for each set, or for each of its parts; `shapes` is the maximum number per set."""
     recommender, parts = Recommender([]), []
     for name, gpu, read in SETS:
         if not only or any(part in name for part in only):
@@ -60,5 +60,5 @@ def predicted(recommender: Recommender, name: str, gpu: str, shapes: list[Shape]
 
 
 def model(cases: Cases) -> dict[str, object]:
-    """Geometric mean of the analytical model's time over the recorded time."""
+    """Return the geometric mean of the analytical model's time / recorded time."""
     return {"model": geometric_mean(cases.more["model_s"] / cases.recorded)}

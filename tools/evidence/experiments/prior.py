@@ -1,13 +1,13 @@
-"""The analytical model on kernels that it was not fitted to: predicted against recorded times, nothing trained.
+"""Compare the analytical model with recorded times of kernels that it was not fitted to.
 
     tools/evidence prior [--sources FOLDER] [--sets textbook,gemm,...] [--configs 30] [--json FILE]
 
-    convolution, pnpoly, gemm,      recorded spaces of public kernels, a sample of each; they need --sources, the folder
-    dedispersion, hotspot, expdist  with the kernels' repositories; two have recorded energies, too
-    textbook                        datasets/kernels/textbook on two GPUs, and their sweeps over block sizes
-    triton                          Triton's matmul in three kinds of arithmetic, on an A100 and an H100
+    convolution, pnpoly, gemm, recorded spaces of public kernels, a sample of each; they need --sources, the folder
+    dedispersion, hotspot, expdist with the kernels' repositories; two also have recorded energies textbook
+        datasets/kernels/textbook on two GPUs, and their sweeps over block sizes triton Triton's matmul in three kinds
+        of arithmetic, on an A100 and an H100
 
-`no level` is the error without the common factor of a recording, such as its clock. `--json` keeps all rows for
+`no level` is the error without a recording's common factor, such as its clock. `--json` writes all rows for
 `tools/evidence intervals`.
 """
 
@@ -35,7 +35,7 @@ from kernrec.training.scores import NEAR, rank_correlation
 
 NAMES = (*SETS, "textbook", "triton")
 KINDS = {"f16": "16 bits", "bf16": "16 bits", "tf32": "tf32", "f32": "f32"}
-"""Kinds of arithmetic that make Triton's matmul another kernel: another pipe computes."""
+"""Kind of arithmetic by data type; each kind of Triton's matmul uses another pipe, so it counts as another kernel."""
 
 
 def run(
@@ -71,7 +71,7 @@ def spaces(name: str, data: Path, sources: Path | None, configs: int, processes:
 
 
 def energies(cases: Cases) -> dict[str, object]:
-    """Median errors of power for the recorded time, and of energy with the predicted time."""
+    """Return the median errors of power for the recorded time, and of energy with the predicted time."""
     joules = cases.more["recorded_j"]
     power = cases.more["power_w"] / (joules / cases.recorded)
     energy = cases.more["predicted_j"] / joules
@@ -82,7 +82,7 @@ def energies(cases: Cases) -> dict[str, object]:
 
 
 def textbook(name: str, data: Path, sources: Path | None, configs: int, processes: int) -> Iterator[Cases]:
-    """Yield textbook kernels at each recorded block size, and print which block size is chosen in sweeps."""
+    """Yield textbook kernels at each recorded block size, and print the chosen block size in sweeps."""
     recorded: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
     for row in csv_dicts(data / "anchors" / "textbook_rtx3060_rtx3070ti.csv"):
         recorded[row["kernel"], row["gpu"], row["size"]][int(row["block"])] = float(row["batch_s"])
@@ -103,7 +103,7 @@ def textbook(name: str, data: Path, sources: Path | None, configs: int, processe
 
 
 def triton(name: str, data: Path, sources: Path | None, configs: int, processes: int) -> Iterator[Cases]:
-    """Yield a sample of Triton's matmuls; `tools/evidence triton` scores their choices."""
+    """Yield a sample of Triton's matmuls; `tools/evidence triton` scores the recommendations."""
     for gpu in FILES:
         try:
             for problem, table, chosen, seconds in sampled_problems(data, gpu, configs):

@@ -1,10 +1,11 @@
-"""How soon refining finds the best configs of many problems, replayed on Triton's matmuls of two GPUs.
+"""Measure how soon refining finds the best configs of many problems, by replaying Triton's matmuls of two GPUs.
 
-Each GPU in turn is refined, beginning with a model of the other GPU. `kernrec.model.search` decides what to measure.
-Beside it, the same number of measurements is spread evenly over the problems, chosen within each by the same rule.
+Each GPU in turn is refined, starting from a model of the other GPU. `kernrec.model.search` decides what to measure. For
+comparison, the same number of measurements is spread evenly over the problems, chosen by the same rule within each
+problem.
 
-The error of predictions is stated by problems of the other GPU that its model has not seen, by the predicted distance
-from the best config. `--half 0` and `--half 1` evaluate problems that share no shape.
+The stated error of predictions comes from held-out problems of the other GPU, by predicted distance from the best
+config. `--half 0` and `--half 1` evaluate problems that share no shape.
 """
 
 from collections.abc import Sequence
@@ -29,11 +30,11 @@ from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.train_model import train
 
 BUDGETS = (0, 1, 2, 4)
-"""Measurements a problem, on average."""
+"""Average number of measurements per problem."""
 AIMS = (0.965, 0.98, 0.99, 0.995)
-"""Mean efficiency that is aimed for after each budget."""
+"""Target mean efficiency after each budget."""
 MOST, NOISE = 24, 0.01
-"""Contenders of a problem, and noise of a measurement."""
+"""Maximum contenders per problem, and noise of a measurement."""
 GAPS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 """Predicted distances from the best config, in logarithms, at which the error of predictions is estimated."""
 _FEWEST, _SCALED_ON = 10, 200
@@ -48,20 +49,20 @@ class Problem:
     contenders: Contenders
     log_s: Array
     best_log_s: float
-    """Least recorded time of all configs, as a logarithm."""
+    """Logarithm of the lowest recorded time of all configs."""
 
 
 def run(
     data: Data = DATA, problems: int = 300, seeds: int = 3,
     half: Annotated[int | None, typer.Option(min=0, max=1)] = None,
 ) -> None:  # fmt: skip
-    """Print a table for each GPU; `half`: of the shapes; without it, all."""
+    """Print a table for each GPU; `half` selects half of the shapes (None for all)."""
     groups = {gpu: [g for g in recorded_groups(data, gpu)[1] if len(g) >= _FEWEST] for gpu in FILES}
     wanted = {gpu: [g for g in own if half is None or first_half(g.dims) == (half == 0)] for gpu, own in groups.items()}
     pairs = (tuple(FILES), tuple(FILES)[::-1])
     predicted = {target: contended(groups[source], wanted[target]) for source, target in pairs}
     for source, target in pairs:
-        # A model loses more on another GPU than on its own problems. How much more, the other direction tells.
+        # A model loses more on another GPU than on its own GPU. The opposite direction shows how much more.
         lost, (own, elsewhere) = predicted[target][1][0], predicted[source][1]
         every = scaled(predicted[target][0], lost * elsewhere / own)
         samples = [_sample(every, problems, seed) for seed in range(seeds)]
@@ -82,7 +83,7 @@ def _sample(every: Sequence[Problem], count: int, seed: int) -> list[Problem]:
 
 
 def scaled(problems: Sequence[Problem], regret: float) -> list[Problem]:
-    """Return problems whose stated errors make the stated regret of predictions a given one."""
+    """Scale the stated errors of problems so that the stated regret of the predictions equals `regret`."""
 
     def times(problem: Problem, factor: float) -> Problem:
         each = problem.contenders
@@ -97,7 +98,8 @@ def scaled(problems: Sequence[Problem], regret: float) -> list[Problem]:
 def contended(source: Sequence[RowGroup], target: Sequence[RowGroup]) -> tuple[list[Problem], tuple[float, float]]:
     """Return the problems of a GPU with the predictions of a model of another GPU's problems.
 
-    Beside them: the mean regret of the model's first choices, on held-out problems of its own GPU and on the other GPU.
+    Also return the mean regret of the model's top recommendations, on held-out problems of its own GPU and on the other
+    GPU.
     """
     data = Dataset(tuple(source))
     head = train_head(HeadData.of(data, "latency", SETTINGS), data.held_out[1], SETTINGS)
@@ -139,7 +141,8 @@ def _first_regret(groups: Sequence[RowGroup], predicted: Array) -> float:
 def errors(groups: Sequence[RowGroup], predicted: Array) -> Array:
     """Return the stated errors of held-out predictions relative to their problem's level, by `GAPS`.
 
-    Errors have long tails. Stated is the standard deviation of the Student's t with their median.
+    Errors have long tails, so the stated error is the standard deviation of the Student's t distribution with the same
+    median.
     """
     gaps, residuals, start = [], [], 0
     for group in groups:

@@ -1,13 +1,13 @@
-"""How soon searches find the best config of recorded spaces, and how many energy measurements they need.
+"""Measure how soon searches find the best config of recorded spaces, and how many energy measurements they need.
 
-    cold     nobody predicted anything: `collect`'s search (`kernrec.model.search.expected_improvement`), the genetic
-             search, and random order
-    warm     the same search after the analytical model predicted `--configs` of the space; needs --sources
-    energy   spaces recorded with energy: `guide` measures energy if its interval reaches below the best, `genetic` as
-             its models' signal-to-noise ratio asks for; `every energy` is the search guided by recorded energies
+    cold no predictions: `collect`'s search (`kernrec.model.search.expected_improvement`), the genetic search, and
+             random order warm the same search after the analytical model predicted `--configs` of the space; needs
+             --sources energy spaces recorded with energy: `guide` measures energy if its interval reaches below the
+             best, `genetic` as its models' signal-to-noise ratio asks for; `every energy` is the search guided by
+             recorded energies
 
-A figure is the best of the first k configs over the optimum, the mean over seeds. Each measurement is drawn with the
-noise of the recording.
+A figure is the cost of the best of the first k configs over the optimum, averaged over seeds. Each measurement is drawn
+with the noise of the recording.
 """
 
 from collections.abc import Callable
@@ -30,18 +30,19 @@ from kernrec.model.search.search_space import SearchSpace, completed_predictions
 
 COUNTS = (20, 50, 100, 200)
 _SAMPLES, _MOST_NOISE = 10, 0.02
-"""Run times of a screening; most noise, for some recorders kept a range that one slow launch has widened."""
+"""Number of run times of a screening, and maximum noise, because one slow launch widens the range that some recorders
+kept."""
 Trace = list[tuple[int, bool]]
-"""Configs with whether their energy was measured, in order."""
+"""(config, whether its energy was measured), in order."""
 Searches = dict[str, Callable[[int], Trace]]
-"""Searches by name: a seed gives a trace."""
+"""Functions by search name that return a trace for a seed."""
 
 
 def run(
     data: Data = DATA, sources: Sources = None, part: Literal["cold", "warm", "energy"] = "cold", seeds: int = 20,
     spaces: str = "", configs: int = 200,
 ) -> None:  # fmt: skip
-    """Print a table for each space whose file's name has a part of `spaces` in it."""
+    """Print a table for each space whose file name contains a part of `spaces`."""
     folder = present(data / "spaces")
     paths = [path for path in sorted(folder.iterdir()) if any(each in path.name for each in spaces.split(","))]
     for path in paths if part != "warm" else ():
@@ -64,7 +65,7 @@ def run(
 
 
 def cold(space: Space) -> Searches:
-    """Return the searches that begin without predictions."""
+    """Return the searches without predictions."""
     return {
         "kernrec": lambda seed: guided(space, None, seed, measuring(space)),
         "genetic": lambda seed: searched(space, genetic(space, (1.0, 0.0), seed), seed),
@@ -73,7 +74,7 @@ def cold(space: Space) -> Searches:
 
 
 def energy(space: Space) -> Searches:
-    """Return the searches for the least energy."""
+    """Return the searches for the lowest energy."""
     joules = space.measured["nvml_energy"]
     return {
         "every energy": lambda seed: guided(space, None, seed, lambda row, _: float(joules[row])),
@@ -84,7 +85,7 @@ def energy(space: Space) -> Searches:
 
 
 def warm(space: Space, predicted: Array) -> Searches:
-    """Return the search with predictions of every config, and without."""
+    """Return the search with and without predictions of every config."""
     return {
         "warm": lambda seed: guided(space, predicted, seed, measuring(space)),
         "cold": lambda seed: guided(space, None, seed, measuring(space)),
@@ -92,7 +93,7 @@ def warm(space: Space, predicted: Array) -> Searches:
 
 
 def predicted_space(sample: Sample, rows: Rows) -> tuple[Space, Array]:
-    """Return (the space of a recording, its times by the analytical model, continued from the sample's configs)."""
+    """Return (space of a recording, the analytical model's times, extrapolated from the sample's configs)."""
     names = [tunable.name for tunable in sample.table.kernel.tunables]
     columns = {name: np.array([config[name] for config in rows.configs]) for name in names}
     exact = {"latency_s": rows.latency_s, "log_deviation": np.zeros(len(rows.configs))}
@@ -103,7 +104,7 @@ def predicted_space(sample: Sample, rows: Rows) -> tuple[Space, Array]:
 
 
 def show(space: Space, costs: Array, searches: Searches, seeds: int) -> None:
-    """Print the best cost with measured energy over the optimum after each of `COUNTS` distinct configs."""
+    """Print the best measured cost over the optimum after each of `COUNTS` distinct configs."""
     table = Table(f"\n{space.title}: {len(space)} configs; best / optimum after so many measured (seeds within 2 %)")
     for label, search in searches.items():
         traces = [search(seed) for seed in range(seeds)]
@@ -154,7 +155,7 @@ def guided(
 
 
 def guide(space: Space, weights: tuple[float, float], seed: int) -> ObjectiveSearch:
-    """Return the search of `collect` that measures energy where it may be the best."""
+    """Return the search of `collect`, which measures energy only for configs that may be the best."""
     return EnergyGuide(ExpectedImprovement(space.matrix, seed=seed), weights, seed)
 
 

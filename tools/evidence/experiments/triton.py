@@ -1,13 +1,13 @@
-"""How well configs of Triton's matmul are ranked: predicted against recorded times of TorchInductor's template.
+"""Evaluate the ranking of Triton's matmul configs: predicted and recorded times of TorchInductor's template.
 
-Problems of which fewer than ten configs have profiles, and fewer than half of those that the kernel runs, are excluded.
+A problem is excluded if fewer than ten configs, and fewer than half of those that the kernel can run, have profiles.
 
-    learned      the analytical model corrected by a model that saw neither the problem nor another of its dimensions
-    from OTHER   corrected by a model of the other GPU's recording, nothing of this GPU
-    5 measured   the same, after the five configs that it ranks first were measured; its error is that of the others
-    predicted    the analytical model, nothing trained
+    learned the analytical model, corrected by a model trained without the problem and others of its dimensions from
+    OTHER the analytical model, corrected by a model of the other GPU's recording only 5 measured like `from OTHER`,
+    after measuring the five top-ranked configs; its error covers the other configs predicted the analytical model,
+    without training
 
-The training of the model that ships is `tools/train_triton_model.py`. Takes two minutes of processor time.
+`tools/train_triton_model.py` trains the shipped model. This experiment takes two minutes of processor time.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ _TENTHS = 10
 
 
 def run(data: Data = DATA, problems: int = 0) -> None:
-    """Print the tables; `problems` of each GPU are drawn, all for 0."""
+    """Print the tables for `problems` random problems of each GPU (0 for all)."""
     groups: dict[str, list[RowGroup]] = {}
     for gpu, file in FILES.items():
         count, every = recorded_groups(data, gpu)
@@ -56,7 +56,7 @@ def run(data: Data = DATA, problems: int = 0) -> None:
 
 
 def _cases(way: str, group: RowGroup, predicted: Array, low: Array, high: Array) -> Cases:
-    """The configs of a problem by a way to predict."""
+    """Return the cases of a problem's configs for one way to predict."""
     problem, count = problem_from_key(group.problem), len(predicted)
     names = {"way": way, "dtype": problem.dtype, "row kind": rows_of(problem)}
     more = {name: np.full(count, text, dtype=object) for name, text in names.items()}
@@ -72,7 +72,7 @@ def learned(groups: Sequence[RowGroup]) -> list[Cases]:
     predicted = data.prior["latency"] * np.exp(head.out_of_fold)
     distance = held_out_distance(data, fold_of_rows(problems, SETTINGS))
     error, low, high = np.log(data.latency_s / predicted), predicted.copy(), predicted.copy()
-    # The interval of a tenth of the problems of a kind is calibrated on the nine others.
+    # Calibrate the interval of each tenth of the problems of a kind on the nine others.
     tenth, kind = group_folds(problems, _TENTHS), data.numbers("gpu", "dtype", "row_kind")
     for number in np.unique(kind):
         for part in np.unique(tenth[kind == number]):
@@ -91,7 +91,7 @@ def learned(groups: Sequence[RowGroup]) -> list[Cases]:
 
 def from_other(groups: Sequence[RowGroup], others: Sequence[RowGroup]) -> list[Cases]:
     """Return predictions by a model of another GPU's rows, before and after five configs of a problem were measured."""
-    # The trees for the recorded GPU itself are not used: one tree is enough.
+    # One tree is enough here, because the trees for the recorded GPU itself are not used.
     model = train(Dataset(tuple(others)), replace(SETTINGS, rounds=1))
     result = []
     for group in groups:

@@ -1,13 +1,13 @@
-"""How well the models of serving backends and libraries predict problems, sizes and GPUs that are held out.
+"""Print how well the models of serving backends and libraries predict held-out problems, sizes and GPUs.
 
-problems  five folds over problems; a problem is in one fold on all GPUs, in all data types, layouts and backends
-sizes     all problems of a fifth of the recorded sizes of each dimension of the grid held out together
-GPU       the GPUs of one architecture held out, trees for any GPU trained on the others
-sibling   one GPU held out, trees of its architecture trained on the others of it
-backend   the share of problems on which two backends differ by a tenth or more and the faster one is named
+problems five folds over problems; a problem is in one fold on all GPUs, in all data types, layouts and backends sizes
+all problems of a fifth of the recorded sizes of each dimension of the grid held out together GPU the GPUs of one
+architecture held out; trees for any GPU trained on the others sibling one GPU held out; trees of its architecture
+trained on the architecture's other GPUs backend among problems on which two backends differ by at least 10 %, the
+fraction with the right fastest one
 
-Printed are median errors, 90th percentiles and the coverage of 90 % intervals of the models that ship, as their
-training (`tools/train_library_model.py`) measured them.
+The tables have median errors, 90th percentiles and the coverage of 90 % intervals of the shipped models, as measured by
+their training (`tools/train_library_model.py`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -45,9 +45,9 @@ def run(
 
 
 def _gpus(heads: Mapping[str, Any]) -> Iterator[dict[str, object]]:
-    """The rows of each recorded GPU: problems held out, by backend, and sizes held out."""
+    """Yield the rows of each recorded GPU: held-out problems by backend, and held-out sizes."""
     for gpu, head in heads.items():
-        if "rows" in head:  # the others are trees for GPUs that were not recorded
+        if "rows" in head:  # the other heads are trees for GPUs without recordings
             folds = "problems" if head.get("folds left out") == FOLDS else "a fifth of the problems"
             figures = (head.get(f"{name}, problems left out") for name in (_ERROR, _P90, "coverage"))
             yield _cells(folds, gpu, head["rows"], *figures)
@@ -58,7 +58,7 @@ def _gpus(heads: Mapping[str, Any]) -> Iterator[dict[str, object]]:
 
 
 def _held_out_gpus(heads: Mapping[str, Any]) -> Iterator[dict[str, object]]:
-    """Yield the rows of each GPU by trees that were trained without it, or without its architecture."""
+    """Yield the rows of each GPU by trees trained without the GPU, or without its architecture."""
     for head in heads.values():
         for gpu, error in head.get(f"{_ERROR}, GPU held out", {}).items():
             yield _cells("sibling", gpu, None, error)

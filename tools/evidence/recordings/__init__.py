@@ -1,1 +1,1 @@
-"""Readers of recordings that other people made: a module for each kind of recording."""
+"""Read recordings that other people made, with one module per kind of recording."""

@@ -1,6 +1,7 @@
-"""Recorded attention of three stacks in CUDA graphs: causal prompts and single tokens, 16- and 8-bit keys and values.
+"""Read recorded attention of three backends in CUDA graphs: causal prompts and single tokens, 16- and 8-bit keys and
+values.
 
-On an H200 vLLM's, and on an A100 SGLang's prompts in bf16 are those of files of their own, which have more problems.
+Bf16 prompts of vLLM on an H200, and of SGLang on an A100, come from separate files with more problems.
 """
 
 from pathlib import Path
@@ -16,7 +17,7 @@ from kernrec.model.vendor.releases import by_number
 Array = np.ndarray
 
 _ALIKE = 0.11
-"""Assumed as for products."""
+"""Assumed to be as for matmuls."""
 _SIZES = (
     "batch_size AS batch", "num_heads AS heads", "num_key_value_heads AS kv_heads", "isl", "isl + step AS keys",
     "head_dim", "CAST(coalesce(window_size, 0) AS BIGINT) AS \"window\"",
@@ -27,7 +28,7 @@ _EVEN = "num_heads % num_key_value_heads = 0"
 
 
 def recordings(data: Path) -> list[Recording]:
-    """The recorded sets of attention."""
+    """Return the recorded sets of attention."""
     about = (
         "causal prompts, CUDA graphs, random inputs, paged keys and values",
         "one token after `keys` - 1",
@@ -58,7 +59,7 @@ def _prompts(folder: Path) -> dict[str, Array]:
 
 
 def _encoders(folder: Path) -> dict[str, Array]:
-    """Attention that is not causal, by the newest version of each stack on each card."""
+    """Return attention that is not causal, from the newest version of each backend on each GPU."""
     file = folder / "serving_attention_encoder.parquet"
     sizes = (
         "batch_size AS batch", "num_heads AS heads", "num_heads AS kv_heads", "isl AS queries", "isl AS keys",
@@ -82,13 +83,13 @@ def _tokens(folder: Path) -> dict[str, Array]:
         fastest(folder / f"{file}.parquet", sizes, f"{_EVEN} AND NOT ({excluded(file)}) AND NOT {replaced}"),
         _whole(folder / "attention_decode_h200_power.parquet", "h200_sxm", "VLLM", sizes),
     )
-    bf16 = np.full(len(columns["gpu"]), "bf16")  # queries have 16 bits whatever keys and values have
-    # A single query attends to the same keys with and without a mask: the rows are of both.
+    bf16 = np.full(len(columns["gpu"]), "bf16")  # queries have 16 bits, regardless of keys and values
+    # A single query attends to the same keys with and without a mask, so the rows belong to both cases.
     return columns | {"queries": columns["isl"], "dtype": bf16, "causal": columns["keys"].astype(np.int64) % 2}
 
 
 def _whole(path: Path, system: str, framework: str, sizes: tuple[str, ...]) -> dict[str, Array]:
-    """The rows of a file of one card and stack, in bf16."""
+    """Return the rows of a file of one GPU and backend, in bf16."""
     other = {"system": f"'{system}' AS system", "framework": f"'{framework}' AS framework", "power_w": "power"}
     sizes = tuple("0 AS kv_dtype" if size.endswith("AS kv_dtype") else size for size in sizes)
     if "a100" in path.name:

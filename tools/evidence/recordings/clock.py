@@ -1,9 +1,9 @@
-"""Configs of the recorded A100 convolution that ran at a raised clock, from time stamps and launch times.
+"""Find the configs of the recorded A100 convolution that ran at a raised clock, from time stamps and launch times.
 
-The GPU's clock was not locked. It was at the base clock of 765 MHz, rose by boost over base (1,410 / 765) once
-launches had kept the GPU busy for 100 ms, and fell again if the next config took more than two seconds to compile. So
-a config's time depends on the config that was measured before: no model of kernels can know that. The RTX A4000 stayed
-at its boost clock.
+The GPU's clock was not locked. It started at the base clock of 765 MHz, and rose to the boost clock of 1,410 MHz after
+launches had kept the GPU busy for 100 ms. It fell again if the next config took more than two seconds to compile. So a
+config's time depends on the previous config, which no model of kernels can predict. The RTX A4000 stayed at its boost
+clock.
 """
 
 import gzip
@@ -21,22 +21,22 @@ Array = np.ndarray
 FILE = "convolution-a100.t4.json.gz"
 
 BUSY_S = 0.09
-"""Launches that keep the GPU busy for longer raise its clock: 100 ms in the recording, minus unrecorded work."""
+"""Busy time in seconds after which the clock rises: 100 ms in the recording, minus unrecorded work."""
 HOLD_S = 2.0
-"""The longest time that an idle GPU keeps a raised clock."""
+"""Maximum seconds for which an idle GPU keeps a raised clock."""
 STEP = 1.1
-"""The clock changed during a config whose first and last launches differ by more than this factor."""
+"""The clock changed during a config if its first and last launches differ by more than this factor."""
 
 
 @dataclass(frozen=True)
 class ClockRecording:
-    """The valid measurements of a T4 recording, in the order in which they were made; arrays (N,)."""
+    """Valid measurements of a T4 recording, in measured order; arrays (N,)."""
 
     configs: Sequence[Mapping[str, int]]
     end_s: Array
-    """When each ended."""
+    """End of each measurement in seconds."""
     launches_s: Array
-    """Time of each launch, (N, 32)."""
+    """Time of each launch in seconds, (N, 32)."""
 
     @property
     def busy_s(self) -> Array:
@@ -45,7 +45,7 @@ class ClockRecording:
 
     @property
     def step(self) -> Array:
-        """Time of the first launches (without the very first) over that of the last."""
+        """Time of the first launches (without the very first) over the time of the last launches."""
         return np.asarray(np.median(self.launches_s[:, 1:4], axis=1) / np.median(self.launches_s[:, -3:], axis=1))
 
 
@@ -59,7 +59,7 @@ def read(path: Path) -> ClockRecording:
 
 
 def raised(recording: ClockRecording) -> Array:
-    """Whether each measurement may have run at a raised clock, wholly or in part, (N,)."""
+    """Return a mask of the measurements that may have run at a raised clock, fully or partly, (N,)."""
     began = recording.end_s - recording.busy_s
     marked = np.maximum(recording.step, 1.0 / recording.step) > STEP
     until = -np.inf
@@ -71,9 +71,10 @@ def raised(recording: ClockRecording) -> Array:
 
 
 def raised_configs(path: Path, names: Collection[str] = ()) -> set[frozenset[tuple[str, int]]]:
-    """The keys of the configs of a file that may have run at a raised clock.
+    """Return the keys of a file's configs that may have run at a raised clock.
 
-    names: of the tunables, in lower case, that a key has; all that the file states if empty, constants included.
+    Args:
+        names: lower-case names of the tunables in a key; empty for all in the file, including constants.
     """
     recording = read(path)
     configs = zip(recording.configs, raised(recording).tolist(), strict=True)
@@ -81,6 +82,6 @@ def raised_configs(path: Path, names: Collection[str] = ()) -> set[frozenset[tup
 
 
 def config_key(config: Mapping[str, int], names: Collection[str] = ()) -> frozenset[tuple[str, int]]:
-    """The key of a config in `raised_configs`."""
+    """Return the key of a config, as in `raised_configs`."""
     lower = {name.lower(): int(value) for name, value in config.items()}
     return frozenset((name, value) for name, value in lower.items() if not names or name in names)

@@ -1,4 +1,4 @@
-"""Recorded f32 convolutions of PyTorch: what cuDNN takes for 3x3 filters, one call timed."""
+"""Read recorded f32 convolutions of PyTorch: cuDNN's times for 3x3 filters, one call at a time."""
 
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from kernrec.model.vendor.recorded_set import RecordedSet
 
 
 def recordings(data: Path) -> list[Recording]:
-    """The recorded set of convolutions."""
     names = ("device", "n", "c", "h", "k", "latency_s")
     columns, gpu = cards_of(columns_of(data / "library" / "torch_conv2d_f32.parquet", names))
     about = CALLS | {"library": "cuDNN 8.9, called by PyTorch 2.1", "recorded": "square inputs, 3x3, padding 1, nchw"}

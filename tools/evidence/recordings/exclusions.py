@@ -1,7 +1,7 @@
-"""Recorded rows and powers that are neither shipped nor learned from, as `exclusions.toml` lists them.
+"""Exclude recorded rows and powers from shipping and training, as listed in `exclusions.toml`.
 
-`tools/build_recorded.py` and the readers beside this module both use the list. Rows that a recording's times contradict
-are not in it: `kernrec.model.vendor.limits` finds these.
+`tools/build_recorded.py` and the readers in this package use the list. Rows with impossible times are not in it,
+because `kernrec.model.vendor.limits` finds them.
 """
 
 import tomllib
@@ -11,12 +11,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Rows of a file that are excluded, or only their power."""
+    """Excluded rows of a file, or rows whose power is excluded."""
 
     file: str
-    """Stem of a Parquet file in `library`."""
+    """Stem of the name of a Parquet file in `library`."""
     rows: str
-    """Condition in SQL."""
+    """SQL condition that selects the rows."""
     reason: str
     power_only: bool = False
 
@@ -29,11 +29,11 @@ EXCLUSIONS = tuple(
 
 
 def excluded(file: str, power_only: bool = False) -> str:
-    """Return the condition in SQL of the rows of a file that are excluded, or of those whose power is."""
+    """Return an SQL condition for the excluded rows of a file, or for rows with excluded power."""
     conditions = [each.rows for each in EXCLUSIONS if (each.file, each.power_only) == (file, power_only)]
     return " OR ".join(f"({condition})" for condition in conditions) or "false"
 
 
 def power_of(file: str, column: str = "power_w") -> str:
-    """Return an expression in SQL: the power of a row, NULL if it is excluded."""
+    """Return an SQL expression for the power of a row, NULL if it is excluded."""
     return f"CASE WHEN {excluded(file, power_only=True)} THEN NULL ELSE {column} END"

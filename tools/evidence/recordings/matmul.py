@@ -1,12 +1,10 @@
-"""Recorded products: serving stacks by data type, cuBLAS beside Inductor's Triton template, PyTorch's f32 products.
+"""Read recorded matmuls: serving backends by data type, cuBLAS from Inductor's recordings, PyTorch's f32 matmuls.
 
-bf16, fp8, ...   `library/serving_gemm` and `serving_gemm_newest_versions`, the newest version of each stack and older
-                 ones that differ; in bf16 of three cards all of `library/gemm_*`, and an RTX 3090 and an RTX A6000 of
-                 `library/serving_gemm_geforce` as stack PyTorch
-inductor         `triton/*`, `extern_mm`
-single           `library/torch_linear_f32` (nt) and `torch_bmm_f32` (nn), of the cards that are in the catalog;
-                 column `n` is the reduction and `k` the columns of the result, as the recorder calls them: the
-                 launched grids are those of m x `k` in all rows
+bf16, fp8, ... `library/serving_gemm` and `serving_gemm_newest_versions`: the newest version of each backend, and older
+                 versions that differ; in bf16 also `library/gemm_*` of three GPUs, and an RTX 3090 and an RTX A6000 of
+                 `library/serving_gemm_geforce` as backend PyTorch inductor `triton/*`, `extern_mm` single
+                 `library/torch_linear_f32` (nt) and `torch_bmm_f32` (nn), of the GPUs in the catalog; the recorder's
+                 column `n` is the reduction and `k` the columns of the result, because all grids cover m x `k`
 """
 
 from collections.abc import Mapping
@@ -25,27 +23,27 @@ from kernrec.model.vendor.stacks import AT, backend_of
 Array = np.ndarray
 
 _ALIKE = 0.11
-"""Of products that Inductor's recordings have in several layouts, 90 % take within exp(0.11) of the time in layout nt
-on the A100, exp(0.07) on the H100; the medians are 2.0 and 1.3 %. That f16 runs as fast as bf16 follows from the rates
-of the tensor cores."""
+"""Logarithmic half-width between layouts. For matmuls that Inductor recorded in several layouts, 90 % of the times are
+within exp(0.11) of layout nt on the A100, and exp(0.07) on the H100; medians are 2.0 and 1.3 %. f16 runs as fast as
+bf16, because tensor cores have the same rate for both."""
 _OTHERS = ("nn", "tn", "tt")
 _STATIC = " (static scales)"
-"""Added to the name of a stack whose activations have scales that were fixed beforehand."""
+"""Suffix of the name of a backend with static activation scales."""
 _DTYPES: Mapping[str, tuple[str, ...]] = {
     "bf16": ("bfloat16",), "f8e4m3": ("fp8", "fp8_static"), "f8block": ("fp8_block",), "nvfp4": ("nvfp4",),
     "w8a16": ("int8_wo",), "w4a16": ("int4_wo",), "i8": ("sq",),
 }  # fmt: skip
-"""The recordings' names of data types, by ours."""
+"""Names of data types in the recordings, by kernrec's name."""
 _MULTIPLES: Mapping[str, Mapping[str, int]] = {
     "f8e4m3": {"n": 16, "k": 16}, "f8block": {"n": 128, "k": 128}, "nvfp4": {"n": 32, "k": 32},
     "w8a16": {"n": 32, "k": 32}, "w4a16": {"n": 32, "k": 32}, "i8": {"n": 16, "k": 16},
 }  # fmt: skip
-"""Sizes that stacks accept are multiples of these. Scaled 8-bit products of cuBLAS and CUTLASS take rows of 16 bytes;
-the others are the least multiples that were recorded, and for nvfp4 what vLLM's CUTLASS kernel asks for."""
+"""Backends accept multiples of these sizes. Scaled 8-bit matmuls of cuBLAS and CUTLASS require rows of 16 bytes, and
+vLLM's CUTLASS kernel has a limit for nvfp4. The others are the smallest recorded multiples."""
 _ANY_SIZE = {"f8block": ("vLLM",)}
-"""Stacks that were recorded with other sizes, by data type: vLLM takes another kernel for these."""
+"""Backends that were recorded with other sizes, by data type: vLLM uses another kernel for these."""
 _EAGER = {"f8block": ("vLLM",)}
-"""Stacks that were recorded without CUDA graphs, by data type: the least time is 50 us (H200) to 280 us (L40S)."""
+"""Backends that were recorded without CUDA graphs, by data type: minimum times are 50 us (H200) to 280 us (L40S)."""
 _WHOLE = (
     ("gemm_a100", "a100-sxm4-80gb", "SGLang", "0.5.10"),
     ("gemm_l40s", "l40s", "vLLM", "0.24.0"),
@@ -53,7 +51,7 @@ _WHOLE = (
 )
 _KIND = ("system", "framework", "dtype", "version")
 _VERSIONS = 0.05
-"""Versions of a backend are kept if they differ by more in the median, or if power was recorded of them alone."""
+"""Keep an older version of a backend if the median difference is larger, or if only this version has recorded power."""
 _PYTORCH = {"source": "NeuSight, MIT", "licence": "MIT", "library": "PyTorch 2.1, CUDA 12.1"}
 INDUCTOR = RecordedSet(
     "inductor", "matmul", "product", {"PyTorch": dict.fromkeys(("a100-sxm4-80gb", "h100-sxm-96gb"), "of August 2024")},
@@ -66,7 +64,7 @@ INDUCTOR = RecordedSet(
     },
 )  # fmt: skip
 SINGLE = Timing(30000.0, 1.0, alone=True)
-"""One call between two events: 20 us, the shortest time of an A100, are some 30,000 clocks."""
+"""One call between two events: the shortest time of an A100 is 20 us, about 30,000 clocks."""
 _DEVICES = {
     "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "Tesla T4": "t4", "Tesla V100-PCIE-32GB": "v100-pcie-32gb",
     "Tesla P100-PCIE-16GB": "p100-pcie-16gb", "Tesla P4": "p4",
@@ -74,13 +72,14 @@ _DEVICES = {
 
 
 def recordings(data: Path) -> list[Recording]:
-    """The recorded sets of products."""
+    """Return the recorded sets of matmuls."""
     serving = _serving(data)
     return [*(_of_dtype(data, dtype, serving) for dtype in _DTYPES), _inductor(data), _single(data)]
 
 
 def _serving(data: Path) -> dict[str, Array]:
-    """The rows of both files. The versions that both have are the same rows, but some are reserved in the first one."""
+    """Return the rows of both files. Versions in both files have equal rows, some of which are reserved in the first
+    file."""
     file, shared = "serving_gemm", ("system", "upper(framework) AS framework", "version", "dtype", "m", "n", "k")
     sources = (
         (file, f"{power_of(file)} AS power_w", f"NOT ({excluded(file)})"),
@@ -97,7 +96,7 @@ def _serving(data: Path) -> dict[str, Array]:
 
 
 def _of_dtype(data: Path, dtype: str, serving: Mapping[str, Array]) -> Recording:
-    """The rows of one data type on all cards and stacks."""
+    """Return the rows of one data type on all GPUs and backends."""
     whole = _WHOLE if dtype == "bf16" else ()
     versions: dict[str, dict[str, str | None]] = {}
     parts: list[tuple[str, str, Mapping[str, Array], Array]] = []
@@ -150,7 +149,7 @@ def _of_dtype(data: Path, dtype: str, serving: Mapping[str, Array]) -> Recording
 
 
 def _of_whole(data: Path, file: str) -> dict[str, Array]:
-    """The columns of a file of one card and stack."""
+    """Return the columns of a file of one GPU and backend."""
     column = "power" if file.endswith("_power") else "CAST(NULL AS DOUBLE)"
     names = ("m", "n", "k", "latency_s", f"{power_of(file, column)} AS power_w")
     columns = columns_of(data / "library" / f"{file}.parquet", names, f"NOT ({excluded(file)})")
@@ -158,7 +157,7 @@ def _of_whole(data: Path, file: str) -> dict[str, Array]:
 
 
 def _differ(old: Mapping[str, Array], new: Mapping[str, Array]) -> bool:
-    """Whether the times of two versions differ by more than `_VERSIONS` in the median of the problems of both."""
+    """Return whether the times of two versions differ by more than `_VERSIONS` in the median over common problems."""
     seconds = [
         dict(zip(zip(*(each[n].tolist() for n in "mnk"), strict=True), each["latency_s"].tolist(), strict=True))
         for each in (old, new)
@@ -171,7 +170,7 @@ def _inductor(data: Path) -> Recording:
     names = ("m", "n", "k", "dtype", "tf32", "a_stride_1", "b_stride_1", "latency_s")
     spelled = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
     parts = []
-    # The A100 reaches 1,735 GB/s, more than the 40 GB card has.
+    # The A100 reaches 1,735 GB/s, more than the 40 GB model has.
     for file, gpu in (("a100", "a100-sxm4-80gb"), ("h100", "h100-sxm-96gb")):
         path = data / "triton" / f"inductor_mm_{file}.parquet"
         columns = columns_of(path, names, "implementation = 'extern_mm'")

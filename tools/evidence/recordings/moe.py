@@ -1,7 +1,6 @@
-"""Recorded mixtures of experts of three stacks in CUDA graphs, in eight data types.
+"""Read recorded mixtures of experts of three backends in CUDA graphs, in eight data types.
 
-Networks whose experts TensorRT-LLM was recorded with as not gated (the Nemotron family) count as not gated for all
-stacks.
+Networks that were recorded as not gated with TensorRT-LLM (the Nemotron family) count as not gated for all backends.
 """
 
 from pathlib import Path
@@ -13,7 +12,7 @@ from evidence.recordings.serving import fastest, recording_of
 from kernrec.model.vendor.bound import Timing
 
 EXPERTS = Timing(40000.0, 1.0)
-"""Routing, sorting, two products and the sum in CUDA graphs: 20 us, about the least time of every card, in clocks."""
+"""Routing, sorting, two matmuls and the sum in CUDA graphs: about 20 us, the shortest time of every GPU, in clocks."""
 _SIZES = (
     "num_tokens AS tokens", "hidden_size AS hidden", "inter_size AS intermediate", "num_experts AS experts", "topk",
     "moe_tp_size AS tp", "moe_ep_size AS ep",
@@ -23,7 +22,6 @@ _SIZES = (
 
 
 def recordings(data: Path) -> list[Recording]:
-    """The recorded set of mixtures of experts."""
     columns = fastest(data / "library" / "serving_moe.parquet", _SIZES)
     recorded = "27 networks, 1 to 65,536 tokens, routing balanced or by a power law, CUDA graphs"
     columns["latency_s"] = np.asarray(columns["latency_s"], dtype=float)

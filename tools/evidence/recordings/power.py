@@ -1,9 +1,8 @@
-"""Recorded power of real GPUs, as the rates of the events that the power model charges.
+"""Read recorded power of real GPUs, with the rates of the events in the power model.
 
-Each recording states a load and its power at a known core clock. What its kernels do per second follows from what was
-recorded (FLOP/s, bytes/s, pipe activity) or from the problem and its time; `tools/evidence fit-power` fits the
-model's coefficients to these rows, `tools/evidence power` prints how well they are met. The data are described in the
-README of the shared data folder.
+Each recording has a load and its power at a known core clock. The events per second follow from recorded rates (FLOP/s,
+bytes/s, pipe activity), or from the problem and its time. `tools/evidence fit-power` fits the model's coefficients to
+these rows, and `tools/evidence power` prints the errors. The README of the shared data folder describes the data.
 """
 
 from collections import defaultdict
@@ -19,53 +18,52 @@ from evidence.recordings.files import csv_dicts, parquet_dicts
 from kernrec.gpu import find_gpu
 
 TF32_CYCLES = 0.279605 * 210e6
-"""Core cycles of the recorded TF32 product on the RTX 3090: what it took at the lowest clock, where a limit of 100 W
-leaves the card."""
+"""Core cycles of the recorded TF32 matmul on the RTX 3090, from its time at the lowest clock, with a limit of 100 W."""
 TF32_DRAM_BYTES = 41e9
-"""DRAM traffic of the same product: its time does not change between limits of 300 and 450 W, so it is bound by DRAM at
-0.9 of 936 GB/s."""
+"""DRAM traffic of the same matmul. Its time does not change between limits of 300 and 450 W, so DRAM bounds it at 0.9
+of 936 GB/s."""
 MISREAD_M = (3, 17, 32, 64, 128, 192, 256, 257, 512, 513)
 """Rows of the H200's GEMMs whose recorded power is about half of that of `m - 1` and `m + 1` at the same throughput."""
 LIKE_CONSTANTS = ("a100-sxm4-40gb",)
-"""Cards on which the streams' FMA take what FMA of constants do: read so, the A100's own streams, its BabelStream and
-its loop of constants are met by the same coefficients (1.9 % off; 4.4 % otherwise). On SMs with 128 lanes, which read
-three operands of an FMA at 0.63 of the peak rate, they take 1.9 times as much: RTX A4000 (constants) and A40."""
+"""GPUs on which FMAs of streams take as much energy as FMAs of constants. With this assumption, one set of coefficients
+fits the A100's streams, BabelStream and loop of constants (1.9 % error, otherwise 4.4 %). On SMs with 128 lanes, which
+read three operands of an FMA at 0.63 of the peak rate, they take 1.9 times as much (RTX A4000, A40)."""
 SHORT_S = 1e-4
-"""Products of m > 256 that take less are misread, too: from k = 1024 to 16384 the throughput of 1025 x 4096 x k hardly
-changes, its recorded power rises from 230 to 690 W."""
+"""Matmuls with m > 256 that take less time are also misread: from k = 1024 to 16384, the throughput of 1025 x 4096 x k
+hardly changes, but its recorded power rises from 230 to 690 W."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """A load on a GPU and the power it draws."""
+    """Load on a GPU, and its power."""
 
     recording: str
     gpu: str
     clock_hz: float
     power_w: float
     rates: Mapping[str, float]
-    """Events of the power model per second."""
+    """Events of the power model per second, by name."""
     limit_w: float | None = None
-    """Power limit, where the load may run into it."""
+    """Power limit in watts, if the load may reach it."""
     latency_s: float = 0.0
-    """Time of one run, where it is known."""
+    """Time of one run in seconds; 0 if unknown."""
     about: str = ""
-    """Which load of the recording it is."""
+    """Description of the load within its recording."""
     inputs: str = "random"
-    """Its operands, one of `INPUTS` of the power model."""
+    """Operands of the load, one of `INPUTS` of the power model."""
     weight: float = 1.0
-    """How much it counts in a fit, beside loads that nothing speaks against."""
+    """Weight in a fit; 1 for loads without doubts."""
     doubt: str = ""
-    """How it contradicts itself or others, if it does."""
+    """Contradiction within the recording or with others; empty if there is none."""
 
 
 def moved(bytes_per_s: float) -> dict[str, float]:
-    """The rates of memory traffic that passes L2 and L1 once."""
+    """Return the event rates of memory traffic that passes L2 and L1 once."""
     return {"dram.bytes": bytes_per_s, "l2.sectors": bytes_per_s / 32, "l1.requests": bytes_per_s / 128}
 
 
 def roofline(data: Path) -> Iterator[Load]:
-    """Streams of rising arithmetic intensity, averaged over the cards of a node; clocks as observed."""
+    """Return streams of increasing arithmetic intensity, averaged over the GPUs of a node, at the observed clocks."""
     gpus = {"alex_a100_40": "a100-sxm4-40gb", "alex_a40": "a40", "genoa_l40": "l40", "h200": "h200-sxm"}
     rows = list(parquet_dicts(data / "power" / "roofline_load.parquet"))
     highest_w = {(row["file"], row["card"]): 0.0 for row in rows}
@@ -73,7 +71,7 @@ def roofline(data: Path) -> Iterator[Load]:
         highest_w[row["file"], row["card"]] = max(highest_w[row["file"], row["card"]], row["power_w"])
     groups = defaultdict(list)
     for row in rows:
-        # One of the two cards called L40 draws up to 359 W: that is an L40S.
+        # One of the two GPUs called L40 draws up to 359 W, so it is an L40S.
         other = row["file"] == "genoa_l40" and highest_w[row["file"], row["card"]] > 330.0
         groups[row["file"], "l40s" if other else "", row["flop_per_byte"]].append(row)
     for (file, other_gpu, intensity), group in groups.items():
@@ -86,7 +84,7 @@ def roofline(data: Path) -> Iterator[Load]:
 
 
 def fma(data: Path) -> Iterator[Load]:
-    """A loop of f32 FMAs on constants at locked clocks."""
+    """Return a loop of f32 FMAs on constants at locked clocks."""
     for row in csv_dicts(data / "anchors" / "power_clock_fma_f32.csv"):
         count = float(row["blocks"]) * float(row["threads_per_block"]) * float(row["fma_per_thread"]) / 32
         rates = {"issue.fma32": count / float(row["latency_s"])}
@@ -97,7 +95,7 @@ def fma(data: Path) -> Iterator[Load]:
 
 
 def vector_add(data: Path) -> Iterator[Load]:
-    """c = a + b of f32, bound by DRAM; about 12 instructions a warp, as compilers emit it."""
+    """Return c = a + b in f32, which DRAM bounds, with about 12 instructions per warp."""
     for row in csv_dicts(data / "anchors" / "energy_vector_add_f32.csv"):
         seconds, warps = float(row["latency_s"]), float(row["elements"]) / 32
         counts = {"issue.fma32": warps, "issue.imad": 4 * warps, "issue.other": 7 * warps, "l1.requests": 3 * warps}
@@ -107,7 +105,7 @@ def vector_add(data: Path) -> Iterator[Load]:
 
 
 def clock_and_cap(data: Path) -> Iterator[Load]:
-    """BabelStream on an A100 at locked clocks under power caps. Its cap of 300 W names the 80 GB PCIe card."""
+    """Return BabelStream on an A100 at locked clocks and power caps; the 300 W cap identifies the 80 GB PCIe GPU."""
     for row in parquet_dicts(data / "power" / "a100_clock_and_cap.parquet"):
         if row["benchmark"] == "babelstream":
             power_w = row["energy_wh"] * 3600 / row["time_s"]
@@ -118,7 +116,7 @@ def clock_and_cap(data: Path) -> Iterator[Load]:
 
 
 def microbenchmarks(data: Path) -> Iterator[Load]:
-    """mixbench and shmembench on a Quadro RTX 8000 at ten locked clocks; rates from DCGM's pipe activity."""
+    """Return mixbench and shmembench on a Quadro RTX 8000 at ten locked clocks; DCGM's pipe activity gives rates."""
     gpu = find_gpu("quadro-rtx-8000")
     width = {"benchmark_float": 1, "benchmark_two_float": 2, "benchmark_four_float": 4}
     for row in parquet_dicts(data / "power" / "rtx8000_microbenchmarks_dvfs.parquet"):
@@ -127,7 +125,7 @@ def microbenchmarks(data: Path) -> Iterator[Load]:
             if "int" in row["kernel"]:
                 rates["issue.imad"] = rates.pop("issue.fma32")
         elif row["benchmark"] == "shmembench" and row["DRAMA"] < 0.1:
-            # The rate of the widest access is near the peak; the narrower ones took 1.04 and 1.16 times as long.
+            # The widest accesses run near the peak rate; narrower ones took 1.04 and 1.16 times as long.
             words = width[row["kernel"]]
             wavefronts = gpu.sms * row["core_frequency"] * 1e6 * {1: 0.82, 2: 0.92, 4: 0.95}[words]
             rates |= {"issue.fma32": 0.0, "shared.wavefronts": wavefronts, "issue.other": wavefronts / words}
@@ -140,8 +138,8 @@ def microbenchmarks(data: Path) -> Iterator[Load]:
 
 
 def kernels(data: Path) -> Iterator[Load]:
-    """20 kernels of benchmark suites on a Quadro RTX 8000. DCGM counts their FMA, f64 and DRAM activity; of the others
-    as many are taken as the PTX has beside each arithmetic instruction, no more than an SM can issue."""
+    """Return 20 kernels of benchmark suites on a Quadro RTX 8000. DCGM counts FMA, f64 and DRAM activity. Other events
+    follow from their ratio to arithmetic instructions in the PTX, limited by an SM's issue rate."""
     for row in parquet_dicts(data / "power" / "rtx8000_kernels_dvfs.parquet"):
         rates, clock_hz = _activity(row), row["core_frequency"] * 1e6
         counts = {name: sum(row[opcode] for opcode in opcodes.split()) for name, opcodes in _OPCODES.items()}
@@ -166,7 +164,7 @@ _OPCODES = {
     "issue.cvt": "cvt",
     "issue.other": "bra bar mov exit ret call cvta shfl bar.warp.sync ld st atom red tex membar",
 }
-"""PTX opcodes by the event that each is charged as; arithmetic is what DCGM counts."""
+"""PTX opcodes by event of the power model; DCGM counts the arithmetic ones."""
 
 
 def _activity(row: Mapping[str, Any]) -> dict[str, float]:
@@ -179,13 +177,13 @@ def _activity(row: Mapping[str, Any]) -> dict[str, float]:
 def gemm_rates(
     shape: tuple[int, int, int], seconds: float, sharing: float = 1.0, reads: float = 1.0
 ) -> dict[str, float]:
-    """The rates of a library's bf16 product by tiles of 128 x 256 whose warp groups take 64 rows each.
+    """Return the event rates of a library's bf16 matmul with tiles of 128 x 256, of which each warpgroup has 64 rows.
 
     Args:
         shape: m, n, k.
-        seconds: its time.
-        sharing: how many blocks receive a tile that is read from L2 once (thread block clusters of Hopper).
-        reads: how often each tensor passes between L2 and DRAM.
+        seconds: time of the matmul.
+        sharing: number of blocks that share one read of a tile from L2 (thread block clusters of Hopper).
+        reads: number of transfers of each tensor between L2 and DRAM.
     """
     m, n, k = shape
     rows_done = -(-m // 64) * 64
@@ -203,16 +201,16 @@ def gemm_rates(
 
 
 def misread(m: Any, latency_s: Any) -> np.ndarray:
-    """Whether the power of the H200's GEMMs was misread, elementwise, by `MISREAD_M` and `SHORT_S`."""
+    """Return a mask of the H200's GEMMs with misread power, by `MISREAD_M` and `SHORT_S`."""
     return np.isin(m, MISREAD_M) | ((np.asarray(m) > 256) & (np.asarray(latency_s) < SHORT_S))
 
 
 def library_gemms(data: Path, wrong: bool = False) -> Iterator[Load]:
-    """bf16 products of a serving stack's library on an H200, at its highest clock unless the limit is reached.
+    """Return bf16 matmuls of a serving backend's library on an H200, at the highest clock unless the limit is reached.
 
     Args:
         data: the shared data folder.
-        wrong: the rows whose power was misread instead of the others.
+        wrong: whether to return the rows with misread power instead of the others.
     """
     rows = parquet_dicts(data / "library" / "gemm_h200_power.parquet")
     doubted = misread(*(np.array([row[name] for row in rows]) for name in ("m", "latency_s")))
@@ -226,8 +224,9 @@ def library_gemms(data: Path, wrong: bool = False) -> Iterator[Load]:
 
 
 def tf32_limits(data: Path) -> Iterator[Load]:
-    """TF32 product of 8192 cubed on an RTX 3090 under power limits. Its clock is not recorded: at 100 W it is the
-    lowest, at 200 W the one that its time implies; above, where DRAM bounds it, it is not known, and given as 0."""
+    """Return a TF32 matmul of 8192 cubed on an RTX 3090 under power limits. The clock was not recorded. At 100 W it is
+    the lowest, and at 200 W it follows from the time. Above that, DRAM bounds the matmul, so the clock is unknown and
+    0."""
     for row in csv_dicts(data / "anchors" / "matmul_tf32_limits_rtx3090.csv"):
         limit_w, seconds, products = float(row["power_limit_w"]), float(row["latency_s"]), float(row["m"]) ** 3
         clock_hz = max(TF32_CYCLES / seconds, 210e6) if limit_w < 300 else 0.0
@@ -238,7 +237,8 @@ def tf32_limits(data: Path) -> Iterator[Load]:
 
 
 def tf32_counts(products: float) -> dict[str, float]:
-    """Events of the recorded TF32 product: tiles of 64 x 64 x 32, warps of 32 x 32, instructions of 16 x 8 x 8."""
+    """Return the events of the recorded TF32 matmul: tiles of 64 x 64 x 32, warps of 32 x 32, instructions of 16 x 8 x
+    8."""
     return {
         "mma.tf32": 2 * products,
         "issue.mma": products / 1024,
@@ -250,11 +250,11 @@ def tf32_counts(products: float) -> dict[str, float]:
 
 
 def published_gemms() -> Iterator[Load]:
-    """Large bf16 products that ran at the card's limit; the clock is the one that their throughput implies.
+    """Return large bf16 matmuls that ran at the GPU's power limit, with the clock that follows from their throughput.
 
-    A100 SXM: 257 TFLOP/s with random numbers where zeros reach 295 at 1,410 MHz (gemm_a100.parquet; H. He,
-    "Strangely, Matrix Multiplications on GPUs Run Faster When Given Predictable Data", 2024). RTX 5090: 202.9 TFLOP/s
-    at 400 W (matmul_bf16_rtx5090.csv) and 247 at 575 W. RTX A6000: 118 TFLOP/s, 0.93 of the peak at 1,475 MHz
+    A100 SXM: 257 TFLOP/s with random numbers, and 295 with zeros at 1,410 MHz (gemm_a100.parquet; H. He, "Strangely,
+    Matrix Multiplications on GPUs Run Faster When Given Predictable Data", 2024). RTX 5090: 202.9 TFLOP/s at 400 W
+    (matmul_bf16_rtx5090.csv) and 247 at 575 W. RTX A6000: 118 TFLOP/s, 0.93 of the peak at 1,475 MHz
     (serving_gemm_geforce.parquet, from 1,024 tokens on, the upper twentieth).
     """
     arguments = (("a100-sxm4-80gb", 257e12, 1228e6, 400.0), ("rtx5090", 202.9e12, 2.38e9, 400.0),

@@ -1,4 +1,4 @@
-"""Rows of recorded power that contradict the card or other rows of their recording: named, of less weight in fits."""
+"""Find rows of recorded power that contradict the GPU or other rows, and reduce their weight in fits."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -9,15 +9,16 @@ from kernrec.gpu import find_gpu
 from kernrec.model.prior.power import PowerModel
 
 DOUBTED = 0.1
-"""Weight of a row that is doubted."""
+"""Weight of a doubtful row."""
 FALLS = 0.1
-"""Power that is this much lower at a higher clock, for the same work, was misread."""
+"""Power was misread if it is lower by this fraction at a higher clock, for the same work."""
 ABOVE = 0.05
-"""By how much readings may be above what a card has: a limit, a bandwidth, a clock."""
+"""Fraction by which readings may exceed a GPU's limit, bandwidth or clock."""
 
 
 def judged(loads: Iterable[Load]) -> Iterator[Load]:
-    """The loads; those that contradict the card or their sweep over clocks with `doubt` and a weight of `DOUBTED`."""
+    """Return the loads; those that contradict the GPU or their sweep over clocks get a `doubt` and the weight
+    `DOUBTED`."""
     every = list(loads)
     sweeps: dict[tuple[str, str], list[Load]] = defaultdict(list)
     for load in every:
@@ -30,7 +31,7 @@ def judged(loads: Iterable[Load]) -> Iterator[Load]:
 
 
 def contradiction(load: Load) -> str:
-    """What of a load its card cannot have done, in a few words; empty where it can."""
+    """Describe what is impossible about a load on its GPU; empty if nothing is."""
     gpu = find_gpu(load.gpu)
     model = PowerModel.for_gpu(gpu)
     if load.clock_hz and not model.minimum_hz * (1 - ABOVE) <= load.clock_hz <= model.maximum_hz * (1 + ABOVE):
@@ -40,7 +41,7 @@ def contradiction(load: Load) -> str:
     peak = gpu.fma_per_clk_sm["f32"] / 32 * gpu.sms * load.clock_hz
     if load.clock_hz and load.rates.get("issue.fma32", 0.0) > peak * (1 + ABOVE):
         return "more FMA than that clock allows"
-    # At the lowest clock a limit may be exceeded.
+    # At the lowest clock, a load may exceed the power limit.
     if load.limit_w and load.power_w > load.limit_w * (1 + ABOVE) and load.clock_hz > model.minimum_hz:
         return "more power than the limit"
     return ""

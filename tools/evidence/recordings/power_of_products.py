@@ -1,8 +1,8 @@
-"""Recorded power of serving stacks' matrix products, as loads of the power model, and which readings contradict others.
+"""Read the recorded power of serving backends' matmuls as loads of the power model, and find contradictory readings.
 
-Power under a loop of one product is a mean over samples, some of them taken before the loop runs at full speed: of
-neighboring shapes that take the same time one may be stated to draw a third of the other. `agreement` finds these
-readings by their neighbors; they weigh less in fits and are counted by name where the tools print the recordings.
+The power of a loop is a mean over samples, some of which were taken before the loop ran at full speed. So of two
+neighboring shapes with equal times, one may have a third of the other's power. `agreement` finds such readings by
+comparing neighbors, and fits give them less weight.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -23,36 +23,37 @@ from kernrec.gpu import GPU, find_gpu
 Array = np.ndarray
 
 REACHED = 0.93
-"""Share of the tensor cores' rate at the clock held that the fastest large products reach."""
+"""Fraction of the tensor cores' rate, at the clock held, that the fastest large matmuls reach."""
 AGREES = 0.1
-"""Standard deviation of the logarithm of power between neighboring shapes that is taken for honest scatter."""
+"""Standard deviation of log power between neighboring shapes that counts as normal scatter."""
 MISREAD = 0.15
-"""A reading is called misread where it is this much (logarithm) below one of a neighbor that takes the same time."""
+"""A reading was misread if its log power is lower by this much than that of a neighbor with the same time."""
 BELOW, ALIKE, FEWEST = 0.2, 0.2, 20
-"""A stack's power is doubted where it is this much (logarithm) below another's, in times that differ by no more than
-this, in so many shapes at least."""
+"""A backend's power is doubtful if its log power is lower than another backend's by the first number, for times whose
+logarithms differ by at most the second, in at least the third number of shapes."""
 SLOW = ("b200_sxm", "TRTLLM", "fp8")
-"""Products that do not reach `REACHED` of the rate: SGLang's take two thirds of their time on the same card, with a
-conversion beside them."""
+"""Matmuls that do not reach `REACHED` of the rate: on the same GPU, SGLang's take two thirds of the time, including a
+conversion."""
 HELD = 0.95
-"""Share of its limit from which on a load is taken to be held back."""
+"""Fraction of the power limit above which the limit is assumed to slow a load down."""
 SHORTEST_S = 3e-5
-"""Products that take less are left out: their loops are bound by the launches between them."""
+"""Matmuls that take less time are left out, because launch overhead bounds their loops."""
 CHOSEN = 150
-"""Products of each card, stack and data type, evenly chosen."""
+"""Number of matmuls per GPU, backend and data type, evenly chosen."""
 LARGE = 2e11
-"""Multiplications of a product from which on it fills a card."""
+"""Minimum multiplications of a matmul that fills a GPU."""
 SUSTAINED_S = 0.2
-"""Runs that last as long are held back by the limit from beginning to end: on an H200 the products of two stacks lose a
-tenth from runs of 20 ms to runs of 0.2 s, and nothing beyond."""
+"""The power limit slows down runs of this length from start to end. On an H200, matmuls of two backends lose a tenth
+from runs of 20 ms to runs of 0.2 s, and nothing more in longer runs."""
 LAUNCHES = {"TRTLLM": 12, "SGLang": 72}
-"""Launches of a product in a run of aiconfigurator's collectors where no power is measured (a second otherwise), of
-those that multiply random numbers: three warm-up rounds twice and six timed ones, of one product whose weights exceed
-L2 and of six. vLLM's layers keep weights that nobody wrote (`collector/vllm/collect_gemm.py`), in bf16 and fp8: on an
-A100 its products run as ones of zeros do, at 0.95 of the peak rate where the other stacks reach 0.85."""
+"""Launches of a matmul in one run of aiconfigurator's collectors without power measurement (with it, a run takes a
+second), for backends that multiply random numbers. A run has two times three warm-up rounds and six timed rounds.
+TRTLLM uses one matmul whose weights exceed L2, and SGLang six. vLLM's layers keep uninitialized weights in bf16 and fp8
+(`collector/vllm/collect_gemm.py`). On an A100, its matmuls run like those of zeros, at 0.95 of the peak rate, while
+other backends reach 0.85."""
 RANDOM_TYPES = {("TRTLLM", "bfloat16"): "bf16", ("TRTLLM", "fp8"): "fp8", ("SGLang", "bfloat16"): "f16"}
-"""What the collectors multiply: SGLang's is f16 in fact; its products in fp8 have a conversion beside them, and those
-of TensorRT-LLM in int8 (`sq`) are timed in one launch."""
+"""Data type that each collector actually multiplies; SGLang's bfloat16 is f16. Left out are SGLang's fp8 matmuls, which
+include a conversion, and TensorRT-LLM's int8 matmuls (`sq`), which are timed in one launch."""
 
 _GPUS = {
     "h200_sxm": "h200-sxm", "b200_sxm": "b200", "gb200": "gb200", "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s",
@@ -61,19 +62,19 @@ _DTYPES: Mapping[str, tuple[str, float, float]] = {
     "bfloat16": ("mma.bf16", 2.0, 1.0), "fp8": ("mma.fp8", 1.0, 1.0), "sq": ("mma.i8", 1.0, 1.0),
     "nvfp4": ("mma.fp8", 0.5, 0.5),
 }  # fmt: skip
-"""Event, bytes of an input element, and operations that count as one of the event: fp4 is taken for half of fp8. In
-fp8_block the instructions that scale partial sums would have to be known."""
+"""(event, bytes per input element, events per operation); fp4 counts as half of fp8. fp8_block is missing, because its
+instructions that scale partial sums are unknown."""
 _HELD = (
     ("h200_sxm", "bfloat16"), ("h200_sxm", "fp8"), ("b200_sxm", "bfloat16"), ("b200_sxm", "fp8"),
     ("gb200", "bfloat16"), ("gb200", "fp8"), ("l40s", "bfloat16"), ("l40s", "fp8"), ("l40s", "sq"),
 )  # fmt: skip
-"""Cards and data types whose large products the power limit holds back: where power was recorded it is the limit's, and
-an L40S, which reaches 0.93 of its peak in 8-bit integers at least, does not come near it in bf16 and fp8."""
+"""(GPU, data type) of large matmuls that the power limit slows down. Recorded power equals the limit. An L40S reaches
+at least 0.93 of its peak in 8-bit integers, but much less in bf16 and fp8."""
 
 
 @dataclass(frozen=True)
 class Products:
-    """The products of one card, stack and data type, ordered by n, k, m; arrays (N,)."""
+    """Matmuls of one GPU, backend and data type, ordered by n, k, m; arrays (N,)."""
 
     system: str
     framework: str
@@ -82,23 +83,23 @@ class Products:
     """m, n, k; (N, 3)."""
     latency_s: Array
     power_w: Array
-    """NaN where it was not recorded."""
+    """Power in watts; NaN if it was not recorded."""
     limit_w: Array
 
     @property
     def gpu(self) -> GPU:
-        """The card."""
+        """Name of the GPU."""
         return find_gpu(_GPUS[self.system])
 
     @property
     def products(self) -> Array:
-        """Multiplications of each."""
+        """Multiplications of each matmul."""
         return np.asarray(self.shapes.astype(float).prod(axis=1))
 
 
 @cache
 def products(data: Path) -> tuple[Products, ...]:
-    """The serving stacks' products of the cards in the catalog, by card, stack and data type."""
+    """Return the serving backends' matmuls on GPUs of the catalog, by GPU, backend and data type."""
     rows: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in parquet_dicts(data / "library" / "serving_gemm.parquet"):
         if row["system"] in _GPUS and row["dtype"] in _DTYPES:
@@ -116,13 +117,13 @@ def products(data: Path) -> tuple[Products, ...]:
 
 
 def agreement(these: Products) -> tuple[Array, Array]:
-    """(weight, whether it was misread) of each power, (N,): by how well it agrees with those of the next smaller and
-    larger m of the same n and k that take about the same time."""
+    """Return (weight, whether misread) of each power, (N,), from its agreement with the next smaller and larger m of
+    the same n and k that take about the same time."""
     same = (these.shapes[1:, 1:] == these.shapes[:-1, 1:]).all(axis=1)
     same &= these.shapes[1:, 0] <= 1.3 * these.shapes[:-1, 0]
     same &= np.abs(np.log(these.latency_s[1:] / these.latency_s[:-1])) < 0.25
     higher = np.where(same, np.log(these.power_w[1:] / these.power_w[:-1]), np.nan)
-    # How far the next and the one before lie above each; the nearer of the two says how sure the reading is.
+    # Distance by which the next and the previous reading exceed each reading; the smaller one gives the confidence.
     above = np.stack([np.append(higher, np.nan), np.append(np.nan, -higher)])
     off = np.where(np.isfinite(above), np.abs(above), np.inf).min(axis=0)
     off = np.where(np.isfinite(off), off, 0.0)
@@ -131,8 +132,8 @@ def agreement(these: Products) -> tuple[Array, Array]:
 
 
 def below_others(sets: Collection[Products]) -> dict[tuple[str, str, str], str]:
-    """(system, framework, dtype) of the sets whose power is far below that of another stack -> that stack: for the same
-    shapes in about the same time the median is less by more than `BELOW`."""
+    """Map (system, framework, dtype) of sets whose power is far below another backend's to that backend: for the same
+    shapes in about the same time, the median is lower by more than `BELOW`."""
     doubtful = {}
     for these in sets:
         own = {tuple(shape): i for i, shape in enumerate(these.shapes.tolist())}
@@ -154,12 +155,12 @@ def below_others(sets: Collection[Products]) -> dict[tuple[str, str, str], str]:
 
 
 def serving_products(data: Path) -> Iterator[Load]:
-    """Products with power, at the highest clock unless the limit is reached, `CHOSEN` of each card, stack and type."""
+    """Return `CHOSEN` matmuls with power per GPU, backend and type, at the highest clock unless at the limit."""
     sets = [these for these in products(data) if np.isfinite(these.power_w).any()]
     below = below_others(sets)
     for these in sets:
         usual = np.flatnonzero((these.latency_s >= SHORTEST_S) & np.isfinite(these.power_w))
-        if these.system == "h200_sxm" and these.dtype == "bfloat16":  # all of it is in `library_gemms`
+        if these.system == "h200_sxm" and these.dtype == "bfloat16":  # `library_gemms` has all of these
             continue
         weight, wrong = agreement(these)
         gpu, doubted = these.gpu, below.get((these.system, these.framework, these.dtype))
@@ -178,8 +179,8 @@ def serving_products(data: Path) -> Iterator[Load]:
 
 
 def held_products(data: Path) -> Iterator[Load]:
-    """Large products that run at the power limit: the clock is the one at which `REACHED` of the rate is what the
-    fastest tenth of them do (of the stack that is fastest)."""
+    """Return large matmuls that run at the power limit. The clock is that at which the fastest tenth of the fastest
+    backend's matmuls reach `REACHED` of the rate."""
     fastest: dict[tuple[str, str], tuple[float, Products, int]] = {}
     for these in products(data):
         large = np.flatnonzero((these.products > LARGE) & (these.shapes.min(axis=1) >= 2048))
@@ -204,8 +205,8 @@ def held_products(data: Path) -> Iterator[Load]:
 
 
 def sustained_products(data: Path) -> Iterator[Load]:
-    """Large products of random numbers in runs of `SUSTAINED_S` and more, in no fit: the clock is found as that of
-    `held_products`. Where power was recorded it is the limit's."""
+    """Return large matmuls of random numbers in runs of at least `SUSTAINED_S`, which no fit uses. The clock is found
+    as in `held_products`. Recorded power equals the limit."""
     for these in products(data):
         kind = RANDOM_TYPES.get((these.framework, these.dtype))
         if kind is None or (these.system, these.framework, these.dtype) == SLOW:
@@ -232,7 +233,7 @@ def sustained_products(data: Path) -> Iterator[Load]:
 
 
 def rates_of(gpu: GPU, dtype: str, shape: Any, seconds: float, reads: float = 1.0) -> dict[str, float]:
-    """The rates of a product of a serving stack in a data type; what fits L2 is not read from DRAM in a loop."""
+    """Return the event rates of a serving backend's matmul; a loop does not reload what fits in L2 from DRAM."""
     event, width, counts = _DTYPES[dtype]
     usual = gemm_rates(shape, seconds, sharing=2.0 if shape[0] > 128 else 1.0, reads=reads)
     m, n, k = shape
@@ -247,7 +248,7 @@ def rates_of(gpu: GPU, dtype: str, shape: Any, seconds: float, reads: float = 1.
 
 
 def all_loads(data: Path) -> list[Load]:
-    """Every recording that the coefficients are fitted to, with doubts where rows contradict themselves or others."""
+    """Return every recording that the coefficients are fitted to, with doubts for contradictory rows."""
     readers = (
         recordings.roofline, recordings.fma, recordings.vector_add, recordings.clock_and_cap,
         recordings.microbenchmarks, recordings.library_gemms, recordings.tf32_limits, serving_products, held_products,

@@ -1,4 +1,4 @@
-"""Recorded launches of serving stacks: what the readers of attention and of mixtures of experts share."""
+"""Read recorded launches of serving backends, for the readers of attention and of mixtures of experts."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,22 +17,23 @@ _DTYPES = {
     "bfloat16": "bf16", "fp8": "f8e4m3", "fp8_block": "f8block", "nvfp4": "nvfp4", "int4_wo": "w4a16",
     "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4f8", "w4afp8": "w4f8",
 }  # fmt: skip
-"""Our names of data types, by those of the recordings."""
+"""kernrec's names of data types, by the recordings' names."""
 
 
 def fastest(
     path: Path, sizes: Sequence[str], condition: str = "true", otherwise: Mapping[str, str] | None = None
 ) -> dict[str, Array]:
-    """The rows of a file, of several kernels of one stack for a problem the fastest.
+    """Return the rows of a file; if a backend has several kernels for a problem, the fastest.
 
     Args:
-        path: of the file.
-        sizes: columns that tell problems apart, beside system, framework and dtype; an expression may rename one.
-        condition: in SQL, of the rows that count.
-        otherwise: expressions of columns that the file has under another name, or not at all.
+        path: path of the file.
+        sizes: columns that distinguish problems, besides system, framework and dtype; an expression may rename a
+            column.
+        condition: SQL condition that selects rows.
+        otherwise: expressions for columns that the file lacks or names differently.
 
     Returns:
-        `gpu`, `stack`, `dtype` and `version` as we name them, the sizes, `latency_s` and `power_w`.
+        Columns `gpu`, `stack`, `dtype` and `version` with kernrec's names, the sizes, `latency_s` and `power_w`.
     """
     other = otherwise or {}
     names = (
@@ -51,7 +52,7 @@ def fastest(
 
 
 def joined_columns(*parts: Mapping[str, Array]) -> dict[str, Array]:
-    """The rows of all parts, with the columns of the first."""
+    """Join the rows of all parts, with the columns of the first part."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -59,7 +60,7 @@ def recording_of(
     name: str, op: str, case: str, columns: Mapping[str, Array], layouts: tuple[str, ...], alike: tuple[str, ...],
     alike_width: float, timing: Timing, grid: tuple[str, ...], recorded: str,
 ) -> Recording:  # fmt: skip
-    """One recorded set of the rows of `fastest`: its stacks, versions, data types and kinds are those of the rows."""
+    """Create a recorded set from rows of `fastest`, with the rows' backends, versions, data types and kinds."""
     versions: dict[str, dict[str, str | None]] = {}
     for stack, gpu in sorted(set(zip(columns["stack"].tolist(), columns["gpu"].tolist(), strict=True))):
         rows = (columns["stack"] == stack) & (columns["gpu"] == gpu)
@@ -78,7 +79,7 @@ def recording_of(
 
 
 def _kinds(op: str, columns: Mapping[str, Array], dims: Mapping[str, Array]) -> dict[str, dict[str, tuple[str, ...]]]:
-    """`RecordedSet.kinds` of the rows."""
+    """Return `RecordedSet.kinds` of the rows."""
     cached = dims.get("kv_dtype", np.zeros(len(columns["gpu"]), dtype=np.int64))
     rows = set(zip(*(columns[name].tolist() for name in ("stack", "gpu", "dtype")), cached.tolist(), strict=True))
     kinds: dict[str, dict[str, tuple[str, ...]]] = {}

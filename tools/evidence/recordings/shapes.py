@@ -1,6 +1,6 @@
-"""Recorded and published times of vendors' libraries, tuners and hand-written kernels, shape by shape.
+"""Read recorded and published times of vendor libraries, tuners and hand-written kernels, by shape.
 
-Large files give a seeded sample of shapes, without those that take less than 20 us, which are mostly launch.
+Large files yield a seeded sample of shapes, without those below 20 us, which are mostly launch overhead.
 """
 
 import random
@@ -17,15 +17,15 @@ from kernrec.op import find_op
 
 LEAST_S = 20e-6
 FASTEST = "fastest recorded"
-"""The fastest of cuBLAS, Triton's template and, on an RTX 5090, kernels written by hand."""
-_MOST_ELEMENTS = 2**30  # of one matrix: beyond it indices of 32 bits do not reach
+"""Name for the fastest of cuBLAS, Triton's template and, on an RTX 5090, hand-written kernels."""
+_MOST_ELEMENTS = 2**30  # maximum elements of a matrix, for 32-bit indices
 RTX_5090_W = 400.0
-"""Power limit of gau-nernst's measurements on an RTX 5090."""
+"""Power limit of gau-nernst's measurements on an RTX 5090, in watts."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A measured shape of an operator."""
+    """Measured shape of an operator."""
 
     op: str
     dtype: str
@@ -33,13 +33,13 @@ class Shape:
     dims: Mapping[str, int]
     measured_s: float
     power_limit_w: float | None = None
-    """Power limit of the measurement; None: the default limit."""
+    """Power limit of the measurement in watts; None for the default limit."""
     group: str = ""
-    """Part of the set, such as a range of rows, that is printed by itself."""
+    """Part of the set, such as a range of rows, that is printed separately."""
 
 
 ShapeSet = tuple[str, str, Callable[[Path, int], Iterator[Shape]]]
-"""Name, GPU, and the reader of at most N shapes in the folder of recordings."""
+"""(name, GPU, function that reads at most N shapes in the folder of recordings)."""
 
 _LONG = {"heads": 32, "kv_heads": 8, "queries": 4096, "head_dim": 128}
 _PUBLISHED: tuple[tuple[str, str, dict[str, int], tuple[float, float], float | None], ...] = (
@@ -51,7 +51,7 @@ _PUBLISHED: tuple[tuple[str, str, dict[str, int], tuple[float, float], float | N
     # arXiv 2407.08608, figure 5: cuDNN 609, FlashAttention-3 638
     ("h100-sxm", "f16", {"batch": 4, "heads": 16, "queries": 4096, "head_dim": 128}, (609, 638), None),
 )
-"""GPU, data type, dimensions, the range of the published throughput in TFLOP/s, and the power limit in W."""
+"""(GPU, data type, dimensions, range of published throughput in TFLOP/s, power limit in W)."""
 
 
 def seeded_sample(path: Path, condition: str, count: int, columns: str = "*") -> list[dict[str, float]]:
@@ -68,7 +68,7 @@ def _gemm(file: str, data: Path, count: int) -> Iterator[Shape]:
 
 
 def _inductor(file: str, fastest: bool, data: Path, count: int) -> Iterator[Shape]:
-    """cuBLAS's times; with `fastest` those of Triton's template if it took less."""
+    """Yield cuBLAS's times; with `fastest`, those of Triton's template if they are lower."""
     path, problem = (
         data / "triton" / f"{file}.parquet",
         ("m", "n", "k", *(f"{s}_stride_{i}" for s in "ab" for i in "01")),
@@ -84,7 +84,7 @@ def _inductor(file: str, fastest: bool, data: Path, count: int) -> Iterator[Shap
 
 
 def _rtx5090(fastest: bool, data: Path, count: int) -> Iterator[Shape]:
-    """cuBLAS's times; with `fastest` the best of Inductor's and of kernels written by hand, too."""
+    """Yield cuBLAS's times; with `fastest`, the lowest time, including Inductor and hand-written kernels."""
     for row in csv_dicts(data / "anchors" / "matmul_bf16_rtx5090.csv"):
         dims = {name: int(row[name]) for name in "mnk"}
         reached = max(float(row[name]) for name in row if name.endswith("_tflops") and (fastest or "cublas" in name))
@@ -94,14 +94,14 @@ def _rtx5090(fastest: bool, data: Path, count: int) -> Iterator[Shape]:
 
 
 def _tuned(file: str, op: str, dtype: str, dims: str, columns: str, data: Path, count: int) -> Iterator[Shape]:
-    """Times of tuned kernels on an RTX 3090; the fastest of some columns counts."""
+    """Yield times of tuned kernels on an RTX 3090: the minimum of several columns."""
     for row in csv_dicts(data / "anchors" / file):
         least = min(float(row[column]) for column in columns.split())
         yield Shape(op, dtype, None, {name: int(row[name]) for name in dims.split()}, least)
 
 
 def _attention(file: str, data: Path, count: int) -> Iterator[Shape]:
-    """Causal attention over prompts without sliding windows."""
+    """Yield causal attention over prompts without sliding windows."""
     windows = " AND window_size = 0" if "h200" in file else ""
     columns = {
         "batch": "batch_size", "heads": "num_heads", "kv_heads": "num_key_value_heads", "queries": "isl",
@@ -116,7 +116,7 @@ def _attention(file: str, data: Path, count: int) -> Iterator[Shape]:
 
 
 def _published(gpu: str, data: Path, count: int) -> Iterator[Shape]:
-    """Attention at the geometric mean of the published range of throughput."""
+    """Yield attention at the geometric mean of the published range of throughput."""
     for name, dtype, dims, reached, limit_w in _PUBLISHED:
         if name == gpu:
             flops = find_op("attention").problem(dtype, None, **dims).flops
@@ -124,7 +124,8 @@ def _published(gpu: str, data: Path, count: int) -> Iterator[Shape]:
 
 
 def _charts(table: str, data: Path, count: int) -> Iterator[Shape]:
-    """Charts of FlashAttention-3's paper: 16,384 tokens and 2,048 elements a token; see `attention_charts.toml`."""
+    """Yield values from charts of FlashAttention-3's paper, for 16,384 tokens with 2,048 elements
+    (`attention_charts.toml`)."""
     text = Path(__file__).with_name("attention_charts.toml").read_text(encoding="utf-8")
     for name, rates in tomllib.loads(text)[table].items():
         head_dim, causal = int(name.partition("-")[0]), int(name.endswith("-causal"))

@@ -1,9 +1,9 @@
-"""Recorded spaces: tunables and measured times of every config of a kernel on one GPU.
+"""Read recorded spaces: tunables and measured times of every config of a kernel on one GPU.
 
 The kernels of some spaces are public, and `spaces.toml` lists their recordings. `--sources` names a folder with copies
-of the repositories (AutoTuningAssociation/benchmark_hub and fjwillemsen/kernel_tuner_paper, both MIT); files are
-searched by the end of their path. The specs in `kernels` are kernrec's own: tunables, launch and problem as the
-recorders describe them.
+of the repositories (AutoTuningAssociation/benchmark_hub and fjwillemsen/kernel_tuner_paper, both MIT). Files are found
+by the end of their path. kernrec wrote the specs in `kernels`, with tunables, launch and problem from the recorders'
+descriptions.
 """
 
 import tomllib
@@ -27,16 +27,16 @@ _MEASURED = frozenset({
     "outcome", "latency_s", "latency_low_s", "latency_high_s", "runs", "nvml_energy", "core_freq", "mem_freq",
     "temperature", "num_regs", "duration_us",
 })  # fmt: skip
-"""Columns that are not tunables."""
+"""Names of columns that are not tunables."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """C configs of a kernel that ran on a GPU."""
+    """C configs of a kernel that ran successfully on a GPU."""
 
     title: str
     tunables: Mapping[str, Array]
-    """Values by name in lower case, (C,) each; a tunable that does not vary is among them."""
+    """Values of each tunable by lower-case name, (C,), including tunables that do not vary."""
     measured: Mapping[str, Array]
     """`latency_s` and further figures of the file, (C,) each."""
 
@@ -56,14 +56,14 @@ class Space:
         return Space(self.title, *tables)
 
     def distinct(self) -> "Space":
-        """Return the space with the first of the rows whose tunables are equal."""
+        """Return the space with only the first of rows with equal tunables."""
         return self.take(np.sort(np.unique(self.matrix, axis=0, return_index=True)[1]))
 
 
 def read_space(path: Path, times: str = "latency_s") -> Space:
-    """Read the configs of a file that ran.
+    """Read the configs of a file that ran successfully.
 
-    `log_deviation` of JSON files is the standard deviation of the logarithm of a launch's time.
+    For JSON files, `log_deviation` is the standard deviation of the logarithm of a launch's time.
 
     Args:
         path: a Parquet file, or JSON of Kernel Tuner (T4 or cache).
@@ -76,7 +76,7 @@ def read_space(path: Path, times: str = "latency_s") -> Space:
         table = {name: column[ran] for name, column in table.items()}
         measured = {name: column for name, column in table.items() if name in _MEASURED} | {"latency_s": table[times]}
         columns = {name.lower(): column for name, column in table.items() if name not in _MEASURED}
-        if times != "latency_s":  # counters stand behind the tunables and the outcome
+        if times != "latency_s":  # counters follow the tunables and the outcome
             columns = {name: columns[name] for name in list(columns)[: list(table).index("outcome")]}
         return Space(path.name.split(".")[0], columns, measured)
     results = [result for result in read_results(present(path)).results if result.latency_s is not None]
@@ -95,26 +95,26 @@ def read_space(path: Path, times: str = "latency_s") -> Space:
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording of a public kernel on one GPU."""
+    """Recording of a public kernel on one GPU."""
 
     card: str
     """Name in the GPU catalog."""
     file: str
-    """Path below `spaces` of the recordings."""
+    """Path under `spaces` of the recordings."""
     clock_hz: float | None = None
-    """Core clock, if it is not the boost clock of the GPU."""
+    """Core clock in Hz, if it is not the GPU's boost clock."""
     columns: Mapping[str, int] = field(default_factory=dict)
     """Values that rows must have in columns that are not tunables of the spec."""
     unit_s: float = 1.0
     """Unit of the file's times in seconds."""
     label: str = ""
-    """Text printed beside the GPU."""
+    """Text printed next to the GPU."""
     times: str = "latency_s"
     """Column of the file's times."""
     divides_zeros: bool = False
-    """Whether the recorder left the kernel's constants zero, so that each IEEE division is of zero by zero."""
+    """Whether the recorder left the kernel's constants zero, so that each IEEE division divides zero by zero."""
     unfit: str = ""
-    """Reason why a recording does not measure the kernel alone; it is printed instead of figures."""
+    """Reason, printed instead of figures, why a recording does not measure only the kernel."""
 
     @property
     def title(self) -> str:
@@ -124,20 +124,20 @@ class Recording:
 
 @dataclass(frozen=True)
 class RecordedSet:
-    """A public kernel and its recordings."""
+    """Public kernel and its recordings."""
 
     name: str
     """Name of the spec in `kernels`."""
     source: tuple[str, ...]
-    """Ends of the paths of the files that make up the source, in order."""
+    """Ends of the paths of the source files, in order."""
     recordings: tuple[Recording, ...]
     most: int = 10_000
-    """Most configs to profile: some kernels take minutes a config in the emulator."""
+    """Maximum configs to profile: some kernels take minutes per config in the emulator."""
     replace: tuple[tuple[str, str], ...] = ()
-    """Texts of the source, and the texts that replace them before compilation."""
+    """(text of the source, replacement before compilation) pairs."""
 
     def kernel(self, sources: Path | None) -> Kernel:
-        """Return the kernel, from files below `sources`; raise `AbsentError` if a file is not there."""
+        """Return the kernel from files under `sources`. Raises `AbsentError` if a file is missing."""
         if sources is None:
             raise AbsentError(f"{self.name} is public; --sources names a folder with it")
         parts = []
@@ -173,16 +173,16 @@ class Rows:
     """Values by the tunables of the spec."""
     latency_s: Array
     energy_j: Array
-    """Energy of a launch; NaN if it was not recorded."""
+    """Energy of a launch in joules; NaN if it was not recorded."""
 
 
 def read_rows(recording: Recording, kernel: Kernel, folder: Path) -> Rows:
-    """Read the rows of a recording that ran.
+    """Read the rows of a recording that ran successfully.
 
     Args:
         recording: the recording.
-        kernel: names the tunables; a tunable that the file lacks has the first value of the spec.
-        folder: `spaces` of the recordings.
+        kernel: kernel with the tunables; a tunable that the file lacks has the spec's first value.
+        folder: folder `spaces` of the recordings.
     """
     space = read_space(folder / recording.file, recording.times)
     for name, value in recording.columns.items():

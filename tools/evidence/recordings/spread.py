@@ -1,15 +1,15 @@
-"""How far a recorded time may be off: by what factor other recordings of the same problems differ from it.
+"""Estimate the error of recorded times from other recordings of the same problems.
 
-    repeats    the same version ran the same kernels once more on a GPU of this model
-    versions   a later version ran the problem. What neighbors along `m` have in common is drift between versions, not
-               error: factors are the differences between neighbors, over the root of two, because both have an error
-    neighbors  for backends that nobody recorded twice: problems whose sizes differ by at most 8 % and that ran the same
-               kernels, in proportion to their work, over the root of two
+    repeats the same version ran the same kernels once more on a GPU of this model versions a later version ran the
+    problem. A difference that neighbors along `m` share is drift between versions, not error. So factors are
+    differences between neighbors, divided by the root of two for their two errors neighbors for backends that nobody
+    recorded twice: times of problems whose sizes differ by at most 8 % and that ran
+               the same kernels, relative to their work, divided by the root of two
 
-The interval is that of nine in ten of these factors, and at least 3 % to either side. It comes from recordings of the
-same GPU, backend and data type; if there are too few of these, from other data types of the backend, and then from
-all backends of the same recorder. It holds for the version that was recorded: drift between versions is not in it.
-Power has the interval of neighbors in the first dimension that take the same time.
+The interval contains 90 % of these factors, and at least 3 % on each side. It comes from recordings of the same GPU,
+backend and data type. If there are too few, it comes from other data types of the backend, or else from all backends of
+the same recorder. It applies to the recorded version and excludes drift between versions. The interval of power comes
+from neighbors in the first dimension with equal times.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,15 +22,15 @@ Array = np.ndarray
 Row = Mapping[str, Any]
 
 LEAST = 0.03
-"""Least relative half-width: repeats of one launch spread by that (p90 of the A100's and H100's repeats)."""
+"""Minimum relative half-width: the 90th percentile of differences between repeats on the A100 and H100."""
 ENOUGH = 200
-"""Least number of factors that an interval is taken from."""
+"""Minimum number of factors for an interval."""
 _NEAR = 0.08
-"""Largest distance of neighbors, in logarithms of their sizes."""
+"""Maximum distance of neighbors, in logarithms of their sizes."""
 _SAME_TIME = 0.03
-"""Largest difference in time of neighbors whose power is compared, as a logarithm."""
+"""Maximum logarithmic difference in time between neighbors whose power is compared."""
 _LEAST_POWER = 0.05
-"""Least relative half-width of power: the accuracy that NVML states."""
+"""Minimum relative half-width of power: NVML's documented accuracy."""
 
 
 @dataclass
@@ -38,32 +38,32 @@ class Spread:
     """Factors between recordings of the same problems, by GPU, backend and data type."""
 
     again: dict[tuple[str, str, str, str], list[float]] = field(default_factory=dict)
-    """By (source, backend, data type, GPU): logarithms of another recording's time over the shipped one."""
+    """Logarithms of another recording's time over the shipped time, by (source, backend, data type, GPU)."""
     later: dict[tuple[object, ...], list[tuple[int, float]]] = field(default_factory=dict)
-    """By the key of `again`, variant, `n` and `k`: `m`, and the logarithm of a later version's time over the row's."""
+    """(`m`, logarithm of a later version's time over the row's), by key of `again`, variant, `n` and `k`."""
 
     def add(self, row: Row, other_s: float) -> None:
         """Add another recording of the problem of a row by the same version."""
         self.again.setdefault(_key(row), []).append(float(np.log(other_s / row["latency_s"])))
 
     def add_later(self, row: Row, other_s: float) -> None:
-        """Add a recording of the product of a row by a later version."""
+        """Add a later version's recording of a row's matmul."""
         line = self.later.setdefault((*_key(row), row["variant"], row["n"], row["k"]), [])
         line.append((row["m"], float(np.log(other_s / row["latency_s"]))))
 
     def remove_drift(self) -> None:
-        """Turn recordings by later versions into factors: what neighbors along `m` do not have in common."""
+        """Convert recordings by later versions to factors: the differences between neighbors along `m`."""
         for key, line in self.later.items():
             ratios = np.array([ratio for _, ratio in sorted(line)])
             group: Any = key[:4]
             self.again.setdefault(group, []).extend((np.diff(ratios) / np.sqrt(2)).tolist())
 
     def factors(self, source: str, stack: str, dtype: str, gpu: str, but: str = "") -> Array:
-        """Return the factors that hold for a GPU, backend and data type, from the narrowest group with enough of them.
+        """Return the factors for a GPU, backend and data type, from the narrowest group with enough factors.
 
         Args:
-            source, stack, dtype, gpu: of the rows.
-            but: a GPU whose recordings are held out.
+            source, stack, dtype, gpu: keys of the rows.
+            but: GPU whose recordings to hold out.
         """
         wanted = source, stack, dtype, gpu
         for same in (4, 3, 2, 1):
@@ -78,18 +78,18 @@ def _key(row: Row) -> tuple[str, str, str, str]:
 
 
 def interval(factors: Array) -> tuple[float, float]:
-    """Return the factors to the low and the high end of a 90 % interval, from logarithms of factors (N,)."""
+    """Return the factors of the low and high end of a 90 % interval, from logarithms of factors (N,)."""
     low, high = np.quantile(factors, (0.05, 0.95)) if len(factors) else (0.0, 0.0)
     return float(np.exp(min(low, -np.log1p(LEAST)))), float(np.exp(max(high, np.log1p(LEAST))))
 
 
 def neighbors(rows: Sequence[Row], dims: Sequence[str], work_s: Callable[[Row], float]) -> Array:
-    """Return logarithms of the times of neighboring problems over each other, in proportion to their work.
+    """Return logarithms of the ratios between times of neighboring problems, relative to their work.
 
     Args:
-        rows: of one GPU and backend.
+        rows: rows of one GPU and backend.
         dims: names of the dimensions.
-        work_s: least time of a row.
+        work_s: function that returns the minimum time of a row.
     """
     from scipy.spatial import cKDTree
 
@@ -108,9 +108,9 @@ def neighbors(rows: Sequence[Row], dims: Sequence[str], work_s: Callable[[Row], 
 
 
 def power_width(rows: Iterable[Row], dims: Sequence[str]) -> float:
-    """Return the relative half-width of 90 % of the recorded powers of one GPU and backend.
+    """Return the relative half-width that contains 90 % of the differences in power of one GPU and backend.
 
-    Neighbors have the same sizes but in the first dimension, and take the same time.
+    The differences are between neighbors that differ only in the first dimension, and take the same time.
     """
     lines: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
@@ -127,7 +127,7 @@ def power_width(rows: Iterable[Row], dims: Sequence[str]) -> float:
 
 
 def coverage(spread: Spread, source: str) -> dict[str, float]:
-    """Return the shares of held-out factors inside the intervals: of half of the problems, and of whole GPUs."""
+    """Return the fractions of held-out factors inside the intervals: for half of the problems, and for whole GPUs."""
     halves, cards = [], []
     for key, logs in spread.again.items():
         if key[0] == source and len(logs) >= ENOUGH:

@@ -1,6 +1,6 @@
-"""Calls of PyTorch 2.1 in f32, one timed at a time: what their readers share.
+"""Read calls of PyTorch 2.1 in f32, timed one at a time, for several ops.
 
-Of the cards, those that are in the catalog.
+Only GPUs in the catalog are read.
 """
 
 from collections.abc import Mapping
@@ -17,25 +17,25 @@ from kernrec.model.vendor.recorded_set import RecordedSet
 Array = np.ndarray
 
 CALL = Timing(35000.0, 1.0, alone=True)
-"""A call of PyTorch between two events: 25 us, the shortest of an A100, a T4 and a P4, in clocks."""
+"""A call of PyTorch between two events: 25 us in clocks, the shortest time of an A100, a T4 and a P4."""
 CALLS = {"source": "NeuSight", "licence": "MIT"}
 _CARDS = {
     "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "NVIDIA A100 80GB PCIe": "a100-pcie-80gb", "Tesla T4": "t4",
     "Tesla V100-PCIE-32GB": "v100-pcie-32gb", "Tesla P100-PCIE-16GB": "p100-pcie-16gb", "Tesla P4": "p4",
 }  # fmt: skip
 _OPS = {"softmax": ("softmax", "rows"), "layernorm": ("ln", "rows"), "elementwise": ("add", "elements")}
-"""The recorder's names, and the cases; of an addition, as the op's multiplication and ReLU move no more bytes."""
+"""(recorder's name, case) by op; an addition stands for elementwise, which moves the same bytes."""
 
 
 def cards_of(columns: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
-    """The rows of cards in the catalog, and the catalog's names of these."""
+    """Return (rows of GPUs in the catalog, catalog names of these GPUs)."""
     gpu = np.array([_CARDS[str(device)] for device in columns["device"]])
     rows = np.isin(gpu, [name for name in _CARDS.values() if catalogued(name)])
     return {name: column[rows] for name, column in columns.items()}, gpu[rows]
 
 
 def rows_of(data: Path, op: str) -> list[Recording]:
-    """The recorded set of an operator over rows."""
+    """Return the recorded set of an op over rows."""
     recorded_as, case = _OPS[op]
     names = ("device", "rows", "columns", "min(latency_s) AS latency_s")
     file = "torch_rowwise_f32"

@@ -1,9 +1,9 @@
-"""Recordings of Triton's matrix product: problems with the times of their configs, and training data.
+"""Read recordings of Triton's matmul: problems with the times of their configs, and training data.
 
-The recordings (`triton/` of the recordings) are of TorchInductor's template of August 2024, compiled by an older
-Triton, on cards whose clocks nobody stated. A row is taken for the config of `matmul_triton` (`kernrec/kernel/library`)
-with the same tiles, stages and warps, at the layout that the strides tell. Left out: rows of other configs, matrices
-that are not dense, and problems for which no profile of `matmul_triton` ships.
+The recordings (folder `triton/`) measured TorchInductor's template of August 2024, compiled by an older Triton, on GPUs
+with unknown clocks. A row becomes the config of `matmul_triton` (`kernrec/kernel/library`) with the same tiles, stages
+and warps, in the layout of the strides. Left out are rows of other configs, matrices that are not dense, and problems
+without a shipped profile of `matmul_triton`.
 """
 
 from collections import Counter
@@ -27,23 +27,23 @@ from kernrec.training.dataset import RowGroup
 from kernrec.training.load_measurements import profiled_inputs
 
 FILES = {"a100-sxm4-80gb": "inductor_mm_a100.parquet", "h100-sxm-96gb": "inductor_mm_h100.parquet"}
-"""By catalog name. The A100 is the one nearest to the bandwidth that its recording reaches. The H100 reaches 2.40 TB/s,
-more than an H100 PCIe and less than an H100 SXM has; PyTorch's developers publish benchmarks of H100s with 2.4 TB/s of
-HBM2e. Its power limit is not known: theirs is 500 W, with which the prior finds large products slower than recorded."""
+"""File by GPU. The A100 model is the one nearest to the recorded bandwidth. The H100 reaches 2.40 TB/s, more than an
+H100 PCIe and less than an H100 SXM; PyTorch's developers publish benchmarks of H100s with 2.4 TB/s of HBM2e. Its power
+limit is unknown: with their 500 W, the analytical model predicts large matmuls slower than recorded."""
 RECORDED = "TorchInductor's Triton template of August 2024, by an older Triton, at clocks that nobody stated"
 DTYPES = {("float16", False): "f16", ("bfloat16", False): "bf16", ("float32", True): "tf32", ("float32", False): "f32"}
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
 KERNEL = find_kernel("matmul_triton")
 FEWEST = 10
-"""Problems of which fewer configs have profiles are left out, if these are less than half of what the kernel runs."""
+"""Problems with fewer profiled configs are left out, unless these are at least half of the configs that can run."""
 
 Config = tuple[int, ...]
-"""The values of `COLUMNS`."""
+"""Values of `COLUMNS`."""
 
 
 @dataclass
 class RecordedProblem:
-    """A problem on a card with the recorded seconds of its configs."""
+    """Problem on a GPU, with the recorded seconds of its configs."""
 
     gpu: str
     """Catalog name."""
@@ -52,12 +52,10 @@ class RecordedProblem:
 
 
 def recorded_groups(data: Path, gpu: str, fewest: int = FEWEST) -> tuple[int, list[RowGroup]]:
-    """(How many problems were recorded on a card, the rows of those with enough profiled configs).
+    """Return (number of recorded problems of a GPU, rows of the problems with enough profiled configs).
 
     Args:
-        data: the folder of recordings.
-        gpu: one of `FILES`.
-        fewest: profiled configs of a problem.
+        data: folder of recordings. gpu: key of `FILES`. fewest: minimum profiled configs per problem.
     """
     problems = read_problems(data, gpu)
     groups = [_group(recorded, fewest) for recorded in problems]
@@ -65,7 +63,7 @@ def recorded_groups(data: Path, gpu: str, fewest: int = FEWEST) -> tuple[int, li
 
 
 def rows_of(problem: Problem) -> str:
-    """The kind of a problem's rows, and the layout `tt`."""
+    """Return the kind of a problem's rows; rows in layout `tt` have their own kinds."""
     assert KERNEL.listed is not None
     names = KERNEL.namespace(next(iter(KERNEL.listed.by_config.values())), problem, 80)
     kind = OTHER_ROWS if names["ragged"] else ROW_KINDS[0 if names["whole"] else 8]
@@ -75,13 +73,13 @@ def rows_of(problem: Problem) -> str:
 def sampled_problems(
     data: Path, gpu: str, count: int, fewest: int = FEWEST
 ) -> Iterator[tuple[Problem, StaticTable, list[dict[str, int]], np.ndarray]]:
-    """A sample of a card's problems: each with its table, the configs that have profiles, and their seconds.
+    """Return a sample of a GPU's problems, each with its table, its profiled configs, and their seconds.
 
     Args:
         data: the folder of recordings.
         gpu: one of `FILES`.
-        count: problems of each dtype, in an order that depends on the problems alone.
-        fewest: configs of a problem.
+        count: number of problems per dtype, in an order that depends only on the problems.
+        fewest: minimum configs per problem.
     """
     taken: Counter[str] = Counter()
     problems = read_problems(data, gpu)
@@ -94,7 +92,7 @@ def sampled_problems(
 
 
 def read_problems(data: Path, gpu: str) -> list[RecordedProblem]:
-    """The problems of dense matrices that a card's recording has, in order of dtype, dimensions and layout."""
+    """Return the recorded problems of a GPU with dense matrices, ordered by dtype, dimensions and layout."""
     op = KERNEL.definition
     by_key: dict[tuple[str, int, int, int, str], RecordedProblem] = {}
     for row in parquet_dicts(data / "triton" / FILES[gpu], "implementation = 'triton'"):
@@ -112,14 +110,14 @@ def read_problems(data: Path, gpu: str) -> list[RecordedProblem]:
 
 
 def _letter(strides: tuple[int, int], shape: tuple[int, int]) -> str:
-    """`n` of a dense row-major matrix, `t` of a transposed one; empty for another."""
+    """Return `n` for a dense row-major matrix, `t` for a transposed one, empty for any other."""
     if strides == (shape[1], 1):
         return "n"
     return "t" if strides == (1, shape[0]) else ""
 
 
 def _group(recorded: RecordedProblem, fewest: int) -> RowGroup | None:
-    """The recorded rows with profiles, in the order of the space; None if there are fewer than `fewest`."""
+    """Return the recorded rows with profiles, in the order of the space; None if there are fewer than `fewest`."""
     if (profiled := _profiled(recorded)) is None:
         return None
     problem, (table, inputs, configs, seconds) = recorded.problem, profiled
@@ -132,7 +130,7 @@ def _group(recorded: RecordedProblem, fewest: int) -> RowGroup | None:
 def _profiled(
     recorded: RecordedProblem,
 ) -> tuple[StaticTable, ModelInputs, list[dict[str, int]], np.ndarray] | None:
-    """The table, inputs, configs and seconds of the configs with profiles; None if the kernel has no profiles."""
+    """Return (table, inputs, configs, seconds) of the configs with profiles; None if the kernel has no profiles."""
     problem = recorded.problem
     if problem.dtype not in KERNEL.dtypes or problem.layout not in KERNEL.layouts:
         return None
@@ -146,7 +144,7 @@ def _profiled(
 
 @cache
 def _table(gpu: str, dtype: str, layout: str) -> StaticTable | None:
-    """The kernel's profiles; None where the card's architecture has none."""
+    """Return the kernel's profiles; None if the GPU's architecture has none."""
     card, problem = find_gpu(gpu), KERNEL.definition.problem(dtype, layout, m=64, n=64, k=64)
     profiles = Stack([]).profiles(KERNEL.name, KERNEL.hash, card.sm)
     table = StaticTable.of(KERNEL, problem, card, profiles) if profiles else None

@@ -1,7 +1,7 @@
-"""Recordings of stacks, as `library_training.table` takes them: what the readers of each op share.
+"""Read recordings of backends for `library_training.table`; the readers of all ops share this module.
 
-An op has a reader, a module of `tools/evidence/recordings` with `recordings(data)`, which gives its recorded sets; ops
-over rows share one. The files are described in the README of the shared data folder; their rows are never copied.
+Each op has a reader, a module of this package with a function `recordings(data)` that returns its recorded sets; ops
+over rows share one. The README of the shared data folder describes the files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,20 +27,20 @@ SYSTEMS = {
     "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm", "b200_sxm": "b200",
     "gb200": "gb200",
 }  # fmt: skip
-"""Cards of the serving recordings, by their `system`."""
+"""GPUs of the serving recordings, by `system`."""
 STACKS = {"VLLM": "vLLM", "SGLang": "SGLang", "SGLANG": "SGLang", "TRTLLM": "TensorRT-LLM", "PyTorch": "PyTorch"}
-"""Stacks, by the `framework` of the recordings."""
+"""Backends, by the recordings' `framework`."""
 
 
 def recordings(data: Path, op: str) -> list[Recording]:
-    """The recorded sets of an op; `AbsentError` where a file is missing."""
+    """Return the recorded sets of an op. Raises `AbsentError` if a file is missing."""
     rowwise = op in ("softmax", "layernorm", "elementwise")
     reader: Any = import_module(f"evidence.recordings.{'torch_calls' if rowwise else op}")
     return list(reader.rows_of(data, op) if rowwise else reader.recordings(data))
 
 
 def catalogued(gpu: str) -> bool:
-    """Whether a card is in the catalog: recordings of others are left out, for nothing is known of them."""
+    """Return whether a GPU is in the catalog; recordings of other GPUs are left out."""
     try:
         return find_gpu(gpu).name == gpu
     except UsageError:
@@ -48,7 +48,8 @@ def catalogued(gpu: str) -> bool:
 
 
 def recording(recorded: RecordedSet, gpu: str, columns: Mapping[str, Array], power_w: Array) -> Recording:
-    """The rows of a card; `columns` has the dimensions, `latency_s`, and `stack`, `dtype`, `layout` where they vary."""
+    """Return the rows of a GPU; `columns` has the dimensions, `latency_s`, and `stack`, `dtype` and `layout` if they
+    vary."""
     count = len(power_w)
     dtype = columns.get("dtype", np.full(count, recorded.dtypes[0]))
     layout = columns.get("layout", np.full(count, recorded.layouts[0]))
@@ -59,7 +60,7 @@ def recording(recorded: RecordedSet, gpu: str, columns: Mapping[str, Array], pow
 
 
 def joined(parts: Sequence[Recording]) -> Recording:
-    """The rows of all parts of one set."""
+    """Join the rows of all parts of one set."""
 
     def col(name: str) -> Array:
         return np.concatenate([getattr(part, name) for part in parts])
@@ -72,5 +73,5 @@ def joined(parts: Sequence[Recording]) -> Recording:
 
 
 def columns_of(path: Path, names: Sequence[str], condition: str = "true") -> dict[str, Array]:
-    """Columns of a Parquet file, in an order that does not depend on how it is read."""
+    """Return columns of a Parquet file, in an order that does not depend on how the file is read."""
     return parquet_columns(path, f"{condition} ORDER BY ALL", ", ".join(names))

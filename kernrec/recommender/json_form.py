@@ -1,15 +1,54 @@
-"""Attributes that give answers the flat names of their JSON form."""
+"""JSON form of answers, whose names are also attributes in Python."""
 
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from kernrec.recommender.choice_parts import Comparison, MeasuredOn
+from kernrec.gpu import GPU
+from kernrec.kernel import Kernel
+from kernrec.op import Problem
+from kernrec.op.workload import Workload
+from kernrec.recommender.estimate.estimates import Estimate
 from kernrec.recommender.request import Objective, Query
-
-if TYPE_CHECKING:
-    from kernrec.gpu import GPU
+from kernrec.util.light_dataclass import dataclass
 
 _Value = TypeVar("_Value")
+
+
+class JsonForm:
+    """Record with a JSON form of some of its attributes."""
+
+    JSON = ""
+    """Names of the attributes in order, separated by spaces; empty for all fields. Estimates add their intervals."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; keys contain the unit."""
+        values: dict[str, Any] = {}
+        for name in self.JSON.split() or getattr(self, "__match_args__"):  # noqa: B009 - a decorator adds it
+            value = getattr(self, name)
+            quantity, _, unit = name.rpartition("_")
+            if isinstance(value, Estimate):
+                values |= value.as_dict(quantity, unit)
+            elif name == "energy_j":  # not known
+                values |= {name: None, f"{quantity}_interval_{unit}": None}
+            else:
+                values[name] = plain(value)
+        return values
+
+
+def plain(value: Any) -> Any:
+    """Return a value in its JSON form: the names of GPUs and kernels, keys of problems, titles of networks."""
+    if isinstance(value, Problem):
+        return value.key
+    if isinstance(value, Workload):
+        return value.title
+    if isinstance(value, GPU | Kernel):
+        return value.name
+    if hasattr(value, "as_dict"):
+        return value.as_dict()
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 class Alias(Generic[_Value]):
@@ -51,22 +90,53 @@ class IntervalNames:
     energy_source = Alias[str]("Source of the energy.", "energy_j.source")
 
 
-class ChoiceNames(IntervalNames):
-    """JSON names of a recommendation: `rank` is `place.number`, for example."""
+@dataclass(frozen=True)
+class MeasuredOn:
+    """Time and place of a config's measurements."""
+
+    sessions: int
+    measured_at: str
+    """Time of the latest measurement, UTC, ISO 8601."""
+    device: str | None
+    """Name of the GPU according to its driver; None if it was not recorded."""
+    database: str
+    """Database that holds the measurement: `own`, `pulled`, or a file."""
+    signers: tuple[str, ...]
+    """Public keys of the people who shared pulled rows; an empty text for unsigned rows."""
+    contributors: int = 1
+    """Number of people whose rows were combined; the cost is the median of their rows."""
+    spread_s: tuple[float, float] | None = None
+    """Lowest and highest latency of these people in seconds; None if there is only one."""
+    rescaled: int = 0
+    """Number of people whose rows were rescaled from their board to the GPU's typical speed."""
+
+    def signed_by(self) -> list[dict[str, str | None]]:
+        """Return the signers with the names that the user gave them."""
+        if not self.signers:
+            return []
+        from kernrec.store.keys import signer_name
+
+        return [{"name": signer_name(key), "key": key or None} for key in self.signers]
+
+
+class MeasuredNames:
+    """JSON names of the measurement of a config, and of its clock."""
 
     if TYPE_CHECKING:
         measurement: MeasuredOn | None
 
-    rank = Alias[int]("Rank from 1; tied recommendations share a rank.", "place.number")
-    ambiguous = Alias[bool]("Whether the intervals overlap those of a neighbor.", "place.ambiguous")
-    kernel_hash = Alias[str]("Hash of the kernel's source and spec.", "kernel.hash")
     locked_clock_hz = Alias[float | None]("Locked core clock in Hz; None if it is not locked.", "point.clock_hz")
-    versus_occupancy_heuristic = Alias[Comparison](
-        "Comparison with the config of the same kernel that the occupancy heuristic picks.", "versus_occupancy"
-    )
     sessions = OfMeasurement[int]("Number of sessions that measured the config.", "sessions", 0)
     measured_at = OfMeasurement[str | None]("Time of the latest measurement, UTC, ISO 8601.", "measured_at", None)
     device = OfMeasurement[str | None]("Name of the GPU according to its driver.", "device", None)
+
+
+class ChoiceNames(IntervalNames, MeasuredNames):
+    """JSON names of a recommendation: `rank` is `place.number`, for example."""
+
+    rank = Alias[int]("Rank from 1; tied recommendations share a rank.", "place.number")
+    ambiguous = Alias[bool]("Whether the intervals overlap those of a neighbor.", "place.ambiguous")
+    kernel_hash = Alias[str]("Hash of the kernel's source and spec.", "kernel.hash")
     database = OfMeasurement[str | None](
         "Database that holds the measurement: `own`, `pulled`, or a file.", "database", None
     )

@@ -1,0 +1,58 @@
+"""Floating-point numbers of 8 and 4 bits as codes (uint8), and the powers of two (e8m0) that scale 4-bit elements.
+
+`f8e4m3` has no infinity, and its largest number is 448. `f8e5m2` is the upper byte of an f16. `f4e2m1` and `e8m0` are
+those of the "OCP Microscaling Formats (MX) Specification", version 1.0. A 4-bit code takes a byte here, but half a byte
+in a GPU's memory.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_NAN = 0x7F
+_BIAS = 127
+"""Exponent bias of e8m0."""
+
+
+@lru_cache(None)
+def _magnitudes(kind: str) -> Array:
+    """Return the float32 values of the codes without a sign, in ascending order."""
+    if kind == "f4e2m1":
+        return np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], np.float32)
+    codes = np.arange(128)
+    if kind == "f8e5m2":
+        return (codes << 8).astype(np.uint16).view(np.float16).astype(np.float32)
+    exponent, mantissa = codes >> 3, codes & 7
+    value = np.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10.0))
+    return np.where(codes == _NAN, np.nan, value).astype(np.float32)
+
+
+def small_values(kind: str, codes: Array) -> Array:
+    """Return codes of `f8e4m3`, `f8e5m2`, `f4e2m1` or `e8m0` as floating-point numbers."""
+    if kind == "e8m0":
+        return np.asarray(np.exp2(codes.astype(np.float64) - _BIAS))
+    sign = len(_magnitudes(kind))
+    values = _magnitudes(kind)[codes & (sign - 1)]
+    return np.asarray(np.where(codes & sign, -values, values))
+
+
+def small_codes(kind: str, values: Array) -> Array:
+    """Return the nearest codes (uint8), ties to even, saturating at the largest number. NaN stays NaN in 8 bits.
+
+    The powers of two of `e8m0` have no sign, and are the nearest in the logarithm.
+    """
+    with np.errstate(invalid="ignore"):
+        size = np.abs(values.astype(np.float64))
+    if kind == "e8m0":
+        exponents = np.rint(np.log2(np.maximum(size, 2.0**-_BIAS)))
+        return np.asarray(np.clip(exponents + _BIAS, 0, 254).astype(np.uint8))
+    finite = _magnitudes(kind)[np.isfinite(_magnitudes(kind))].astype(np.float64)
+    above = np.minimum(np.searchsorted(finite, size), len(finite) - 1)
+    below = np.maximum(above - 1, 0)
+    to_above, to_below = finite[above] - size, size - finite[below]
+    nearest = np.where((to_above < to_below) | ((to_above == to_below) & (above % 2 == 0)), above, below)
+    codes = np.where(np.isnan(size), _NAN, nearest) | np.where(np.signbit(values), len(_magnitudes(kind)), 0)
+    return np.asarray(codes.astype(np.uint8))
