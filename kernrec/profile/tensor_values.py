@@ -49,7 +49,7 @@ class Tensors:
         for name, sample in samples.items():
             if sample.kind == "unknown":
                 raise UsageError(
-                    f"argument {name}: its contents are needed, for addresses or branches depend on data, and are"
+                    f"argument {name}: addresses or branches depend on its contents, which are"
                     f" {sample.text or 'unknown'}: name a file with them, values = 'file.npy'"
                 )
         size = sum(_memory(tensor, samples.get(name)) for name, tensor in self._problem.tensors.items())
@@ -160,7 +160,7 @@ def load_npy(path: Path) -> np.ndarray:
     except Exception:  # NumPy's tokenizer and zip reader raise many exceptions for a damaged header
         raise UsageError(f"{path} is not a NumPy file of plain values") from None
     if not isinstance(array, np.ndarray):
-        raise UsageError(f"{path} holds several arrays; a .npy file with one is expected")
+        raise UsageError(f"{path} holds several arrays; expected a .npy file with one array")
     return array
 
 
