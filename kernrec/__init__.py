@@ -321,6 +321,7 @@ def serve_audit(
     triton: str | None = None,
     release: str | None = None,
     tokens: Sequence[int] = (1, 16, 128, 1024, 4096),
+    lora_rank: int | None = None,
     compare: bool = True,
     everything: bool = False,
     write: "str | Path | None" = None,
@@ -340,6 +341,7 @@ def serve_audit(
         triton: release of Triton, which SGLang's file names contain; by default the installed release.
         release: release of the engine; by default the installed release, or else the newest that kernrec knows.
         tokens: numbers of tokens per step to compare.
+        lora_rank: LoRA rank whose files to list as well; None for no LoRA.
         compare: whether to compare kernrec's configs for missing files with the engine's defaults.
         everything: whether to also compare files that the engine already has, or reads only with a flag.
         write: folder for new files that save time.
@@ -358,7 +360,7 @@ def serve_audit(
 
     audit = run(
         AuditRequest(
-            str(model), _gpu_name(gpu), engine, tp, ep, triton, release, "", tuple(tokens), compare,
+            str(model), _gpu_name(gpu), engine, tp, ep, triton, release, "", lora_rank, tuple(tokens), compare,
             everything, download,
         )
     )  # fmt: skip

@@ -113,9 +113,9 @@ def _check(program: str) -> None:
     if content.startswith(_ELF32):
         raise UsageError(f"{program} is a 32-bit program; CUDA 12 and 13 have 64-bit programs only")
     if content.startswith(b"\x7fELF") and _STATIC_RUNTIME in content:
-        raise UsageError(f"{program} has the CUDA runtime inside; rebuild it with nvcc -cudart shared")
+        raise UsageError(f"{program} contains the CUDA runtime; rebuild it with nvcc -cudart shared")
     if content.startswith(b"\x7fELF") and (library := _OTHER_LIBRARY.search(content)):
-        raise UsageError(f"{program} needs {library[0].decode()}, which runs on a GPU only; kernrec runs CUDA kernels")
+        raise UsageError(f"{program} needs {library[0].decode()}, which needs a GPU; kernrec can only run CUDA kernels")
     for version in {int(number) for number in _OLD_RUNTIME.findall(content)} if content.startswith(b"\x7fELF") else ():
         if version not in (12, 13):
             raise UsageError(f"{program} needs the runtime library of CUDA {version}; rebuild it with CUDA 12 or 13")

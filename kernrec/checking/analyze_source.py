@@ -72,7 +72,7 @@ def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict
         if file == "kernel.ptx":
             raise UsageError("a spec describes CUDA C++; PTX needs arguments, a grid and a block")
         if len(wanted.spec) > limits.source_bytes or _FILES.search(wanted.spec):
-            raise UsageError("the spec is too large, or takes values from files, which are not read here")
+            raise UsageError("the spec is too large, or takes values from files, which kernrec does not read here")
     request = {
         "source": wanted.source,
         "spec": wanted.spec,

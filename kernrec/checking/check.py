@@ -195,7 +195,7 @@ def _output(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: floa
             f"shape {actual.shape}"
         )
     if actual.dtype.kind != "f" and not np.isfinite(expected).all():
-        raise UsageError(f"the reference of {name} is not finite, but {name} has whole numbers")
+        raise UsageError(f"the reference of {name} is not finite, but {name} holds integers")
     dtype = f"{actual.dtype.kind}{8 * actual.dtype.itemsize}"
     floating = actual.dtype.kind == "f"
     allowed = tolerance if tolerance is not None else rounding(dtype, _TERMS) if floating else 0.0

@@ -95,7 +95,7 @@ def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
                 raise UsageError(f"argument {text!r:.60}: files are not read here; describe it as a=f32[4096]")
             total += 8 * content.elements
     if total > limits.tensor_bytes:
-        raise UsageError(f"the arrays may have {total} bytes together; at most {limits.tensor_bytes} are accepted")
+        raise UsageError(f"the arrays would have {total} bytes in total; at most {limits.tensor_bytes} are accepted")
 
 
 def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def audit(wanted: AuditOptions) -> None:
 
     The engine's default config is compared with the best of about twenty candidates; both are predicted. No GPU is
     needed, but compiling and emulating take minutes. The report says when tuning gains nothing. This needs the extra
-    triton unless --names is given. `kernrec.serve_audit` in Python has further settings.
+    triton unless --names is given. `kernrec.serve_audit` in Python has further settings, such as LoRA.
     """
     from kernrec.recommender.serving.audit import AuditRequest
     from kernrec.recommender.serving.audit import serve_audit as run
@@ -213,7 +213,9 @@ def _row(made: "Comparison") -> list[str]:
 
 
 def _tiles(config: "Tiles") -> str:
-    """Return tile, group, warps and stages of a config."""
+    """Return tile, group, warps and stages of a config; rows and warps for a state-space layer."""
+    if "GROUP_SIZE_M" not in config:
+        return f"{config['BLOCK_SIZE_M']} rows, {config['num_warps']} warps"
     tile = " x ".join(str(config[f"BLOCK_SIZE_{axis}"]) for axis in "MNK")
     options = f"{config.get('num_warps', 4)} warps, {config.get('num_stages', 3)} stages"
     return f"{tile}, group {config['GROUP_SIZE_M']}, {options}"

@@ -1,7 +1,6 @@
 """Print tables of one problem for `recommend` and `analyze`: recommendations, and baselines of backends."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernrec.cli.format import NotePrinter, measurement_text, print_line, source_text
@@ -187,7 +186,7 @@ def _value(answer: "Recommendation", row: "Choice | Foreign") -> float:
     return answer.value_of(row.latency_s.value, row.energy_j.value if row.energy_j else None)
 
 
-def choice_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True, layers: bool = False) -> list[Column]:
+def choice_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True) -> list[Column]:
     """Return the columns of recommendations, most important first.
 
     Args:
@@ -195,7 +194,6 @@ def choice_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True, layer
         form: Format; in a wide table, configs have names and values.
         of_op: Whether rows may belong to several kernels; they then name the kernel, and compare with the fastest
             config.
-        layers: Whether the rows are the layers of a network.
     """
     config = config_text if form is Form.WIDE else short_config
     kernels = [row.kernel if isinstance(row.kernel, str) else row.kernel.name for row in shown]
@@ -230,7 +228,7 @@ def choice_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True, layer
         Column("source", "left", [_source_text(row) for row in shown], styles=[row.source for row in shown]),
         Column("bottleneck", "left", [getattr(row, "bottleneck", "") for row in shown], USUALLY),
     ]
-    for other in ("occupancy",) if layers or not of_op else ("fastest", "occupancy"):
+    for other in ("fastest", "occupancy") if of_op else ("occupancy",):
         against = [getattr(row, f"versus_{other}", None) for row in shown]
         time = ["" if versus is None else percent(versus.slowdown) for versus in against]
         energy = ["" if versus is None else percent(-versus.energy_saved) for versus in against]
@@ -240,19 +238,12 @@ def choice_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True, layer
     grids = ["" if launch is None else f"{launch.blocks} x {launch.threads}" for launch in launches]
     resident = [f"{row.occupancy * 100:.0f} %" if hasattr(row, "occupancy") else "" for row in shown]
     measured = ["" if isinstance(row, StackRow) else measurement_text(row) for row in shown]
-    columns += [
+    return [
+        *columns,
         *([Column("measured", "left", measured, below=True)] if any(measured) else []),
         Column("grid x block", "right", grids, SELDOM),
         Column("occupancy", "right", resident, WIDE),
     ]
-    if not layers:
-        return columns
-    # Layer names are long. If a row takes two lines, name and kernel are on the first, and numbers on the second.
-    kernel, *others = columns
-    others = [replace(column, below=True) for column in others]
-    source = next(i for i, column in enumerate(others) if column.name == "source")
-    others[source] = replace(others[source], importance=USUALLY)  # the title already names the source
-    return [replace(kernel, importance=USUALLY, below=False), *others]
 
 
 def _source_text(row: "Row") -> str:

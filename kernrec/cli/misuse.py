@@ -89,7 +89,7 @@ REMOVED = {
     "audit --triton": "--engine sglang==0.5.3,triton==3.4.0",
     "audit --download": "hf:ORG/NAME as the model",
     "audit --device-name": "`kernrec.serve_audit(device=...)` in Python",
-    "audit --lora-rank": "the names of the adapters' files in the engine's documentation",
+    "audit --lora-rank": "`kernrec.serve_audit(lora_rank=...)` in Python",
     "audit --tokens": "`kernrec.serve_audit(tokens=...)` in Python",
     "audit --all": "`kernrec.serve_audit(everything=True)` in Python",
     "--no-resume": "another --db: rows of the database are skipped",

@@ -1,1 +1,1 @@
-"""Many machines: one campaign on all cards of a cluster, whose processes Ray starts and connects."""
+"""Many machines: one campaign on all GPUs of a cluster, whose processes Ray starts and connects."""

@@ -28,7 +28,7 @@ from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store.measurement import MeasuredDevice, Measurement
 
 Limits = tuple[float | None, float | None, float | None, bool]
-"""Power limit in W, locked core and memory clocks in Hz, whether the card is divided (MIG)."""
+"""Power limit in W, locked core and memory clocks in Hz, whether the GPU is divided (MIG)."""
 
 
 def limits_of(device: MeasuredDevice) -> Limits:

@@ -182,7 +182,7 @@ class Driver:
             self._first = set(joined)
 
     def _give_out(self) -> None:
-        """Give a visit to each card that has nothing to do."""
+        """Give a visit to each idle GPU."""
         for gpu, kind in self._kinds.items():
             cards = {name: card for name, card in self._cards.items() if card.identity and card.identity.gpu == gpu}
             for name, card in cards.items():

@@ -164,5 +164,5 @@ def _literal(node: ast.expr) -> Any:
     prefix, _, name = ast.unparse(node.func).partition(".")
     kind = getattr(importlib.import_module("triton.experimental.gluon.language"), name)
     if prefix != "gl" or node.args or not (isinstance(kind, type) and name.endswith("Layout")):
-        raise ValueError(f"{ast.unparse(node):.60} is not a layout")
+        raise ValueError(f"{ast.unparse(node):.60} is not a tensor layout")
     return kind(**{str(keyword.arg): _literal(keyword.value) for keyword in node.keywords})

@@ -44,7 +44,7 @@ def emit(answers: "Sequence[Recommendation]", detail: str, tool: str) -> Files:
     layer = ExpertLayer.parse(detail)
     if len(answers) > 1 and not layer.tokens.names:
         raise UsageError(
-            f"m={layer.tokens.text} is one number of tokens, and {len(answers)} calls were asked about: give an"
+            f"m={layer.tokens.text} is a single number of tokens, but there are {len(answers)} calls: give an"
             " expression of their integers, such as m=tokens"
         )
     entries: dict[int, tuple[float, dict[str, int]]] = {}
@@ -54,7 +54,7 @@ def emit(answers: "Sequence[Recommendation]", detail: str, tool: str) -> Files:
             raise UsageError(f"device is {layer.device!r}, but the answer is for {answer.gpu.title}")
         kernel = answer.best.kernel
         if kernel.triton is None:
-            raise UsageError(f"{kernel.name} is no Triton function, and {tool} runs one")
+            raise UsageError(f"{kernel.name} is not a Triton function, but {tool} needs one")
         tokens = layer.tokens_of(dict(answer.problem.dims))
         call = tokens, answer.problem.dims, _configs_of(kernel)
         if call in routed:

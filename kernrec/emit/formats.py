@@ -84,7 +84,7 @@ def format_named(name: str) -> Format:
         raise unknown("format to emit", base, FORMATS)
     form = FORMATS[base]
     if form.example and not detail:
-        raise UsageError(f"--emit {base} needs to know which file: --emit {base}:{form.example!r}")
+        raise UsageError(f"--emit {base} needs the file's details: --emit {base}:{form.example!r}")
     if colon and not form.example:
         raise UsageError(f"--emit {base} takes nothing after a colon; {detail!r:.60} was given")
     return replace(form, detail=detail)
@@ -112,8 +112,7 @@ def emit(
     if not (form.many or folder) and len(answers) != 1:
         instead = ", or name a folder by --output" if form.folder else ""
         raise UsageError(
-            f"--emit {form.name} writes one config, and {len(answers)} were asked for: give one GPU and one"
-            f" shape{instead}"
+            f"--emit {form.name} writes one config, but there are {len(answers)}: give one GPU and one shape{instead}"
         )
     if len({answer.gpu.name for answer in answers}) != 1:
         raise UsageError(f"--emit {name} is for one GPU: give one")

@@ -139,14 +139,14 @@ def card_of(data: Mapping[str, Any], source: str) -> GPU:
 def _check_consistent(card: GPU, f32_tflops: float, tables: Mapping[str, Mapping[str, float]]) -> None:
     """Raise `UsageError` if a peak contradicts the other figures."""
     if catalog_gpu(card.name) is not None:
-        raise UsageError(f"name is {card.name!r}, which the catalog has (--gpu {card.name}); choose another one")
+        raise UsageError(f"name is {card.name!r}, already in the catalog (--gpu {card.name}); choose another name")
     boost = card.boost_clock_hz / 1e6
     rate = card.fma_per_clk_sm["f32"]
     shown = f"{card.sms} SMs x {rate} FMA x 2 x {boost:g} MHz"
     _agrees("f32_tflops", f32_tflops, card.peak_flops("f32") / 1e12, "TFLOP/s", shown)
     for dtype, stated in tables["tensor_tflops"].items():
         if dtype not in card.tensor_fma_per_clk_sm:
-            raise UsageError(f"tensor_tflops has {dtype}, and tensor_fma_per_clk_sm does not; give its rate too")
+            raise UsageError(f"tensor_tflops has {dtype}, but tensor_fma_per_clk_sm does not; give the rate as well")
         # Data sheets state f64 peaks at the boost clock, like those of ordinary pipes.
         clock_hz = card.boost_clock_hz if dtype == "f64" else card.tensor_clock_hz
         rate = card.tensor_fma_per_clk_sm[dtype]

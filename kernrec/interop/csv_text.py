@@ -7,19 +7,14 @@ from collections.abc import Iterator, Mapping
 MOST_ROWS = 2_000_000
 
 
-def csv_rows(text: str, start: int = 0) -> tuple[list[str], Iterator[Mapping[str, str]]]:
+def csv_rows(text: str) -> tuple[list[str], Iterator[Mapping[str, str]]]:
     """Return (column names, iterator over rows as dictionaries of stripped values by column).
-
-    Args:
-        text: content of the file.
-        start: start of the header line in the text.
 
     Raises:
         ValueError: the text is not CSV, a line has another number of values, or there are more than `MOST_ROWS` lines.
             Errors in lines occur during iteration.
     """
-    before = text.count("\n", 0, start)
-    lines = csv.reader(io.StringIO(text[start:], newline=""), strict=True)
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         columns = [name.strip() for name in next(lines, [])]
     except csv.Error as error:
@@ -33,15 +28,14 @@ def csv_rows(text: str, start: int = 0) -> tuple[list[str], Iterator[Mapping[str
             for line in lines:
                 if not line:
                     continue
-                number = before + lines.line_num
                 if len(line) != len(columns):
-                    raise ValueError(f"line {number} has {len(line)} values for {len(columns)} columns")
+                    raise ValueError(f"line {lines.line_num} has {len(line)} values for {len(columns)} columns")
                 count += 1
                 if count > MOST_ROWS:
                     raise ValueError(f"it has more than {MOST_ROWS} rows")
                 yield {name: value.strip() for name, value in zip(columns, line, strict=True)}
         except csv.Error as error:
-            raise ValueError(f"line {before + lines.line_num}: {error}") from None
+            raise ValueError(f"line {lines.line_num}: {error}") from None
 
     return unlike(columns), rows()
 

@@ -20,6 +20,10 @@ _INNER = ("text_config", "llm_config", "language_config")
 _EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
 _TOP = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
 _WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size")
+_MAMBA_HEADS = ("mamba_num_heads", "mamba_n_heads")
+_MAMBA_WIDTH = ("mamba_head_dim", "mamba_d_head")
+_MAMBA_STATE = ("ssm_state_size", "mamba_d_state")
+_MAMBA_GROUPS = ("n_groups", "mamba_n_groups")
 LEAST_GROUP = 32
 """Minimum columns that share a scale in the engines' kernels for integer weights and 16-bit activations."""
 
@@ -61,6 +65,19 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class StateSpace:
+    """State-space layers of Mamba 2."""
+
+    heads: int
+    head_width: int
+    state: int
+    cache_dtype: str
+    """`float32`, or `float16` for any 16-bit type."""
+    groups: int = 1
+    """Groups of heads that share the projections into and out of the state."""
+
+
+@dataclass(frozen=True)
 class Linear:
     """Linear layer with `rows` outputs and `depth` inputs, which tensor parallelism may divide."""
 
@@ -93,6 +110,7 @@ class ServedModel:
     """Data type of activations: `bfloat16`, `float16` or `float32`."""
     quantization: Quantization
     experts: Experts | None
+    state_space: StateSpace | None
     linears: tuple[Linear, ...]
     fused_experts: int = 0
     """Number of shared experts that SGLang computes as additional routed experts."""
@@ -203,7 +221,7 @@ class ConfigFields:
     def model(self, title: str) -> ServedModel:
         hidden, dtype = self.hidden(), self.dtype()
         return ServedModel(
-            title, hidden, dtype, self.quantization(), self.experts(), self.linears(hidden),
+            title, hidden, dtype, self.quantization(), self.experts(), self.state_space(dtype), self.linears(hidden),
             self.fused_experts(),
         )  # fmt: skip
 
@@ -229,6 +247,15 @@ class ConfigFields:
             most = f"at most {_MOST_CHOSEN} of {_MOST_EXPERTS} are accepted"
             raise UsageError(f"{self.place}: {top} experts a token of {count}; {most}")
         return Experts(count, top, width)
+
+    def state_space(self, dtype: str) -> StateSpace | None:
+        width, state = self.number(*_MAMBA_WIDTH), self.number(*_MAMBA_STATE)
+        if width is None or state is None:
+            return None
+        heads = self.needed("how many heads its state-space layers have", *_MAMBA_HEADS)
+        cache = str(self.fields.get("mamba_ssm_cache_dtype") or self.fields.get("mamba_ssm_dtype") or dtype)
+        dtype = "float32" if cache.removeprefix("torch.") == "float32" else "float16"
+        return StateSpace(heads, width, state, dtype, self.number(*_MAMBA_GROUPS) or 1)
 
     def quantization(self) -> Quantization:
         fields = self.fields.get("quantization_config")

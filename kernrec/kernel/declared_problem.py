@@ -87,7 +87,7 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
     outputs = [key for key, tensor in tensors.items() if tensor.role in ("output", "inout")]
     references = {key: tensor.reference for key, tensor in tensors.items() if tensor.reference is not None}
     if references and (missing := [key for key in outputs if key not in references]):
-        raise table.error(f"tensors.{missing[0]}: reference is missing; either every output has one or none has")
+        raise table.error(f"tensors.{missing[0]}: reference is missing; give a reference for every output, or for none")
 
     types = {key: tensor.dtype for key, tensor in tensors.items()}
 
@@ -131,7 +131,7 @@ def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _Decl
     if not is_identifier(name):
         raise table.error(expected_name(name))
     if name in dims:
-        raise table.error(f"the name {name!r} is taken by a dimension")
+        raise table.error(f"a dimension already has the name {name!r}")
     extents = table.take("shape", list, "a list of expressions")
     shape = tuple(table.parsed(f"shape[{i}]", text, dims, "dimension") for i, text in enumerate(extents))
     own_dtype = _dtype(table, table.string("dtype", dtype))

@@ -137,7 +137,7 @@ def parse(text: str) -> Expression:
     `UsageError` if the text is not an expression. The message has the column and the reason.
     """
     if len(text) > MAX_LENGTH:
-        raise UsageError(f"expression {_short(text)} is {len(text)} characters long, at most {MAX_LENGTH} are accepted")
+        raise UsageError(f"expression {_short(text)} is {len(text)} characters long; at most {MAX_LENGTH} are accepted")
     flat = text.replace("\n", " ").replace("\r", " ").replace("\t", " ")
     allowed = _ALPHABET.match(flat)
     if allowed is not None and allowed.end() < len(flat):
@@ -153,7 +153,7 @@ def parse(text: str) -> Expression:
         raise _refuse(text, lead + (error.offset or 1) - 1, error.msg or "not an expression") from None
     except (ValueError, MemoryError, RecursionError):
         raise UsageError(
-            f"expression {_short(text)} is nested too deeply, at most {MAX_DEPTH} levels are accepted"
+            f"expression {_short(text)} is nested too deeply; at most {MAX_DEPTH} levels are accepted"
         ) from None
     compiler = _Compiler(text, lead)
     made, kind = compiler.compile(tree.body, 0)

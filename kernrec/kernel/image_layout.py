@@ -33,7 +33,7 @@ class ImageLayout:
             raise UsageError(f"texture {name}: the last extent of {tuple(shape)} is not its {self.channels} channels")
         axes = min(len(rest), 3) if self.axes is None else self.axes
         if not 1 <= axes <= min(3, len(rest)):
-            raise UsageError(f"texture {name}: a tensor of {tuple(shape)} has no {axes} axes; 1 to 3 are accepted")
+            raise UsageError(f"texture {name}: a tensor of {tuple(shape)} cannot have {axes} axes; 1 to 3 are accepted")
         return tuple(reversed(rest[-axes:])), prod(rest[:-axes])
 
 

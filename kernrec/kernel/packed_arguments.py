@@ -67,7 +67,7 @@ class PackedArguments:
                 values.append(EncodedMap(argument))
                 names.append(argument.name)
             else:
-                raise KernrecError(f"{launch.entry} takes a texture ({argument.name}), which cannot be launched here")
+                raise KernrecError(f"{launch.entry} takes a texture ({argument.name}), which kernrec cannot launch")
         return cls(values, names)
 
     def set_address(self, name: str, address: int) -> None:

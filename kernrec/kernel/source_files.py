@@ -83,7 +83,7 @@ def _inline(path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tup
             return None
         if not any(header.resolve().is_relative_to(root.resolve()) for root in roots):
             raise UsageError(
-                f"{place}: {include[1]!r} is in a folder that is not read; name the folder of headers with --include"
+                f"{place}: {include[1]!r} is in a folder that kernrec does not read; name it with --include"
             )
         return header
 

@@ -152,7 +152,7 @@ class _Reader:
             except UsageError as error:
                 raise self.top.error(f"op: {error}") from None
         if "op" in self.top.data:
-            raise self.top.error("op and [problem] were both given; a kernel has one of them")
+            raise self.top.error("op and [problem] are both given; give only one")
         return declared_problem(self.top.inner("[problem]", data), name)
 
     def macros(self) -> dict[str, str]:
@@ -245,4 +245,4 @@ def _check_new(table: Table, name: str, taken: Collection[str]) -> None:
     if not is_identifier(name):
         raise table.error(expected_name(name))
     if name in taken or name in LIMITS or name in _FACTS:
-        raise table.error(f"the name {name!r} is taken")
+        raise table.error(f"the name {name!r} is already in use")

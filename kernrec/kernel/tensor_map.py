@@ -60,7 +60,7 @@ def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
     """
     extents = tuple(reversed(tensor.shape))
     if len(extents) > len(box):
-        raise UsageError(f"map {tensor.name}: the box has {len(box)} extents, the tensor {len(extents)} axes")
+        raise UsageError(f"map {tensor.name}: the box has {len(box)} extents, but the tensor has {len(extents)} axes")
     extents += (1,) * (len(box) - len(extents))
     strides, size = [], ELEMENT_BYTES[tensor.dtype]
     for extent in extents[:-1]:
@@ -109,7 +109,7 @@ def encode(handle: MapHandle, address: int, target: int) -> None:
         long(*handle.strides), word(*handle.box), word(*(1,) * rank), 0, SWIZZLES[handle.swizzle], 2, 0,
     )  # fmt: skip
     if result:
-        raise KernrecError(f"the driver does not encode the tensor map of {handle.name}: error {result}")
+        raise KernrecError(f"the driver cannot encode the tensor map of {handle.name}: error {result}")
 
 
 @lru_cache(maxsize=1)

@@ -39,7 +39,7 @@ class Folder:
         if self._path is None:
             raise UsageError(f"file {name!r:.60}: the server was started without --folder, so it reads no files")
         if "\0" in name:
-            raise UsageError("a name of a file has a NUL byte")
+            raise UsageError("the file name contains a NUL byte")
         path = (self._path / name).resolve()
         if not path.is_relative_to(self._path):
             raise UsageError(f"file {name!r:.60} is outside the folder that this server reads")

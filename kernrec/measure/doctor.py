@@ -67,7 +67,7 @@ class Diagnosis:
 
 
 def diagnose(database: Path) -> Diagnosis:
-    """Check the compiler, the database and every card of this machine; each card is probed for about ten seconds."""
+    """Check the compiler, the database and every GPU of this machine; each GPU is probed for about ten seconds."""
     problems = []
     compiler_name: str | None = None
     sms: tuple[int, ...] = ()
@@ -104,7 +104,7 @@ def _diagnose_card(card: Card, sms: tuple[int, ...], compiles: bool) -> CardDiag
 
 
 def _probed(card: Card) -> tuple[DeviceInfo, Probe]:
-    """A card and its probe, which is kept for later campaigns. Raises `KernrecError`."""
+    """Return a GPU and its probe, which is saved for later campaigns; raise `KernrecError` if probing fails."""
     with TemporaryDirectory(prefix="kernrec-") as scratch:
         client = WorkerClient({"device": "cuda", "uuid": card.uuid, "scratch": scratch})
         try:
@@ -118,7 +118,7 @@ def _probed(card: Card) -> tuple[DeviceInfo, Probe]:
 
 
 def _database(path: Path) -> str:
-    """The state of a database and its journal, in one line."""
+    """Return the state of a database and its journal, in one line."""
     try:
         waiting = waiting_measurements(path)
     except OSError as error:

@@ -24,7 +24,7 @@ class Strategy(StrEnum):
     ALL = "all"
     """Each problem in turn: screen its configs, then energy near the front, then finals."""
     PLAN = "plan"
-    """The same fixed part on every GPU, then what models are most uncertain about."""
+    """A fixed part, which is the same on every GPU, then the measurements that models are most uncertain about."""
     REFINE = "refine"
     """The configs that lower the expected regret most per second."""
     GUIDE = "guide"
@@ -62,7 +62,7 @@ class CollectRequest:
     """Database to replay; None: measure on a GPU."""
     strategy: Strategy = Strategy.ALL
     objective: Objective = Objective.LATENCY
-    """What refinement and searches minimize."""
+    """Objective that refinement and searches minimize."""
     effort: MeasuringEffort = EFFORTS["normal"]
     """For `Strategy.ALL`; the other strategies choose every config themselves."""
     budget: CampaignBudget = field(default_factory=CampaignBudget)

@@ -36,7 +36,7 @@ def _derive(d: Names) -> dict[str, int]:
             raise UsageError(f"attention dimension {name} is {d[name]}; it is for f8e4m3, 0 is accepted")
     if d["kv_dtype"] and d["scaled"]:
         raise UsageError(
-            "attention kv_dtype=1 is for queries of 16 or 32 bits; in f8e4m3 keys and values have 8 anyway"
+            "attention kv_dtype=1 requires queries of 16 or 32 bits; in f8e4m3, keys and values already have 8"
         )
     if d["window"] and not d["causal"] and d["queries"] > 1:
         raise UsageError(f"attention window={d['window']} is for causal=1, or for one query")

@@ -22,18 +22,17 @@ _COLUMN = {"a": "a", "x": "b", "y": "c"}
 """Tensors of a matmul by tensor of the matvec, if the matmul has one column, the matvec's result."""
 
 
-def as_matmul(problem: Problem, rows: int | None = None, dtype: str | None = None) -> Problem:
+def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
     """Return a matvec as the matmul of a linear layer: vectors are rows, and the matrix is the weights, layout `nt`.
 
     Problems of other ops are returned unchanged.
 
     Args:
         rows: Number of vectors, if it differs from the problem's. It may exceed a matvec's limit.
-        dtype: Data type, if it differs from the problem's.
     """
     if problem.op != MATVEC.name or problem.layout == ANY_LAYOUT:
         return problem
-    return _as_matmul(problem) if rows is None and dtype is None else _matmul(problem, rows, dtype)
+    return _as_matmul(problem) if rows is None else _matmul(problem, rows)
 
 
 def equivalents(problem: Problem) -> tuple[Problem, ...]:
@@ -62,10 +61,10 @@ def tensor_names(problem: Problem, op: str) -> Mapping[str, str]:
     return _ROWS if problem.sizes["m"] <= MOST_VECTORS and problem.layout == "nt" else _COLUMN
 
 
-def _matmul(problem: Problem, rows: int | None = None, dtype: str | None = None) -> Problem:
+def _matmul(problem: Problem, rows: int | None = None) -> Problem:
     sizes = problem.sizes
     dims = {"m": rows or sizes["n"], "n": sizes["m"], "k": sizes["k"]}
-    return MATMUL.problem(dtype or problem.dtype, "nt", **dims)
+    return MATMUL.problem(problem.dtype, "nt", **dims)
 
 
 _as_matmul = lru_cache(maxsize=1024)(_matmul)

@@ -67,7 +67,7 @@ def _of_dtype(dtype: str) -> dict[str, int]:
 def _derive(d: Names) -> dict[str, int]:
     for name in ("scales", "output"):
         if d[name] and not d["scaled"]:
-            raise UsageError(f"matmul dimension {name} is {d[name]}; it is for {' and '.join(_SCALED)}, 0 is accepted")
+            raise UsageError(f"matmul dimension {name} is {d[name]}; it applies to {' and '.join(_SCALED)}; use 0 here")
     return {}
 
 

@@ -80,7 +80,7 @@ def problem_from_key(key: str, own: Op | None = None) -> Problem:
         UsageError: The key is invalid, or the op or a dimension is not accepted.
     """
     if not (match := _KEY.fullmatch(key)):
-        raise UsageError(f"{key[:60]!r} is not the key of a problem; expected one such as matmul[m=1,n=2,k=3]f32,nn")
+        raise UsageError(f"{key[:60]!r} is not a problem key; expected a key such as matmul[m=1,n=2,k=3]f32,nn")
     op, shape, dtype, layout = match.groups()
     definition = own if own is not None and op == own.name else find_op(op)
     return definition.problem(dtype, layout, **(parse_shape(shape) if shape else {}))

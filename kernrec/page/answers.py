@@ -108,7 +108,7 @@ class Answers:
 
     def _front(self, parameters: Parameters) -> dict[str, Any]:
         if parameters.get("op") and parameters.get("kernel"):
-            raise UsageError("an op and a kernel were both given; a front is of one of them")
+            raise UsageError("an op and a kernel are both given; give only one")
         subject, gpu = subject_of(self._recommender, parameters), find_gpu(parameters.get("gpu", ""))
         return front_answer(self._recommender, subject, gpu, self._most_points)
 

@@ -97,7 +97,7 @@ def report(
     text = offline_document(data)
     if (size := len(text.encode())) > MOST_BYTES:
         raise UsageError(
-            f"the report would have {size / 1e6:.1f} MB, at most {MOST_BYTES / 1e6:g} MB are written;"
+            f"the report would have {size / 1e6:.1f} MB; at most {MOST_BYTES / 1e6:g} MB are allowed;"
             " give fewer GPUs or shapes"
         )
     return text, missing

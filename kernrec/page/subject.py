@@ -94,7 +94,7 @@ def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subje
         problem = problem_from_shape(op, shape or "", dtype, layout)
         return Subject(problem, None, clocks, inputs, layout is None and len(problem.definition.layouts) > 1)
     if not (name := parameters.get("kernel", "")):
-        raise UsageError("the question names neither an op nor a kernel; give one of them")
+        raise UsageError("the request names neither an op nor a kernel; give one")
     kernel = recommender.context.kernel(name)
     dims = parse_shape(shape) if shape else default_dims(kernel)
     problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **dims)

@@ -135,7 +135,7 @@ def read_description(text: str) -> Description:
         UsageError: the text is not a description, or a value is not a number.
     """
     if len(text) > _LONGEST:
-        raise UsageError(f"the description of an argument has {len(text)} characters; at most {_LONGEST} are read")
+        raise UsageError(f"the description of an argument has {len(text)} characters; at most {_LONGEST} are accepted")
     if match := _IMAGE.fullmatch(text):
         return _read_image(text, *match.groups())
     if match := _MAP.fullmatch(text):

@@ -1,6 +1,6 @@
 """Compute the costs of each source line of a kernel by emulating a sample of blocks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 
@@ -59,19 +59,17 @@ class LineCost:
         return sum(self.issue.values())
 
 
-def line_costs(
-    module: Module, launch: KernelLaunch, place_of: Callable[[int], Place], blocks: int = _BLOCKS
-) -> list[LineCost]:
+def line_costs(module: Module, launch: KernelLaunch, place_of: Callable[[int], Place]) -> list[LineCost]:
     """Return the costs of a kernel's lines, most instructions first; empty if the engine cannot run it.
 
     Args:
         module: Module compiled with line information.
         launch: The launch; its buffers change.
         place_of: Function that returns the source line of a PTX line; line 0 if there is none.
-        blocks: Number of blocks to run.
     """
     total = prod(launch.grid)
-    numbers = _middle(total, blocks)
+    start = max(0, total // 2 - _BLOCKS // 2)
+    numbers = range(start, min(total, start + _BLOCKS))
     options = EmulationOptions(len(numbers), budget=_BUDGET, checked=CheckedMemory(shared=False, global_races=False))
     emulation = Emulation(module, launch, options)
     emulation.run(numbers)
@@ -110,8 +108,3 @@ def _space(ins: Instruction) -> str:
     if {"param", "argument", "const"} & set(ins.modifiers):
         return ""
     return next((space for space in _SPACES if space in ins.modifiers), "global")
-
-
-def _middle(total: int, blocks: int) -> Sequence[int]:
-    start = max(0, total // 2 - blocks // 2)
-    return range(start, min(total, start + blocks))

@@ -132,7 +132,7 @@ class _EmulationTasks:
                 result = f"{self._kernel.name}: not enough memory to emulate {self._target.problem.key}"
             except BrokenProcessPool:
                 raise KernrecError(
-                    "an emulating process died, perhaps for lack of memory; the profiles made so far are kept"
+                    "an emulation process died, perhaps because of too little memory; finished profiles are kept"
                 ) from None
             self._done[key] = result
             yield from self._outcomes(self._configs.pop(key), result)

@@ -156,7 +156,7 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
                 tensors[name]["texture"] = {k: v for k, v in asdict(layout).items() if v is not None}
                 passed.append(f"texture {name}")
             case MapDescription(content):
-                raise UsageError(f"argument {content.name}: tensor maps can be emulated, not analyzed")
+                raise UsageError(f"argument {content.name}: kernrec can emulate tensor maps, but not analyze them")
             case PlaceDescription(_, buffer, elements):
                 passed.append(f"{identifier(buffer)} + {elements}")
             case BytesDescription(raw):

@@ -49,7 +49,7 @@ class Tensors:
         for name, sample in samples.items():
             if sample.kind == "unknown":
                 raise UsageError(
-                    f"argument {name}: its contents are needed, for addresses or branches depend on data, and are"
+                    f"argument {name}: addresses or branches depend on its contents, which are"
                     f" {sample.text or 'unknown'}: name a file with them, values = 'file.npy'"
                 )
         size = sum(_memory(tensor, samples.get(name)) for name, tensor in self._problem.tensors.items())
@@ -66,24 +66,21 @@ class Tensors:
         return {name: np.zeros(t.elements, ELEMENTS[t.dtype]) for name, t in self._problem.tensors.items()}
 
 
-def sample_tensors(
-    kernel: Kernel, problem: Problem, folder: Path | None = None, seed: int = 0
-) -> dict[str, np.ndarray]:
+def sample_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None) -> dict[str, np.ndarray]:
     """Return every tensor of a problem by name, as a flat array in its memory format; outputs are zero.
 
     Args:
         kernel: kernel whose spec declares the values.
         folder: folder of the spec's `.npy` files; a file that changed since the spec was read raises `UsageError`.
-        seed: seed of random values.
     """
     if not kernel.initial_values:
         total = sum(tensor.bytes for tensor in problem.tensors.values())
-        filled = op_inputs(problem, seed) if total <= DRAWN_BYTES else {}
+        filled = op_inputs(problem) if total <= DRAWN_BYTES else {}
         return {
             name: filled[name].reshape(-1) if name in filled else np.zeros(tensor.elements, ELEMENTS[tensor.dtype])
             for name, tensor in problem.tensors.items()
         }
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     return {
         name: _filled(tensor, kernel.initial_values[name], problem, folder, draw)
         for name, tensor in problem.tensors.items()
@@ -163,7 +160,7 @@ def load_npy(path: Path) -> np.ndarray:
     except Exception:  # NumPy's tokenizer and zip reader raise many exceptions for a damaged header
         raise UsageError(f"{path} is not a NumPy file of plain values") from None
     if not isinstance(array, np.ndarray):
-        raise UsageError(f"{path} holds several arrays; a .npy file with one is expected")
+        raise UsageError(f"{path} holds several arrays; expected a .npy file with one array")
     return array
 
 

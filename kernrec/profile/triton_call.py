@@ -182,7 +182,7 @@ class _CallReader:
         if strides is not None and not (
             isinstance(strides, list) and len(strides) == len(shape) and all(type(stride) is int for stride in strides)
         ):
-            raise UsageError(f"{place}: strides {strides!r:.60}: expected {len(shape)} whole numbers, one an extent")
+            raise UsageError(f"{place}: strides {strides!r:.60}: expected {len(shape)} whole numbers, one per extent")
         if dtype == "bool":
             dtype, self.types[name] = "u8", "*i1"
         if dtype not in ELEMENT_BYTES:
@@ -209,7 +209,7 @@ class _CallReader:
         """Return a host tensor descriptor in the spec's form; its block may name constants."""
         block = value["block"]
         if not isinstance(block, list) or len(block) != len(shape):
-            raise UsageError(f"{place}: block {block!r:.60}: expected {len(shape)} numbers or constants, one an extent")
+            raise UsageError(f"{place}: block {block!r:.60}: expected {len(shape)} numbers or constants, one per axis")
         if (padding := value.get("padding", "zero")) not in ("zero", "nan"):
             raise UsageError(f"{place}: {unknown('padding', str(padding), ('zero', 'nan'))}")
         extents = []
@@ -238,9 +238,7 @@ class _CallReader:
         for name in constants:
             if any(not isinstance(value, int) for value in values[name]):
                 if any(value != values[name][0] for value in values[name]):
-                    raise UsageError(
-                        f"{self.call.place}: {name}: values that differ between configs have to be integers"
-                    )
+                    raise UsageError(f"{self.call.place}: {name}: values that differ between configs must be integers")
                 self.defines[name] = _literal(values.pop(name)[0])
         tunables = {
             self.name(name): {"values": sorted({int(value) for value in values[name]}), "define": name}

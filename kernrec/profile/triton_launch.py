@@ -47,7 +47,7 @@ def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaun
 def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, described: DescribedMap) -> list[Any]:
     """Return the arguments of a tensor map, then its shape and strides."""
     if len(described.box) != len(descriptor.shape) or described.packed:
-        raise KernrecError(f"descriptor of {tensor}: the compiler made a map that kernrec does not: {described}")
+        raise KernrecError(f"descriptor of {tensor}: the compiler created an unsupported map: {described}")
     size = ELEMENT_BYTES[dtype]
     strides = tuple(size * stride for stride in reversed(descriptor.strides[:-1]))
     extents, box = descriptor.shape[::-1], described.box[::-1]

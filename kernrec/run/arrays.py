@@ -89,7 +89,7 @@ def check(facts: ArrayFacts, expected: Expected, device: int) -> None:
         raise UsageError(f"{name} has strides {facts.strides}; expected {dense} (dense, last axis fastest): {remedy}")
     if facts.address % ALIGNMENT:
         raise UsageError(
-            f"{name} begins at an address that is {facts.address % ALIGNMENT} bytes above a multiple of {ALIGNMENT};"
+            f"{name} starts at an address {facts.address % ALIGNMENT} bytes above a multiple of {ALIGNMENT};"
             f" expected a multiple: copy it (it is likely a slice)"
         )
 

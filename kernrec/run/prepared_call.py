@@ -174,7 +174,7 @@ def by_name(inputs: Sequence[str], arrays: Sequence[Any], named: Mapping[str, An
             raise unknown("array", name, inputs)
     by_input = dict(zip(inputs, arrays, strict=False))
     if twice := [name for name in named if name in by_input]:
-        raise UsageError(f"{twice[0]} was given twice, by place and by name")
+        raise UsageError(f"{twice[0]} was given twice, by position and by name")
     by_input |= named
     if missing := [name for name in inputs if name not in by_input]:
         raise UsageError(

@@ -136,7 +136,7 @@ class Shapes:
                     if place is None and extents == (values[0], values[-1]):
                         place = tensor, axis
             if place is None:
-                raise UsageError(f"{name} cannot be read off the shapes of {', '.join(self.inputs)}; give it one value")
+                raise UsageError(f"{name} does not follow from the shapes of {', '.join(self.inputs)}; give one value")
             places[name] = place
         return places
 

@@ -228,7 +228,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def transaction(connection: "DuckDBPyConnection") -> Iterator[None]:
-    """All or nothing of what is done inside."""
+    """Apply the changes of a `with` block all or nothing."""
     import duckdb
 
     connection.execute("BEGIN")

@@ -124,10 +124,10 @@ def contents() -> Mapping[str, Mapping[str, Any]]:
 def _row_keys(
     op: Op, gpu: str, dtype: str, layout: str, dims: "Mapping[str, np.ndarray]"
 ) -> "tuple[np.ndarray, np.ndarray]":
-    """The keys of (card, problem without its number of items) of rows of one card, dtype and layout, and the numbers of
-    items; dimensions that are absent have defaults.
+    """Return the keys of (GPU, problem without its number of items) for rows of one GPU, dtype and layout, and the
+    numbers of items; absent dimensions have defaults.
 
-    A single query attends to every key whether or not attention is causal: both have the key of `causal=0`.
+    A single query attends to every key, causal or not, so both have the key of `causal=0`.
     """
     import numpy as np
 
@@ -146,7 +146,7 @@ def _row_keys(
 
 
 def _key_of(problem: Problem, gpu: str) -> tuple[int, int]:
-    """The key of a problem without its number of items, and that number; 0 if nothing counts items."""
+    """Return the key of a problem without its number of items, and that number; 0 if nothing counts items."""
     sizes = problem.sizes
     counted = padded_dimension(problem.op, problem.layout, sizes.get("batch", 1) > 1)
     single = problem.op == "attention" and sizes["queries"] == 1

@@ -51,9 +51,7 @@ _RANK_LOSS = 0.01
 _PRIOR_WEIGHT = 0.001
 """Weight, in problems, of the regularization toward a multiplier of 1. It decides what the rows cannot."""
 _LEAST_SHARE = 0.05
-"""A part whose 90th percentile is a smaller fraction of the whole keeps its multiplier, because rows cannot determine
-it.
-"""
+"""Parts whose 90th percentile is a smaller fraction of the whole keep their multiplier."""
 _ITERATIONS = 12
 
 
@@ -305,9 +303,7 @@ def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """Return the multiplier of each part, (P,), from each group's shares of the parts, (rows, P). Problems weigh the
-    same.
-    """
+    """Return each part's multiplier, (P,), from each group's shares, (rows, P); problems weigh the same."""
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
     rows_of_problem: dict[str, int] = {}

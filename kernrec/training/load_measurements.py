@@ -75,9 +75,7 @@ class Measurements:
     calibrations: Mapping[str, Calibration]
     """Calibration of the analytical model that the groups' inputs contain, by architecture."""
     beneath: Mapping[str, str] = field(default_factory=dict)
-    """Hash of the training data of a kernel's own model, which corrects its rows first (`RowGroup.beneath`), by
-    kernel.
-    """
+    """Hash of the training data of a kernel's own model, which `RowGroup.beneath` applies first, by kernel."""
 
     @property
     def models_folder(self) -> Path:
@@ -250,9 +248,7 @@ class _MeasuredKernels:
         """Hash of the training data of a kernel's own model, which corrects its rows first, by kernel."""
 
     def problem(self, row: Mapping[str, Any], key: _GroupKey) -> Problem:
-        """Return the problem of a row of the problem table: of an op, or declared by a kernel. Raises `UsageError` for
-        neither.
-        """
+        """Return the problem of a row, of an op or declared by a kernel. Raises `UsageError` for neither."""
         own = self._own_kernel(key)
         op = own.definition if own is not None and own.declares_problem else find_op(row["op"])
         return op.problem(row["dtype"], row["layout"], **json.loads(row["dims"]))
@@ -273,9 +269,7 @@ class _MeasuredKernels:
         return None
 
     def corrected(self, inputs: ModelInputs, problem: Problem, gpu: GPU, key: _GroupKey) -> Mapping[str, Array]:
-        """Return the terms that the kernel's own model adds to the logarithm of the prediction, by head; empty if none
-        applies.
-        """
+        """Return the kernel's own model as terms to add to log predictions, by head; empty if none applies."""
         kernel = self._own_kernel(key)
         if kernel is None or (beneath := self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)) is None:
             return {}

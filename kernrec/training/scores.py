@@ -27,9 +27,7 @@ def efficiency_at(measured: Array, order: Array, k: int) -> float:
 
 
 def hit(measured: Array, order: Array, near: float = NEAR) -> bool:
-    """Return whether the top recommendation is within `near` of the best. Accuracy is the fraction of problems with a
-    hit.
-    """
+    """Return whether the top recommendation is within `near` of the best; accuracy is the share of hits."""
     return bool(measured[order[0]] <= measured.min() * (1.0 + near))
 
 

@@ -121,9 +121,7 @@ def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[s
 
 
 def held_out_distance(data: Dataset, fold: Array) -> Array:
-    """Return how far each row lies outside of the other folds, (N,), as a new candidate lies outside the training
-    data.
-    """
+    """Return how far each row lies outside of the training data of the other folds, (N,)."""
     distance = np.zeros(len(data))
     for held_out in each_fold(fold) if fold.max() > 0 else ():
         extent = Extent.of(data.matrix[~held_out], parts(data.columns))

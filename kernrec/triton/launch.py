@@ -66,7 +66,7 @@ class AutotunedLaunch:
         """
         descriptors = any(hasattr(value, "block_shape") for value in self.arguments.values())
         if not descriptors and any(config.pre_hook is not None for config in self.configs):
-            raise KernrecError(f"{self.name}: a config has a pre_hook, so that its tunables do not say what runs")
+            raise KernrecError(f"{self.name}: a config has a pre_hook, so its tunables do not determine what runs")
         options = {name: value for name, value in self.named.items() if name not in _OF_THE_LAUNCH}
         try:
             record = record_of(self.tuned, (), options, self.named.get("grid"), self.configs)

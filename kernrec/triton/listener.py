@@ -43,7 +43,7 @@ def record(gpu: str | None = None) -> "Recorder":
     """
     compiler = triton_compiler()
     if _active:
-        raise UsageError("what Triton's autotuner measures is being recorded already")
+        raise UsageError("another recorder is already active")
     from triton import knobs
 
     if not hasattr(knobs.autotuning, "listener"):
@@ -157,7 +157,7 @@ def _calling_autotuner() -> tuple[Any, dict[str, Any]]:
             args, keywords = frame.f_locals.get("args", ()), frame.f_locals.get("kwargs", {})
             return tuned, {**dict(zip(tuned.arg_names, args, strict=False)), **keywords}
         frame = frame.f_back  # type: ignore[assignment]
-    raise KernrecError("the launch whose configs were measured cannot be seen")
+    raise KernrecError("the launch whose configs were measured is not visible")
 
 
 def _result(times: Any) -> Result:

@@ -10,7 +10,7 @@ from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.recommender.serving.audit import ServingAudit
 from kernrec.recommender.serving.compared import Comparison
 from kernrec.recommender.serving.engine_calls import Step, calls
-from kernrec.recommender.serving.engine_defaults import Tiles, launched
+from kernrec.recommender.serving.engine_defaults import Tiles, launched, stated_tiles
 from kernrec.recommender.serving.engines import TunedFile
 from kernrec.recommender.serving.verdict import Verdict, worth
 from kernrec.triton.machine import Machine
@@ -62,9 +62,9 @@ def _measure(
 ) -> int:
     engine, count = audit.served.engine, 0
     launches = [launched(engine, file, config) for config in (*(c for c, _ in made.ranked[:TOP]), made.own)]
-    for product in range(len(file.products)):
+    for product in range(file.launches):
         step = Step(file, audit.served, made.tokens, product)
-        wanted = [_tiles(tiles) for tiles in launches]
+        wanted = [_tiles(stated_tiles(tiles, step.rows)) for tiles in launches]
         # Use all configs of the call, because a row belongs to the kernel with exactly this list.
         for call, _ in calls(step, made.compared):
             chosen = [config for config in call.configs or () if _tiles(config) in wanted]

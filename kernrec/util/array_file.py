@@ -68,7 +68,7 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
                 raise ValueError(f"no array: {dtype!r:.20}, {shape!r:.40}")
             arrays[name] = np.frombuffer(data, np.dtype(dtype), math.prod(shape), end + offset).reshape(shape)
     except (TypeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"no arrays of kernrec's ({error})") from None
+        raise ValueError(f"not an array file of kernrec ({error})") from None
     return facts, arrays
 
 

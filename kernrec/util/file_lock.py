@@ -23,17 +23,12 @@ _LOCKED_BYTE = 1 << 40
 _RETRY_S = 0.05
 
 
-def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file without waiting. Return False if another process holds the lock. Closing the file releases it.
-
-    Args:
-        shared: Whether other processes may hold a shared lock at the same time. On Windows, the lock is always
-            exclusive.
-    """
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file without waiting. Return False if another process holds it. Closing the file releases it."""
     if fcntl is None:
         return _try_lock_byte(descriptor)
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -40,7 +40,7 @@ def read_input(path: Path, most_bytes: int, title: object = None) -> bytes:
     with open_input(path, title) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
-        raise UsageError(f"{path if title is None else title} is larger than {most_bytes} bytes; it is not read")
+        raise UsageError(f"{path if title is None else title} is larger than {most_bytes} bytes, the maximum")
     return content
 
 

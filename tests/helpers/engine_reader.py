@@ -4,9 +4,11 @@
 
 A process of its own, for it replaces what depends on a card: the driver's name of it, and where the package lies for
 files that are read from the package alone. A request is a list: `["experts", E, N, dtype, [n, k] or null, whether
-SGLang has a scale for each row]`, `["product", N, K, [n, k]]`, `["default", tokens, E, N, K, top, dtype, [n, k] or
-null]` or `["package", folder]`; the last line of output has what the engine answers to each, null where it finds no
-file. It ends with 3 where a module that the engine imports is not installed.
+SGLang has a scale for each row]`,
+`["product", N, K, [n, k]]`, `["default", tokens, E, N, K, top, dtype, [n, k] or null]`, `["state", width, state,
+dtype]`, `["state default", state, whether it is a B200]` or `["package", folder]`; the last line of output has what the
+engine answers to each, null where it finds no file. It ends with 3 where a module that the engine imports is not
+installed.
 """
 
 import json
@@ -59,6 +61,9 @@ def answer(experts: Any, products: Any, engine: str, request: list[Any]) -> Any:
     if kind == "product":
         n, k, block = values
         return products.get_w8a8_block_fp8_configs(n, k, *block)
+    if kind.startswith("state"):
+        layers = import_module("vllm.model_executor.layers.mamba.ops.mamba_ssm")
+        return (layers.get_ssm_configs if kind == "state" else layers._get_default_ssm_launch_config)(*values)
     tokens, e, n, k, top, dtype, block = values
     marlin = () if engine == "vllm" else (False,)
     return experts.get_default_config(tokens, e, n, k, top, dtype, *marlin, block)

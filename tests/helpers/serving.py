@@ -16,6 +16,7 @@ QWEN_FP8 = {
     },
     "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
 }  # fmt: skip
+HYBRID = {"hidden_size": 4096, "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 8}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
 BY_ROW = {
     "quant_method": "compressed-tensors",

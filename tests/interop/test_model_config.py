@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.interop.model_config import Experts, Quantization, read_model
+from kernrec.interop.model_config import Experts, Quantization, StateSpace, read_model
 from tests.helpers.serving import AWQ, BY_ROW, MIXTRAL, QWEN_FP8, written
 
 
@@ -32,6 +32,14 @@ def test_latent_attention_has_its_own_layers(tmp_path):
     shapes = {linear.of_rank(8) for linear in read_model(str(written(tmp_path, deepseek))).linears}
     # vLLM ships these for DeepSeek-V3 on eight GPUs, as N=...,K=...
     assert shapes >= {(2112, 7168), (3072, 1536), (4096, 512), (7168, 2048), (4608, 7168), (7168, 2304), (7168, 256)}
+
+
+def test_state_space_layers_are_read_in_both_spellings(tmp_path):
+    nemotron = {"hidden_size": 4480, "mamba_num_heads": 128, "mamba_head_dim": 80, "ssm_state_size": 128}
+    bamba = {"hidden_size": 4096, "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 128}
+    bamba["mamba_ssm_cache_dtype"] = "float32"  # type: ignore[assignment]
+    assert read_model(str(written(tmp_path, nemotron))).state_space == StateSpace(128, 80, 128, "float16")
+    assert read_model(str(written(tmp_path, bamba))).state_space == StateSpace(128, 64, 128, "float32")
 
 
 @pytest.mark.parametrize(

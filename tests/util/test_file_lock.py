@@ -33,22 +33,19 @@ def test_lock_excludes_other_processes_until_its_process_ends(path):
         assert other.stdout is not None
         assert other.stdout.readline() == "True\n"
         assert not try_lock(ours)
-        assert not try_lock(ours, shared=True)
         other.kill()
         other.wait()
         assert try_lock(ours)
     os.close(ours)
 
 
-def test_lock_can_be_shared_and_is_released_when_closed(path):
-    first, second, third = (os.open(path, os.O_RDWR) for _ in range(3))
-    assert try_lock(first, shared=True)
-    assert try_lock(second, shared=True)
-    assert not try_lock(third)
+def test_lock_is_released_when_closed(path):
+    first, second = (os.open(path, os.O_RDWR) for _ in range(2))
+    assert try_lock(first)
+    assert not try_lock(second)
     os.close(first)
+    assert try_lock(second)
     os.close(second)
-    assert try_lock(third)
-    os.close(third)
 
 
 def test_system_without_flock_locks_one_byte_far_beyond_the_end(path, monkeypatch):

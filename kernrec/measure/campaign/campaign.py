@@ -146,7 +146,7 @@ class Campaign:
             self.end()
 
     def _in_order(self) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
-        """(a problem, the one after it if that is known, how many are left with it)."""
+        """Yield (a problem, the next one if known, number of remaining problems including this one)."""
         problems = self._problems
         for number, planned in enumerate(problems):
             later = problems[number + 1 :] if isinstance(problems, Sequence) else ()

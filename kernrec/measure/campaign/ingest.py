@@ -100,14 +100,7 @@ def _fits(measurement: Measurement) -> bool:
 
 
 def earlier_measurements(database: Path, problem: Problem, gpu: str, uuid_hash: str | None) -> list[Measurement]:
-    """Return the result of `present_measurements` for one GPU.
-
-    Args:
-        database: See `present_measurements`.
-        problem: See `present_measurements`.
-        gpu: See `present_measurements`.
-        uuid_hash: Hash of the GPU's UUID; None for a recording.
-    """
+    """Return the `present_measurements` on one GPU; `uuid_hash` is None for a recording."""
     rows = present_measurements(database, problem, gpu)
     return [measurement for measurement in rows if measurement.device.device_uuid_hash == uuid_hash]
 

@@ -126,7 +126,7 @@ class Schedule:
         return items
 
     def _costs(self, first: str, second: str) -> tuple[list[int], list[float], list[float]]:
-        """(configs with both costs in the lower tiers, the one cost of each, the other cost of each)."""
+        """Return (configs with both costs in the lower tiers, the first cost of each, the second cost of each)."""
         positions: list[int] = []
         costs: tuple[list[float], list[float]] = ([], [])
         for i, key in enumerate(self._keys):

@@ -121,7 +121,7 @@ def initial_tensors(prepared: PreparedProblem) -> dict[str, np.ndarray]:
 
 
 def expected_outputs(prepared: PreparedProblem, initial: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The right contents of the outputs after a launch, by the op or by the spec."""
+    """Return the correct contents of the outputs after a launch, by the op or by the spec."""
     if prepared.kernel is None:
         return reference(prepared.problem, initial)
     tensors = prepared.problem.tensors
@@ -132,7 +132,8 @@ def expected_outputs(prepared: PreparedProblem, initial: Mapping[str, np.ndarray
 def cached_outputs(
     folder: Path, prepared: PreparedProblem, make: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """The result of `make`, cached in the only file of a folder: it takes long, and a new worker needs it again."""
+    """Return the result of `make`, cached in the only file of a folder, because it is slow and a new worker needs it
+    again."""
     path = folder / f"{sha256(f'{prepared.problem.key} {prepared.reference}'.encode()).hexdigest()[:16]}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as cached:

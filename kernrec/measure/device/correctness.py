@@ -95,18 +95,17 @@ def values(stored: Any, dtype: str) -> Any:
 
 
 def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: float, reference: str) -> OutputError:
-    """The error of one output.
-
-    The output is compared in pieces, because as float64 it may not fit in memory beside its reference.
+    """Return the error of one output, compared in pieces, because as float64 it may not fit in memory beside its
+    reference.
 
     Args:
-        stored: the output as a kernel left it in memory, flat; an array of the module `xp`.
-        dtype: of the output.
-        expected: as many elements, as `values` gives them. NaN marks an element that is not compared, because the
+        stored: Output as a kernel left it in memory, flat; an array of the module `xp`.
+        dtype: Data type of the output.
+        expected: As many elements, in the form of `values`. NaN marks an element that is not compared, because the
             config whose output is expected did not write it.
-        xp: the array module, NumPy or CuPy.
-        allowed: largest error that counts as correct.
-        reference: source of `expected`, as rows state it.
+        xp: Array module, NumPy or CuPy.
+        allowed: Largest error that counts as correct.
+        reference: Source of `expected`, as rows state it.
     """
     expected = expected.reshape(-1)
     pieces = [slice(start, start + _PIECE) for start in range(0, expected.size, _PIECE)]

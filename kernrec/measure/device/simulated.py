@@ -97,7 +97,7 @@ class _LoadHistory:
         return self._energy[i] + busy * self._power[i] + max(0.0, time_s - self._end[i]) * self._idle_w
 
     def power_w(self, time_s: float) -> float:
-        """Power at a time."""
+        """Return the power at a time."""
         i = bisect.bisect_right(self._start, time_s) - 1
         return self._power[i] if i >= 0 and time_s < self._end[i] else self._idle_w
 

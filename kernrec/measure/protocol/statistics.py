@@ -38,7 +38,7 @@ class LatencySummary:
 
 
 def summarize_latency(samples: Sequence[float]) -> LatencySummary:
-    """The statistics of one or more positive samples."""
+    """Return the statistics of one or more positive samples."""
     values = np.sort(np.asarray(samples, dtype=np.float64))
     median = float(np.median(values))
     deviation = np.abs(values - median)
@@ -51,10 +51,10 @@ def summarize_latency(samples: Sequence[float]) -> LatencySummary:
 
 
 def interval_rank(n: int, confidence: float = CONFIDENCE) -> int | None:
-    """How many of `n` sorted samples lie outside the median's interval at each end; None if `n` is too small for one.
+    """Return how many of `n` sorted samples lie outside the median's interval at each end; None if `n` is too small.
 
-    The number of samples below the median is binomial(n, 1/2) whatever their distribution, so order statistics bound
-    the median: Conover, Practical Nonparametric Statistics, section 3.2.
+    The number of samples below the median is binomial(n, 1/2) for any distribution, so order statistics bound the
+    median: Conover, Practical Nonparametric Statistics, section 3.2.
     """
     tail, rank = 0.0, -1
     while rank + 1 < n / 2:
@@ -66,15 +66,16 @@ def interval_rank(n: int, confidence: float = CONFIDENCE) -> int | None:
 
 
 def _normal_mass(n: int, k: int) -> float:
-    """Probability of k under binomial(n, 1/2), by its normal limit: for large n, 2^-n underflows."""
+    """Return the probability of k under binomial(n, 1/2), by its normal limit: for large n, 2^-n underflows."""
     return math.sqrt(2.0 / (math.pi * n)) * math.exp(-((2 * k - n) ** 2) / (2 * n))
 
 
 def converged(samples: Sequence[float], half_width: float, least: int) -> bool:
-    """Whether there are at least `least` samples and they give the median to within the fraction `half_width`."""
+    """Return whether there are at least `least` samples and they give the median to within the fraction
+    `half_width`."""
     return len(samples) >= least and summarize_latency(samples).half_width < half_width
 
 
 def hopeless(samples: Sequence[float], best_s: float | None, factor: float) -> bool:
-    """Whether the median is slower than the best by `factor`, so that more samples would be wasted."""
+    """Return whether the median is slower than the best by `factor`, so that more samples would be wasted."""
     return best_s is not None and float(np.median(samples)) > factor * best_s

@@ -94,9 +94,7 @@ class Interval:
 
 
 def factor_at(width: Array | float, distance: Array | float) -> Array:
-    """Return the factor of an interval to either side of a prediction, from its width and the distance from the
-    training data.
-    """
+    """Return the factor from a prediction to either end of its interval, at a distance from the training data."""
     return np.asarray(np.exp(half_width_at(width, distance)))
 
 

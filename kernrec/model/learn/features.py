@@ -251,9 +251,7 @@ def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
 
 
 def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: int) -> Array:
-    """Return the features in `columns` that only depend on a tunable, for `count` candidates, (C, F); NaN for
-    others.
-    """
+    """Return the features in `columns` that depend only on a tunable, (C, F), NaN for others; C is `count`."""
     filled = np.full((count, len(columns)), np.nan, dtype=np.float32)
     for place, name in enumerate(columns):
         kind, _, tunable = name.partition(".")

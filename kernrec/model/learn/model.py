@@ -20,13 +20,9 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 HEADS = ("latency", "power")
-"""Predicted quantities, each with its own trees: log(measured / analytical) of latency and of power. Energy is their
-product.
-"""
+"""Predicted quantities with their own trees: log(measured / analytical) of latency and of power."""
 SHAPE = "shape"
-"""Key of the trees for GPUs outside the training data, which predict latency differences between a problem's
-configs.
-"""
+"""Key of the trees for unmeasured GPUs, which predict latency differences between a problem's configs."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +118,7 @@ def transfer_score(kind: str, by: str = "") -> str:
 
 
 def difference_score(kind: str, by: str = "") -> str:
-    """Return the name of the median error of the differences between a problem's configs, which trees for new GPUs
-    correct.
-    """
+    """Return the name of the median error of differences between a problem's configs (`SHAPE` trees)."""
     return f"median error of differences{by} on held-out {kind}s"
 
 

@@ -99,9 +99,7 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
 
 @contextmanager
 def _only_writer(folder: Path) -> Iterator[None]:
-    """Wait until no other process writes models to a folder, because it would delete trees whose card does not exist
-    yet.
-    """
+    """Wait until no other process writes models to a folder: it would delete trees that no card names yet."""
     descriptor = lock_path(folder / ".lock", wait_s=math.inf)
     assert descriptor is not None
     try:

@@ -134,9 +134,7 @@ def _read(entry: Mapping[str, Any]) -> Calibration:
 
 
 def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
-    """Replace the calibrations of a folder, by architecture, atomically. Raises `KernrecError` if the file cannot be
-    written.
-    """
+    """Replace a folder's calibrations atomically, by architecture. Raises `KernrecError` if writing fails."""
     path = folder / FILE
     entries = [asdict(calibrations[arch]) for arch in sorted(calibrations)]
     text = json.dumps({"format": FORMAT, "architectures": entries}, indent=1)

@@ -150,9 +150,7 @@ class Demand:
 
     @cached_property
     def by_variant(self) -> Floats:
-        """Return `rates` as one array, (C, terms, quantities), without the last quantity if it is zero for all
-        variants.
-        """
+        """Return `rates` as one array, (C, terms, quantities), without a last quantity that is always zero."""
         quantities = len(QUANTITIES) - (not self.stretched)
         by_variant = np.empty((self.rates[0].shape[1], len(self.rates), quantities))
         for term, rates in enumerate(self.rates):
@@ -161,9 +159,7 @@ class Demand:
 
     @cached_property
     def first_alike(self) -> Array:
-        """Return the first variant with the same rates as each variant, (C,), because many configs may share a launch's
-        code.
-        """
+        """Return the first variant with the same rates as each variant, (C,): many configs share code."""
         first: dict[bytes, int] = {}
         return np.array([first.setdefault(rates.tobytes(), number) for number, rates in enumerate(self.by_variant)])
 
@@ -287,9 +283,7 @@ _LEAST = 1e-30
 
 
 def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
-    """Return the work of a stretch for each pipe, in arbitrary units, because only its share of all stretches
-    matters.
-    """
+    """Return the work of a stretch for each pipe, in arbitrary units: only its share of all stretches counts."""
     lanes = gpu.fma_per_clk_sm
     integer, special, doubles = _conversions(gpu, stretch, stretch.classes("mufu") * (32 / _SPECIAL_LANES))
     return {
@@ -305,9 +299,7 @@ def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
 
 
 def smooth_max(clk: Floats) -> Floats:
-    """Return the smooth maximum over the first axis: two pipes of equal time take 2**(1/8) = 1.09 times the time of
-    one.
-    """
+    """Return the smooth maximum over the first axis: two pipes of equal time take 1.09 times the time of one."""
     peak = np.maximum(clk.max(axis=0), _LEAST)
     share = clk / peak
     for _ in range(3):

@@ -38,9 +38,7 @@ def _microarchitectures() -> dict[str, Microarchitecture]:
 
 
 def microarchitecture(gpu: GPU) -> Microarchitecture:
-    """Return the figures of a GPU's generation. Data-center Ampere and Blackwell have their own; earlier GPUs use
-    Turing's.
-    """
+    """Return a generation's figures; older GPUs use Turing's, and data-center Ampere and Blackwell their own."""
     special = {80: "ampere_datacenter", 100: "blackwell_datacenter"}.get(code_sm(gpu.sm))
     return _microarchitectures()["turing" if gpu.sm < 75 else special or gpu.generation]
 

@@ -86,9 +86,7 @@ class PowerModel:
     tdp_w: float
     power_min_w: float
     power_max_w: float
-    """Highest power limit in watts of a board with this GPU. Partners' GeForce boards accept more than the reference
-    board.
-    """
+    """Highest power limit of the reference board in watts; boards of GeForce partners accept more."""
     range_assumed: bool
     """Whether no source states the lowest and highest power limit, so that other limits are accepted, too."""
     energy_j: Mapping[str, float]
@@ -147,9 +145,7 @@ class PowerModel:
 
     @property
     def idle_w(self) -> float:
-        """Return the power (W) with gated core clock, minimum voltage and sleeping links, which is below that of any
-        launch.
-        """
+        """Return the power (W) at minimum voltage with the core clock gated and links asleep: less than any launch."""
         return self.board_w - self.links_w + self.leakage_w * float(self.voltage(self.minimum_hz))
 
     def voltage(self, clock_hz: ArrayLike) -> Floats:

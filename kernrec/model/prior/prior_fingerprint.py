@@ -75,9 +75,7 @@ def prior_fingerprint() -> list[float]:
 
 
 def fingerprint_change(earlier: Sequence[float]) -> float:
-    """Return the largest relative change of the predictions since an earlier fingerprint; infinity if not
-    comparable.
-    """
+    """Return the largest relative change of predictions since a fingerprint; infinity if not comparable."""
     now = _cached_fingerprint()
     if len(earlier) != len(now) or not all(isinstance(value, int | float) and value > 0 for value in earlier):
         return float("inf")

@@ -41,9 +41,7 @@ class Spread:
 
     @property
     def own(self) -> float:
-        """Return the logarithmic half-width of a config's individual part. Two of them, squared and added, give a
-        ratio's.
-        """
+        """Return the logarithmic half-width of a config's own error; two of them add in quadrature to a ratio's."""
         return math.log(self.ratio) / math.sqrt(2.0)
 
     @property

@@ -17,9 +17,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class VoltageCurve:
-    """Core voltage by clock: above a knee it rises with the clock, faster at higher clocks; below it slowly or not at
-    all.
-    """
+    """Core voltage by clock: nearly constant below a knee, and increasingly steep above it."""
 
     knee_hz: float
     steepness: float

@@ -106,9 +106,7 @@ class GaussianProcess:
         return np.asarray(self._scale**2 * (self._between(embedded, embedded) - solved.T @ solved))
 
     def leave_one_out(self) -> tuple[Array, Array]:
-        """Return the error of each value predicted from all others, and its standard deviation with noise, (M,)
-        each.
-        """
+        """Return the leave-one-out error of each value and its standard deviation with noise, (M,) each."""
         inverse = np.diagonal(self._linear.cho_solve((self._factor, True), np.eye(len(self._factor))))
         return self._scale * self._pulls / inverse, self._scale / np.sqrt(inverse)
 

@@ -101,9 +101,7 @@ class Contenders:
     weight: float = 1.0
     """Weight of the problem."""
     inputs: Array | None = None
-    """Inputs of trees that learn errors, (C, any number), with the same columns for all problems; None without
-    inputs.
-    """
+    """Inputs of trees that learn errors, (C, any number), equal columns in all problems; None without inputs."""
 
 
 @dataclass(frozen=True)
@@ -285,9 +283,7 @@ class JointPosterior:
         return int(self._mean(self._blocks[problem]).argmin())
 
     def regret(self, problem: int) -> float:
-        """Return the unweighted expected regret of the current choice, corrected by the accuracy of earlier
-        statements.
-        """
+        """Return the unweighted expected regret of the current choice, corrected by earlier regrets."""
         return self.prospects(problem)[0]
 
     def prospects(self, problem: int) -> tuple[float, Array]:
@@ -346,9 +342,7 @@ class JointPosterior:
         return float(np.quantile(losses, LEVEL)) + self.overlooked()
 
     def overlooked(self) -> float:
-        """Return the weighted mean regret that the unsettled problem of the greatest weight would add if it were
-        misjudged.
-        """
+        """Return the weighted mean regret that misjudging the heaviest unsettled problem would add."""
         unsettled = np.array([self.unsettled(problem) for problem in range(len(self))])
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 

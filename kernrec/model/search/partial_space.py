@@ -108,9 +108,7 @@ class PartialSearch:
         )
 
     def _expected(self, ran: Array, log: Array, rest: Array) -> tuple[Array, Array]:
-        """Return mean and standard deviation over the trees of each criterion of the configs `rest`, (len(rest),
-        criteria).
-        """
+        """Return mean and deviation over the trees of each criterion of configs `rest`, (len(rest), criteria)."""
         forest = self._forest(_TREES)
         forest.fit(self._features[ran], log if log.shape[1] > 1 else log[:, 0])
         features = self._features[rest]

@@ -17,9 +17,7 @@ import numpy as np
 Array = np.ndarray
 
 _MEMORY = 60.0
-"""Number of measurements after which a measurement counts 1/e. Predictions improve, and old ones reflect other
-beliefs.
-"""
+"""Number of measurements after which the weight of a measurement falls to 1/e, because predictions improve."""
 _PRIOR = 4.0
 """Weight of the prior belief that stated regrets are right, in losses."""
 _JUMP, _JUMP_PRIOR = 0.065, 4.0

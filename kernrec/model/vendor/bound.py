@@ -257,9 +257,7 @@ class Card:
         return self.gpu.memory_bandwidth * min(DRAM_SHARE, microarchitecture(self.gpu).dram_efficiency)
 
     def parts(self, flops: Array, moved: Array) -> dict[str, Array]:
-        """Return `Bound.parts` of a kernel that computes `flops` and moves bytes once, at the rates of the data
-        sheet.
-        """
+        """Return `Bound.parts` of a kernel that computes `flops` and moves bytes once, at data-sheet rates."""
         launch_s = np.full(len(moved), self.launch_s)
         dram_s, l2_s = moved / self.gpu.memory_bandwidth, moved / self.l2
         return {"math": flops / self.peak_flops, "dram": dram_s, "l2": l2_s, "launch": launch_s}

@@ -68,9 +68,7 @@ class VendorModel:
         return tuple(dict.fromkeys(stack.partition(AT)[0] for stack in stacks))
 
     def superseded(self, problem: Problem, gpu: GPU) -> frozenset[str]:
-        """Return names of backends, with `@` and a version, that were recorded on a GPU and later recorded
-        differently.
-        """
+        """Return names of backends, with `@` and a version, whose recordings on a GPU a newer version replaced."""
         sets = (recorded for _, recorded, has_card in self._nearest(problem.dtype, problem.layout, gpu) if has_card)
         return frozenset(
             name for each in sets for name, cards in each.stacks.items() if AT in name and gpu.name in cards
@@ -231,9 +229,7 @@ def _finished(latencies: list[Latency], problem: Problem, gpu: GPU) -> list[Late
 
 @lru_cache(maxsize=1024)
 def _farness(recorded: tuple[str, ...], gpu: GPU) -> tuple[bool, bool, int]:
-    """Return the sort key of sets for a GPU: those with the GPU, then with its architecture, then with most
-    architectures.
-    """
+    """Return the sort key of sets for a GPU: having the GPU, its architecture, then most architectures."""
     architectures = {find_gpu(name).arch for name in recorded}
     return gpu.name not in recorded, gpu.arch not in architectures, -len(architectures)
 

@@ -220,9 +220,7 @@ def _median(values: list[float]) -> float:
 
 
 def _left_for_core(prediction: "StackPrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
-    """Return the joules at nominal voltage that a power leaves for the core's events in the predicted time at a
-    clock.
-    """
+    """Return the joules at nominal voltage that a power leaves for core events in the predicted time."""
     power = _power_of(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
     core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)

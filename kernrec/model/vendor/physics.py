@@ -98,9 +98,7 @@ def _rows(problem: Problem, gpu: GPU) -> Busy:
 
 
 def _product(problem: Problem, gpu: GPU) -> Busy:
-    """Return the time of a matmul with the fastest of the libraries' tiles. A matrix times vectors reads the matrix
-    once.
-    """
+    """Return the time of a matmul with the fastest library tile; a matrix times vectors reads the matrix once."""
     sizes = problem.sizes
     if not gpu.peak_flops(problem.dtype, tensor=True) and is_matvec(sizes):
         flops_s = problem.flops / rate_of(gpu, problem.dtype)

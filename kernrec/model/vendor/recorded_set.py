@@ -153,9 +153,7 @@ class Head:
 
     @cached_property
     def trees(self) -> CompactTrees:
-        """Return the trees, expanded on first use because a query needs those of one GPU. Raises `UsageError` if the
-        trees are damaged.
-        """
+        """Return the trees, expanded on first use. Raises `UsageError` if they are damaged."""
         try:
             trees = expand(*decompressed(self.packed))
         except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -196,9 +194,7 @@ class SetModel:
         return [(name, frozenset(sizes)) for name, sizes in self.sizes.items()]
 
     def outside(self, bound: Bound) -> Array | None:
-        """Return how far problems are outside of the recordings, by the logarithms of sizes or work, (N,); None if none
-        is.
-        """
+        """Return how far problems are outside of the recorded sizes or work, (N,); None if all are inside."""
         work = None if bound.work_s is None else self.work
         if len(bound.total_s) == 1:
             inside = self.extent.has(bound.log_sizes[:, 0].tolist())
@@ -210,9 +206,7 @@ class SetModel:
         return distances
 
     def streamed(self, call: Predicted, gpu: GPU, bound: Bound, number: int) -> Predicted:
-        """Convert a predicted call that was timed alone to one in a stream. An unrecorded GPU has the lowest floor and
-        its ratio.
-        """
+        """Convert a call timed alone to a call in a stream; unrecorded GPUs use the lowest floor and its ratio."""
         if not self.floors or bound.work_s is None:
             return call
         floor_s, ratio = self.floors.get(gpu.name) or self._least_floor

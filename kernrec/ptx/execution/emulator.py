@@ -240,10 +240,10 @@ def _cluster_extents(function: Function, launch: KernelLaunch, grid: tuple[int, 
     extents = tuple(int(n) for n in launch.cluster) or required or (1,)
     x, y, z = (*extents, 1, 1)[:3]
     if required and (*required, 1, 1)[:3] != (x, y, z):
-        raise UsageError(f"cluster {tuple(launch.cluster)} of a kernel that was compiled for clusters of {required}")
+        raise UsageError(f"cluster {tuple(launch.cluster)} differs from {required}, for which the kernel was compiled")
     if not 1 <= len(extents) <= 3 or min(x, y, z) < 1 or x * y * z > _MOST_CLUSTER_BLOCKS:
         raise UsageError(
-            f"cluster {extents} is not one to three positive numbers, {_MOST_CLUSTER_BLOCKS} blocks at most"
+            f"cluster {extents} must be one to three positive numbers, with at most {_MOST_CLUSTER_BLOCKS} blocks"
         )
     if grid[0] % x or grid[1] % y or grid[2] % z:
         raise UsageError(f"grid {grid} is not a multiple of the cluster {(x, y, z)}")

@@ -43,7 +43,7 @@ def parse(text: str, *, verified: bool = True) -> Module:
         ParseError: the parser or `verify` rejects the text; the error names the line.
     """
     if len(text) > MOST_CHARACTERS:
-        raise ParseError(f"{len(text)} characters, at most {MOST_CHARACTERS} are read", 1)
+        raise ParseError(f"{len(text)} characters; at most {MOST_CHARACTERS} are accepted", 1)
     parser = _ModuleParser()
     for number, line in _statement_lines(text):
         parser.take_line(line, number)

@@ -78,7 +78,7 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
         return (Slot("write", "f32"), half, *((half,) if opcode == "fma" else ()), single)
     slots = _same_type(opcode, modifiers, kind)
     if slots is not None and len(types) > 1:
-        raise ValueError(f"{len(types)} types, where {opcode} has one")
+        raise ValueError(f"{len(types)} types, but {opcode} has one type")
     return slots
 
 

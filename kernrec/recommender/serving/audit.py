@@ -11,7 +11,7 @@ from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import ServedModel, read_model
 from kernrec.recommender.serving.backends import kernel_taken
 from kernrec.recommender.serving.compared import Comparer, Comparison, comparer
-from kernrec.recommender.serving.engine_calls import OWN_KERNELS, own_kernel
+from kernrec.recommender.serving.engine_calls import OWN_KERNELS, own_alone, own_kernel
 from kernrec.recommender.serving.engines import (
     ENGINES,
     Deployment,
@@ -34,8 +34,9 @@ TOKENS = (1, 16, 128, 1024, 4096)
 _MOST_TOKENS = 65536
 _MOST_GPUS = 1024
 
+_OF_ADAPTERS = "not predicted, as the work depends on the adapters of a step; without it the engine's own rule stands"
 _SECOND = "not predicted apart from the first product"
-_GROUPS = "not predicted for groups of integers"
+_NOT_INSTALLED = "not predicted where the engine is not installed, whose kernel is analyzed"
 
 Progress = Callable[[str], None]
 """Callback that receives a description of the next comparison."""
@@ -153,6 +154,7 @@ class AuditRequest:
     """Release of the engine; None for the installed one, else the newest known."""
     device: str = ""
     """Name of the GPU according to its driver; empty for the catalog's."""
+    lora_rank: int | None = None
     tokens: Sequence[int] = TOKENS
     compare: bool = True
     """Whether to compare missing files; otherwise they are only listed."""
@@ -166,6 +168,8 @@ class AuditRequest:
         for name, value, most in (("tp", self.tp, _MOST_GPUS), ("ep", self.ep, _MOST_GPUS)):
             if type(value) is not int or not 1 <= value <= most:
                 raise UsageError(f"{name} is {value!r:.40}; a whole number from 1 to {most} is expected")
+        if self.lora_rank is not None and not (type(self.lora_rank) is int and 1 <= self.lora_rank <= 4096):
+            raise UsageError(f"lora rank is {self.lora_rank!r:.40}; a whole number from 1 to 4096 is expected")
         if not self.tokens or not all(type(t) is int and 1 <= t <= _MOST_TOKENS for t in self.tokens):
             raise UsageError(
                 f"tokens are {list(self.tokens)!r:.60}; whole numbers from 1 to {_MOST_TOKENS} are expected"
@@ -187,7 +191,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
     model = read_model(request.model, download=request.download)
     shipped = shipped_of(request.engine, request.release)
     triton, notes = _triton_of(request, shipped)
-    served = Deployment(request.engine, gpu, request.tp, request.ep, triton, request.device)
+    served = Deployment(request.engine, gpu, request.tp, request.ep, triton, request.lora_rank, request.device)
     files = tuned_files(model, served)
     notes += _notes_on(model, served, files)
     wanted = [_looked_up(file, served, shipped) for file in files]
@@ -237,12 +241,17 @@ def _notes_on(model: ServedModel, served: Deployment, files: Sequence[TunedFile]
         notes.append(
             f"{served.engine} reads files of fp8 block products from its package alone, from no folder of yours"
         )
+    if served.engine == "sglang" and model.state_space is not None:
+        notes.append("SGLang has no tuned files for state-space layers")
     return notes
 
 
 def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> AuditedFile:
     name, exact = shipped.place_of(file.kind, file.name, served.triton)
-    why = "" if file.products else _GROUPS if file.quantization.group else _SECOND
+    analyzed = own_kernel(served, file) or not own_alone(file)
+    why = "" if analyzed else _NOT_INSTALLED
+    if not file.launches:
+        why = _OF_ADAPTERS if file.kind is Kind.LORA else _SECOND
     return AuditedFile(file, name, exact, kernel_taken(file, served), why_none=why)
 
 

@@ -7,7 +7,7 @@ tokens per expert determines the rows of a tile. Shared memory limits its column
 
 from kernrec.gpu import GPU
 from kernrec.recommender.serving.engine_defaults import Tiles
-from kernrec.recommender.serving.engines import Kind, TunedFile
+from kernrec.recommender.serving.engines import Kind, StateShape, TunedFile
 
 _SMALL = (
     (16, 32, 128, 4, 4), (16, 32, 256, 4, 3), (16, 64, 128, 4, 4), (16, 64, 256, 4, 3), (16, 128, 64, 4, 3),
@@ -21,6 +21,8 @@ _LARGE = (
     (64, 256, 64, 8, 4), (128, 64, 64, 4, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3),
 )  # fmt: skip
 """16-bit tiles: (rows, columns, depth, warps, stages)."""
+_OF_LANE = range(4, 33)
+"""State elements per thread: fewer leave a thread little work, more need too many registers."""
 
 
 def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
@@ -31,18 +33,22 @@ def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
         tokens: number of tokens in a step.
         gpu: GPU whose shared memory they must fit.
     """
+    if file.state is not None:
+        return _of_state(file.state)
     shape = file.products[0]
     rows = tokens * shape.top / min(shape.experts, max(1, tokens * shape.top))  # per expert, if routing is even
     tiles = list(_SMALL) if rows <= 16 else []
     tiles += _MIDDLE if 8 < rows <= 160 else ()
     tiles += _LARGE if rows > 64 else ()
     grouped = 1 if rows <= 64 else 16
-    eight = file.weights is not None
+    eight = file.weights is not None and not file.quantization.group  # both operands have 8 bits
     unique: dict[tuple[int, ...], Tiles] = {}
     for m, n, k, warps, stages in tiles:
         k = k * 2 if eight and file.block is None and k < 256 else k
         k = min(k, file.block[1]) if file.block else k
         k = max(k, file.block[1]) if file.block and file.kind is Kind.BLOCK_GEMM else k
+        while file.quantization.group and any(product.depth % k for product in file.products):
+            k //= 2  # the kernel reads only whole steps of weights
         width = 1 if eight else 2
         while (m + n) * k * width * (stages - 1) > gpu.limits.smem_per_block and stages > 2:
             stages -= 1
@@ -58,3 +64,12 @@ def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
         }
         unique.setdefault(tuple(config.values()), config)
     return list(unique.values())
+
+
+def _of_state(shape: StateShape) -> list[Tiles]:
+    return [
+        {"BLOCK_SIZE_M": rows, "num_warps": warps}
+        for rows in (4, 8, 16, 32, 64)
+        for warps in (1, 2, 4, 8)
+        if rows <= shape.width and rows * shape.state // (32 * warps) in _OF_LANE
+    ]

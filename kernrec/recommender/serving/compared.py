@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kernrec.compile.pool import Processors, processors_of
 from kernrec.errors import KernrecError
+from kernrec.model.prior.spread import REGIMES, SPREADS
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions, profiles_with
@@ -25,6 +26,9 @@ vLLM's tuner selected the configs of its files as the best of hundreds. So the f
 a config behind the first candidate is an error. The value is its root mean square over eight pairs of an A100 and an
 H100 with 1,024 tokens. With 16 tokens, the candidates are too similar (`tools/evidence expert-files`).
 """
+OTHER_SPREAD = math.log(SPREADS[REGIMES.index("DRAM")].ratio) / DEVIATIONS
+"""Standard deviation as `PAIR_SPREAD`, for kernels without engine files. It is the analytical model's on other kernels
+bound by DRAM."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class Comparison:
     """Candidates and the engine's default config, best first; measured ones precede all others."""
     compared: tuple[Tiles, ...]
     """Compiled configs, in order of compilation."""
+    spread: float = PAIR_SPREAD
+    """Standard deviation of the log of a predicted over a true ratio."""
 
     @property
     def best(self) -> Tiles:
@@ -74,7 +80,7 @@ class Comparison:
         """
         if self.own_cost is not None and self.own_cost.measured and self.best_cost.measured:
             return self.ratio, self.ratio
-        factor = math.exp(DEVIATIONS * PAIR_SPREAD)
+        factor = math.exp(DEVIATIONS * self.spread)
         if self.own_cost is not None and self.best == self.own:
             others = [cost for _, cost in self.ranked[1:]]
             return 1.0, max(1.0, factor * self.own_cost.latency_s / others[0].latency_s) if others else 1.0
@@ -99,14 +105,15 @@ class Comparer:
         ranked = sorted(costs, key=lambda pair: (not pair[1].measured, pair[1].latency_s))
         mine = launched(served.engine, file, own)
         own_cost = next((cost for config, cost in costs if launched(served.engine, file, config) == mine), None)
-        return Comparison(tokens, own, own_cost, tuple(ranked), tuple(tried))
+        spread = PAIR_SPREAD if file.products else OTHER_SPREAD
+        return Comparison(tokens, own, own_cost, tuple(ranked), tuple(tried), spread)
 
     def costs(
         self, file: TunedFile, served: Deployment, tokens: int, configs: Sequence[Tiles]
     ) -> list[tuple[Tiles, Cost]]:
         """Return the cost of each config, without duplicate launches and configs that cannot run."""
         unique = {_key(served.engine, file, config): config for config in distinct(served.engine, file, configs)}
-        parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(len(file.products))]
+        parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(file.launches)]
         both = [key for key in unique if all(key in part for part in parts)]
         if not both:
             raise KernrecError(f"{file.name}: no config can run {tokens} tokens on {served.gpu.title}")

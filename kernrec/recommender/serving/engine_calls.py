@@ -14,21 +14,25 @@ from typing import Any
 from kernrec.errors import KernrecError, UsageError
 from kernrec.profile.triton_call_file import TritonCall
 from kernrec.recommender.analyze.triton import argument
-from kernrec.recommender.serving.engine_defaults import Tiles, launched
+from kernrec.recommender.serving.engine_defaults import Tiles, launched, stated_tiles
 from kernrec.recommender.serving.engines import Deployment, Kind, ProductShape, TunedFile
 from kernrec.recommender.serving.routing import Routing, routed
 from kernrec.recommender.serving.shipped_files import installed_package
+from kernrec.recommender.serving.state_calls import state_call
 from kernrec.util.light_dataclass import dataclass
 
 STAND_IN = Path(__file__).parent / "kernels" / "experts.py"
 OWN_KERNELS = {
     ("vllm", Kind.EXPERTS): "vllm.model_executor.layers.fused_moe.fused_moe:fused_moe_kernel",
+    ("vllm", Kind.STATE_SPACE): "vllm.model_executor.layers.mamba.ops.mamba_ssm:_selective_scan_update_kernel",
     ("vllm", Kind.BLOCK_GEMM): "vllm.model_executor.layers.quantization.utils.fp8_utils:_w8a8_triton_block_scaled_mm",
     ("sglang", Kind.EXPERTS): "sglang.kernels.ops.moe.fused_moe_triton_kernels:fused_moe_kernel",
     ("sglang", Kind.BLOCK_GEMM): "sglang.kernels.ops.gemm.fp8_kernel:_w8a8_block_fp8_matmul",
 }
 """Kernels that read a file's configs, as `module:function`."""
-_ELEMENTS = {None: "bf16", "fp8_w8a8": "f8e4m3", "int8_w8a8": "i8"}
+_OF_GROUPS = "_gptq_awq"
+"""Suffix of the kernel name for experts with groups of integers, in both engines."""
+_ELEMENTS = {None: "bf16", "fp8_w8a8": "f8e4m3", "int8_w8a8": "i8", "int8_w8a16": "bf16", "int4_w4a16": "bf16"}
 """Data type of the inputs, by quantization."""
 _NONE = {"python": "None"}
 
@@ -62,37 +66,59 @@ class Step:
 
 def own_kernel(served: Deployment, file: TunedFile) -> str | None:
     """Return the engine's kernel as `module:function`; None if the engine is not installed."""
-    return OWN_KERNELS.get((served.engine, file.kind)) if installed_package(served.engine) else None
+    kernel = OWN_KERNELS.get((served.engine, file.kind)) if installed_package(served.engine) else None
+    return f"{kernel}{_OF_GROUPS}" if kernel and file.quantization.group else kernel
+
+
+def own_alone(file: TunedFile) -> bool:
+    """Return whether kernrec has no replacement for the engine's kernel."""
+    return file.state is not None or file.quantization.group > 0
 
 
 def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[Tiles]]]:
     """Return calls that cover all configs, each with its configs: routing depends on the rows of a tile.
 
     Raises:
-        KernrecError: the engine's kernel has unknown arguments.
+        KernrecError: the engine is not installed and its kernel has no replacement, or the kernel has unknown
+            arguments.
     """
     own = own_kernel(step.served, step.file)
-    by_rows: dict[int, list[Tiles]] = {}
-    for config in configs:
-        by_rows.setdefault(config["BLOCK_SIZE_M"], []).append(config)
+    if own is None and own_alone(step.file):
+        raise KernrecError(f"{step.file.name}: {step.served.engine} is not installed, whose kernel is analyzed")
+    if step.file.state is not None:
+        assert own is not None
+        tiles = [launched(step.served.engine, step.file, config) for config in configs]
+        return [(state_call(step.file.state, step.tokens, tiles, _file_of(step, own), own), list(configs))]
+    by_rows: dict[tuple[int, bool], list[Tiles]] = {}
+    for config in configs:  # a config that the engine completes is separate, because it could launch like another
+        by_rows.setdefault((config["BLOCK_SIZE_M"], "BLOCK_SIZE_N" in config), []).append(config)
     make = _stand_in_call if own is None else _own_call
-    return [(make(step, rows, group, own or ""), group) for rows, group in by_rows.items()]
+    return [(make(step, rows, group, own or ""), group) for (rows, _), group in by_rows.items()]
 
 
 def _operands(step: Step, routing: Routing) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return inputs, weights and outputs in the form of a call's tensors."""
     shape, element = step.shape, _ELEMENTS[step.file.weights]
+    stored = "u8" if step.file.quantization.group else element
     return (
         {"dtype": element, "shape": [step.rows, shape.depth]},
-        {"dtype": element, "shape": [shape.experts, shape.rows, shape.depth]},
+        {"dtype": stored, "shape": [shape.experts, shape.rows, shape.depth // _packed(step.file)]},
         {"dtype": "bf16", "shape": [routing.choices, shape.rows]},
     )
+
+
+def _packed(file: TunedFile) -> int:
+    """Return the number of weights per byte."""
+    return 2 if file.weights == "int4_w4a16" else 1
 
 
 def _scales(step: Step) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the scales of the inputs and of the weights."""
     shape, block = step.shape, step.file.block
-    if step.file.quantization.by_row:
+    quantization = step.file.quantization
+    if quantization.group:
+        return _NONE, {"dtype": "bf16", "shape": [shape.experts, shape.rows, shape.depth // quantization.group]}
+    if quantization.by_row:
         return {"dtype": "f32", "shape": [step.rows, 1]}, {"dtype": "f32", "shape": [shape.experts, shape.rows, 1]}
     if block is None:
         return {"dtype": "f32", "shape": [1]}, {"dtype": "f32", "shape": [shape.experts]}
@@ -142,12 +168,17 @@ def _operations(step: Step, routing: Routing) -> str:
     return str(2 * choices * step.shape.rows * step.shape.depth)
 
 
+def _file_of(step: Step, own: str) -> Path:
+    folder, _ = installed_package(step.served.engine) or (Path(), "")
+    return folder.parent / (own.partition(":")[0].replace(".", "/") + ".py")
+
+
 def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> TritonCall:
     module, _, function = own.partition(":")
-    folder, number = installed_package(step.served.engine) or (Path(), "")
-    path = folder.parent / (module.replace(".", "/") + ".py")
+    _, number = installed_package(step.served.engine) or (Path(), "")
+    path = _file_of(step, own)
     routing = step.routing(rows)
-    values = _known_arguments(step, routing)
+    values = {**_known_arguments(step, routing), **_arguments_of_groups(step)}
     constants = _known_constants(step)
     arguments: dict[str, Any] = {}
     varying: list[str] = []
@@ -162,7 +193,7 @@ def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> Trit
             )
     tiles = []
     for config in configs:
-        chosen = launched(step.served.engine, step.file, config)
+        chosen = stated_tiles(launched(step.served.engine, step.file, config), step.rows)
         tiles.append({**chosen, **{name: constants[name](chosen) for name in varying}})
     grid = _grid(len(routing.experts), "N")
     return TritonCall(path, function, arguments, grid, tiles, _operations(step, routing), module=module)
@@ -252,6 +283,30 @@ def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
     }
 
 
+def _arguments_of_groups(step: Step) -> Mapping[str, Any]:
+    """Return the parameters that only the kernel for groups of integers has."""
+    file, shape = step.file, step.shape
+    if not file.quantization.group:
+        return {}
+    packed, groups = _packed(file), shape.depth // file.quantization.group
+    zeros = {"dtype": "u8", "shape": [shape.experts, shape.rows // packed, groups]}
+    return {
+        "b_zp_ptr": zeros if file.quantization.zero_points else _NONE,
+        "stride_be": shape.rows * shape.depth // packed,
+        "stride_bn": shape.depth // packed,
+        "stride_bse": shape.rows * groups,
+        "stride_bsk": 1,
+        "stride_bsn": groups,
+        "stride_bze": shape.rows // packed * groups if file.quantization.zero_points else 0,
+        "stride_bzk": int(file.quantization.zero_points),
+        "stride_bzn": groups if file.quantization.zero_points else 0,
+        "group_size": file.quantization.group,
+        "has_zp": file.quantization.zero_points,
+        "use_int4_w4a16": file.weights == "int4_w4a16",
+        "use_int8_w8a16": file.weights == "int8_w8a16",
+    }
+
+
 def _one(value: int) -> Any:
     import numpy as np
 
@@ -272,4 +327,5 @@ def _known_constants(step: Step) -> Mapping[str, Any]:
         "SWAP_AB": swapped,
         "swap_ab": swapped,
         "even_Ks": whole_steps,
+        "block_k_diviable": whole_steps,
     }

@@ -1,11 +1,11 @@
-"""Reproduce an engine's default config without a tuned file.
+"""Reproduce an engine's default config without a tuned file, and its selection of a file's entry.
 
 The rules are those for NVIDIA GPUs in vLLM 0.30.0 to 0.33.0 (`get_default_config` in `fused_moe.py`,
-`w8a8_triton_block_scaled_mm` in `fp8_utils.py`) and SGLang 0.5.20 to 0.5.23 (`get_default_config` in
-`fused_moe_triton_config.py`, `fp8_kernel.py`).
+`w8a8_triton_block_scaled_mm` in `fp8_utils.py`; in 0.33.0 `_get_default_ssm_launch_config` in `mamba_ssm.py`) and
+SGLang 0.5.20 to 0.5.23 (`get_default_config` in `fused_moe_triton_config.py`, `fp8_kernel.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kernrec.gpu import GPU
 from kernrec.recommender.serving.engines import Kind, TunedFile
@@ -17,9 +17,20 @@ KEYS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 307
 _LITTLE_SHARED = 128 << 10
 """Bytes of shared memory per block below which SGLang has other fp8 defaults."""
 
+_CUDA_GROUPS, _CUDA_ROWS = (32, 64, 128), 6
+"""Group sizes, and rows per expert up to which vLLM's CUDA kernel for 4-bit weights applies, with its own rule."""
+_DATA_CENTER_BLACKWELL = 10
+_BY_STATE = {16: (32, 4), 32: (16, 4), 64: (8, 4), 128: (4, 4)}
+"""Rows and warps of state-space layers in vLLM, by the largest state size they apply to."""
+
+
+def entry_for(keys: Iterable[int], tokens: int) -> int:
+    """Return the entry with the nearest number of tokens, as engines do; of two equally near, the first."""
+    return min(keys, key=lambda key: abs(key - tokens))
+
 
 def default_config(engine: str, file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
-    """Return the config that an engine runs without a file.
+    """Return the config that an engine runs without a file, for any kind except LoRA.
 
     Args:
         engine: `vllm` or `sglang`.
@@ -30,12 +41,16 @@ def default_config(engine: str, file: TunedFile, tokens: int, gpu: GPU) -> dict[
     if file.kind is Kind.BLOCK_GEMM:
         n, k = file.block or (128, 128)
         return _config(64, n, k, 32, 4, 2 if engine == "vllm" else 3)
+    if file.state is not None:
+        return _vllm_state(file.state.state, gpu)
     rule = _vllm_experts if engine == "vllm" else _sglang_experts
     return rule(file, tokens, gpu)
 
 
 def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
     experts = file.products[0].experts
+    if file.quantization.group:
+        return _vllm_integers(file, tokens)
     if file.dtype == "fp8_w8a8" and file.block:
         n, k = file.block
         narrow = tokens <= 8 and n % 64 == 0
@@ -47,6 +62,37 @@ def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
     group = 16 if tokens // experts > 128 else 1
     warps, stages = 4 if tokens <= 128 else 8, 4 if tokens <= 32 else 3
     return {**_config(rows, 64 if tokens <= 64 else 128, depth, group, warps, stages), "SPLIT_K": 1}
+
+
+def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
+    """Return the rows of the config for integer weights with 16-bit activations; `stated_tiles` adds the rest."""
+    shape = file.products[0]
+    few = file.weights == "int4_w4a16" and file.quantization.group in _CUDA_GROUPS
+    if few and tokens * shape.top <= _CUDA_ROWS * shape.experts:
+        rows = min(16, 1 << (tokens - 1).bit_length())
+    else:
+        rows = 16 if tokens <= 20 else 32 if tokens <= 40 else 64
+    return {"BLOCK_SIZE_M": rows, "GROUP_SIZE_M": 1, "SPLIT_K": 1}
+
+
+def stated_tiles(tiles: Tiles, rows: int) -> Tiles:
+    """Return a config with columns and depth; vLLM's values replace missing ones.
+
+    Args:
+        tiles: the config; for state-space layers it needs neither.
+        rows: rows of the inputs.
+    """
+    if "BLOCK_SIZE_N" in tiles or "GROUP_SIZE_M" not in tiles:
+        return tiles
+    return {**tiles, "BLOCK_SIZE_N": 32 if rows == 1 else 64, "BLOCK_SIZE_K": 64 if rows == 1 else 32}
+
+
+def _vllm_state(state: int, gpu: GPU) -> dict[str, int]:
+    if state > 64 and gpu.sm // 10 == _DATA_CENTER_BLACKWELL:
+        rows, warps = 32, 8
+    else:
+        rows, warps = next((by_rule for most, by_rule in _BY_STATE.items() if state <= most), (4, 8))
+    return {"BLOCK_SIZE_M": rows, "num_warps": warps}
 
 
 def _sglang_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Derive the names and locations of the tuned files that vLLM and SGLang look for.
 
-The rules are those of vLLM 0.33.0 (`fused_moe.py`, `fp8_utils.py`) and SGLang 0.5.23 (`fused_moe_triton_config.py`,
-`fp8_kernel.py`).
+The rules are those of vLLM 0.33.0 (`fused_moe.py`, `fp8_utils.py`, `mamba_ssm.py`, `lora/ops/triton_ops/utils.py`) and
+SGLang 0.5.23 (`fused_moe_triton_config.py`, `fp8_kernel.py`, `lora_tuning_config.py`).
 """
 
 import math
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU
-from kernrec.interop.model_config import UNQUANTIZED, Quantization, ServedModel
+from kernrec.interop.model_config import LEAST_GROUP, UNQUANTIZED, Quantization, ServedModel
 from kernrec.interop.moe_configs import ExpertLayer
 from kernrec.kernel.expression import parse
 from kernrec.util.light_dataclass import dataclass
@@ -26,6 +26,8 @@ class Kind(StrEnum):
 
     EXPERTS = "experts"
     BLOCK_GEMM = "fp8 block product"
+    STATE_SPACE = "state space"
+    LORA = "LoRA"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Deployment:
     ep: int = 1
     triton: str = ""
     """Release of Triton, such as `3.6.0`: SGLang has a folder for each."""
+    lora_rank: int | None = None
     device: str = ""
     """Name of the GPU according to its driver; empty for the catalog's."""
 
@@ -61,6 +64,20 @@ class ProductShape:
 
 
 @dataclass(frozen=True)
+class StateShape:
+    """State-space layers of one GPU."""
+
+    heads: int
+    width: int
+    """Width of a head."""
+    state: int
+    """State elements for each element of a head."""
+    groups: int
+    cache_dtype: str
+    """Data type of the state, `float32` or `float16`; the latter also represents bfloat16."""
+
+
+@dataclass(frozen=True)
 class TunedFile:
     """Tuned file that an engine looks for."""
 
@@ -69,14 +86,16 @@ class TunedFile:
     layers: str
     """Layers that read the file."""
     products: tuple[ProductShape, ...] = ()
-    """Matmuls that run with the file's configs, one after another; empty if kernrec does not predict them."""
+    """Matmuls that run with the file's configs, one after another."""
     dtype: str | None = None
     """Name of the quantization in the file name; None if it has none."""
     quantization: Quantization = UNQUANTIZED
-    """Quantization of the weights on one GPU; blocks that do not fit are divided."""
+    """Quantization of the weights on one GPU; blocks and groups that do not fit are divided."""
     from_folder: bool = True
     """Whether the engine also reads the file from a folder of the user."""
     note: str = ""
+    state: StateShape | None = None
+    """State-space layers of the file."""
 
     @property
     def weights(self) -> str | None:
@@ -88,6 +107,15 @@ class TunedFile:
         """Blocks of the weights' scales, (n, k)."""
         return self.quantization.block
 
+    @property
+    def launches(self) -> int:
+        """Number of launches that run with the file's configs; 0 if kernrec does not predict them."""
+        return len(self.products) or int(self.state is not None)
+
+    def entry(self, tokens: int) -> int:
+        """Return the entry for a number of tokens; for state-space layers it is the number of heads of all tokens."""
+        return tokens * (self.state.heads if self.state is not None else 1)
+
 
 def tuned_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     """Return the tuned files that an engine looks for when it serves a model.
@@ -95,7 +123,8 @@ def tuned_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     Raises:
         UsageError: the model cannot be divided among this number of GPUs.
     """
-    return [*_expert_files(model, served), *_block_files(model, served)]
+    files = [*_expert_files(model, served), *_block_files(model, served)]
+    return [*files, *_state_files(model, served), *_lora_files(model, served)]
 
 
 def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
@@ -149,7 +178,7 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
         if refined < _LEAST_REFINED:
             raise UsageError(f"{model.title}: {width} columns a GPU cannot be divided into blocks of {block[0]}")
         note, block = f"scales of {block[0]} x {block[1]} are divided to fit {width} columns", (refined, refined)
-    sglang = served.engine == "sglang"
+    group, sglang = _group(model, width), served.engine == "sglang"
     stored = width // 2 if sglang and dtype == "int4_w4a16" else width  # SGLang counts bytes of two weights
     device, by_row = served.device_name.replace("_", " "), sglang and quantization.by_row
     layer = ExpertLayer(count, stored, parse("m"), device, dtype, block, by_row)
@@ -158,9 +187,8 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     if fused:
         note = f"E counts {fused} shared expert (--disable-shared-experts-fusion leaves it out)"
     name = _named(layer.file_name(served.engine), served)
-    predicted = () if quantization.group else products  # engines prefer other kernels for groups of integers
-    on_gpu = replace(quantization, block=block)
-    return [TunedFile(Kind.EXPERTS, name, "mixture of experts", predicted, dtype, on_gpu, note=note)]
+    on_gpu = replace(quantization, block=block, group=group)
+    return [TunedFile(Kind.EXPERTS, name, "mixture of experts", products, dtype, on_gpu, note=note)]
 
 
 def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
@@ -176,6 +204,18 @@ def reads_files(quantization: Quantization, engine: str) -> bool:
     if quantization.method == "compressed-tensors" and engine == "sglang":  # only Marlin runs its other groups
         return not (quantization.elsewhere or quantization.zero_points or quantization.kind == "int8_w8a16")
     return not quantization.elsewhere
+
+
+def _group(model: ServedModel, width: int) -> int:
+    """Return the columns that share a scale on one GPU; both engines halve a group until it divides both matmuls."""
+    group = model.quantization.group
+    while group and (width % group or model.hidden % group):
+        group //= 2
+        if group < LEAST_GROUP:
+            raise UsageError(
+                f"{model.title}: {width} columns a GPU cannot be divided into groups of {model.quantization.group}"
+            )
+    return group
 
 
 def _named(name: str, served: Deployment) -> str:
@@ -204,3 +244,42 @@ def _block_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
         shapes = (ProductShape(rows, depth),)
         by_name[name] = TunedFile(Kind.BLOCK_GEMM, name, layers, shapes, kind, model.quantization, from_folder=False)
     return list(by_name.values())
+
+
+def _state_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
+    space = model.state_space
+    if space is None or served.engine != "vllm":
+        return []
+    name = (
+        f"headdim={space.head_width},dstate={space.state},device_name={served.device_name},"
+        f"cache_dtype={space.cache_dtype}.json"
+    )
+    if space.heads % served.tp:
+        raise UsageError(
+            f"--tp is {served.tp}, and {model.title} has {space.heads} heads of state, which it does not divide;"
+            f" {_divisors_near(space.heads, served.tp)}"
+        )
+    groups = max(1, space.groups // served.tp)
+    shape = StateShape(space.heads // served.tp, space.head_width, space.state, groups, space.cache_dtype)
+    return [TunedFile(Kind.STATE_SPACE, name, "state space, one token a sequence", state=shape)]
+
+
+def _lora_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
+    rank = served.lora_rank
+    if rank is None:
+        return []
+    if served.engine == "vllm":
+        device = served.device_name.replace("-", "_")
+        steps = ["SHRINK", "EXPAND_TRUE", "EXPAND_FALSE"]
+        if model.experts is not None:
+            steps += [f"FUSED_MOE_LORA_{part}_{step}" for part in ("W13", "W2") for step in ("SHRINK", "EXPAND")]
+        return [TunedFile(Kind.LORA, f"{device}_{step}.json", step.lower().replace("_", " ")) for step in steps]
+    names: dict[str, str] = {}
+    for linear in model.linears:
+        if (shape := linear.of_rank(served.tp)) is None:
+            continue
+        slices = 3 if linear.shared_heads else 2 if "gate and up" in linear.name else 1
+        for step, size in (("shrink", shape[1]), ("expand", shape[0])):
+            name = f"lora_{step},K={size},R={rank},S={slices},device={served.device_name}.json"
+            names[name] = f"{names[name]}; {linear.name}" if name in names else linear.name
+    return [TunedFile(Kind.LORA, name, layers) for name, layers in names.items()]

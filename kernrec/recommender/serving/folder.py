@@ -24,7 +24,7 @@ VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DI
 
 
 def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
-    """Return the entries of a file, by number of tokens.
+    """Return the entries of a file, by number of tokens (times the heads for state-space layers).
 
     The comparison with the nearest number of tokens, by ratio, decides. Its best config is used if it is worth it.
     Otherwise the entry is the engine's default for this number of tokens.
@@ -34,7 +34,7 @@ def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
     for key in sorted({*KEYS, *by_tokens}):
         made = by_tokens[min(by_tokens, key=lambda tokens: (abs(math.log(tokens / key)), tokens))]
         own = default_config(served.engine, audited.file, key, served.gpu)
-        entries[key] = made.best if worth(made) is Verdict.WRITE else own
+        entries[audited.file.entry(key)] = made.best if worth(made) is Verdict.WRITE else own
     return entries
 
 

@@ -28,10 +28,12 @@ FOLDERS = {
     "vllm": {
         Kind.EXPERTS: "model_executor/layers/fused_moe/configs",
         Kind.BLOCK_GEMM: "model_executor/layers/quantization/utils/configs",
+        Kind.STATE_SPACE: "model_executor/layers/mamba/ops/configs/selective_state_update",
     },
     "sglang": {
         Kind.EXPERTS: "srt/layers/moe/moe_runner/triton_utils/configs",
         Kind.BLOCK_GEMM: "kernels/ops/gemm/configs",
+        Kind.LORA: "kernels/ops/lora/dense/csgmv_configs",
     },
 }
 """Folders of the files in an installed package, by kind."""

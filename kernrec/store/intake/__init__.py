@@ -60,13 +60,9 @@ def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> It
 
 
 def add_checked(database: Database, checked: Path, signer: str = "", apart_from: Sequence[str] = ()) -> int:
-    """Add checked rows of others, all or nothing; return the number of new rows.
+    """Add checked rows of others from a folder, all or nothing; return the number of new rows.
 
-    Args:
-        database: Gets the rows.
-        checked: Folder of the rows, which are moved away.
-        signer: See `Database.add_from`.
-        apart_from: See `Database.add_from`.
+    The rows are moved away. `signer` and `apart_from` are those of `Database.add_from`.
     """
     return database.add_from(lambda folder: move_checked(checked, folder), apart_from=apart_from, signer=signer)
 

@@ -60,8 +60,8 @@ def withdraw_there(
         place: Place that they were pushed to.
         condition: See `withdraw_here`.
         signer: The user's key.
-        reason: Note for readers of the log.
-        agree: See `Agree`.
+        reason: See `withdraw_here`.
+        agree: See `withdraw_here`.
         own: Database in which the same measurements are withdrawn, too.
     """
     names = place.names()

@@ -78,7 +78,7 @@ def record_of(
     jit = layers[-1]
     parameters = [parameter.name for parameter in jit.params]
     if len(args) > len(parameters):
-        raise NoCallError(f"{len(args)} arguments, and the function has {len(parameters)}")
+        raise NoCallError(f"{len(args)} arguments, but the function has {len(parameters)} parameters")
     named = {**dict(zip(parameters, args, strict=False)), **keywords}
     options = {name: named.pop(name) for name in list(named) if name in OPTIONS and name not in parameters}
     options = {name: value for name, value in options.items() if type(value) is int}
@@ -146,9 +146,9 @@ def target_of(jit: Any) -> str:
     module, name = function.__module__, function.__qualname__
     file = inspect.getsourcefile(function)
     if file is None or not Path(file).is_file():
-        raise NoCallError("its source is in no file")
+        raise NoCallError("its source is not in a file")
     if not name.isidentifier():
-        raise NoCallError(f"it is made inside another function ({name}); a call needs one at the top of a file")
+        raise NoCallError(f"it is defined inside another function ({name}); define it at the top level of a file")
     if module != "__main__" and _importable(module, Path(file)):
         return f"{module}:{name}"
     return f"{Path(file).resolve()}:{name}"

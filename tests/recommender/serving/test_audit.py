@@ -11,12 +11,12 @@ from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.recommender.serving.audit import AuditedFile, AuditRequest, ServingAudit, serve_audit
 from kernrec.recommender.serving.candidates import candidates
 from kernrec.recommender.serving.compared import Comparison, Cost, comparer
-from kernrec.recommender.serving.engine_defaults import KEYS, default_config
+from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for
 from kernrec.recommender.serving.engines import Deployment, Kind, tuned_files
 from kernrec.recommender.serving.folder import entries_of, setting, write_folder
-from kernrec.recommender.serving.shipped_files import shipped_of
+from kernrec.recommender.serving.shipped_files import installed_package, shipped_of
 from kernrec.recommender.serving.verdict import Verdict, verdict_of, worth
-from tests.helpers.serving import AWQ, MIXTRAL, QWEN_FP8, SMALL, written
+from tests.helpers.serving import AWQ, HYBRID, MIXTRAL, QWEN_FP8, SMALL, written
 
 pytestmark = pytest.mark.usefixtures("compiled_here")
 
@@ -82,17 +82,21 @@ def test_folder_has_the_layout_the_engine_expects(tmp_path, engine, place):
     (path,) = write_folder(audit, tmp_path / "tuned")
     assert path == tmp_path / "tuned" / place
     entries, _ = read_moe_configs(path.read_text(), path.name)
-    assert entries[16] == TILES
+    assert entries[entry_for(entries, 17)] == TILES
     assert setting(audit, tmp_path / "tuned").startswith(
         "export " + {"vllm": "VLLM_TUNED_CONFIG_FOLDER=", "sglang": "SGLANG_MOE_CONFIG_DIR="}[engine]
     )
 
 
-def test_groups_of_integers_are_not_predicted(tmp_path):
-    model = written(tmp_path, {**MIXTRAL, "quantization_config": AWQ})
-    (file,) = serve_audit(AuditRequest(str(model), "rtx4090", "vllm", everything=True)).files
-    assert file.verdict is Verdict.NOT_USED
-    assert file.why_none == "not predicted for groups of integers"
+@pytest.mark.skipif(installed_package("vllm") is not None, reason="vLLM is installed, and Triton is installed")
+@pytest.mark.parametrize(
+    ("fields", "verdict"), [(HYBRID, Verdict.UNKNOWN), ({**MIXTRAL, "quantization_config": AWQ}, Verdict.NOT_USED)]
+)
+def test_engine_kernels_are_predicted_only_if_the_engine_is_installed(tmp_path, fields, verdict):
+    audit = serve_audit(AuditRequest(str(written(tmp_path, fields)), "rtx4090", "vllm", everything=True))
+    (file,) = audit.files
+    assert file.verdict is verdict
+    assert file.why_none == "not predicted where the engine is not installed, whose kernel is analyzed"
 
 
 def test_file_shipped_by_the_engine_is_not_compared(tmp_path):
@@ -111,12 +115,12 @@ def test_unknown_name_suggests_the_nearest(tmp_path, refuses):
         serve_audit(AuditRequest(**wanted, compare=False))  # type: ignore[arg-type]
 
     refuses(refused, [
-        {"engine": "vlm"}, {"tp": 0}, {"tokens": (0,)}, {"triton": "2.9"}, {"gpu": "rtx-pro-6001"},
+        {"engine": "vlm"}, {"tp": 0}, {"tokens": (0,)}, {"triton": "2.9"}, {"gpu": "rtx-pro-6001"}, {"lora_rank": 0},
     ])  # fmt: skip
 
 
 def test_candidates_fit_the_shared_memory_of_the_gpu(tmp_path):
-    for fields in (MIXTRAL, QWEN_FP8):
+    for fields in (MIXTRAL, QWEN_FP8, {**QWEN_FP8, "quantization_config": {**AWQ, "group_size": 32}}):
         for gpu in ("rtx3090", "h100", "t4"):
             served = Deployment("vllm", find_gpu(gpu))
             for file in tuned_files(read_model(str(written(tmp_path, fields))), served):
@@ -126,6 +130,7 @@ def test_candidates_fit_the_shared_memory_of_the_gpu(tmp_path):
                     for c in tried:
                         steps = (c["BLOCK_SIZE_M"] + c["BLOCK_SIZE_N"]) * c["BLOCK_SIZE_K"] * (c["num_stages"] - 1)
                         assert steps * (1 if file.weights == "fp8_w8a8" else 2) <= served.gpu.limits.smem_per_block
+                        assert not file.quantization.group or file.products[1].depth % c["BLOCK_SIZE_K"] == 0
                         assert file.kind is Kind.EXPERTS or c["BLOCK_SIZE_K"] >= 128
 
 

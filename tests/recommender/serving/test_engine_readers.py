@@ -24,11 +24,12 @@ from kernrec.recommender.serving.folder import entries_of, write_folder
 from kernrec.recommender.serving.shipped_files import installed_package, shipped_of
 from tests.helpers import engine_reader
 from tests.helpers.process import environment
-from tests.helpers.serving import BY_ROW, MIXTRAL, QWEN_FP8, SMALL, written
+from tests.helpers.serving import AWQ, BY_ROW, HYBRID, MIXTRAL, QWEN_FP8, SMALL, written
 
 MODELS = {
     "mixtral": MIXTRAL,
     "qwen": QWEN_FP8,
+    "awq": {**MIXTRAL, "quantization_config": AWQ},
     "by row": {**MIXTRAL, "quantization_config": BY_ROW, "num_local_experts": 16},
 }
 KNOWN = {"vllm": ("0.33",), "sglang": ("0.5.23",)}
@@ -106,21 +107,53 @@ def test_engine_default_equals_the_compared_config(tmp_path, engine):
         first, second = file.products
         for tokens in KEYS:
             sizes = [first.experts, second.depth, first.depth, first.top]
-            requests.append(["default", tokens, *sizes, file.dtype, file.block])
+            block = [0, file.quantization.group] if file.quantization.group else file.block
+            requests.append(["default", tokens, *sizes, file.dtype, block])
             expected.append(default_config(engine, file, tokens, card))
     assert own_answers(engine, requests, tmp_path, tmp_path) == expected
 
 
 @pytest.mark.slow
+def test_vllm_reads_state_space_files_and_has_the_same_defaults(tmp_path):
+    audit = audit_of("vllm", HYBRID, tmp_path / "model")
+    paths = write_folder(audit, tmp_path / "tuned")
+    (file,) = audit.files
+    assert len(paths) == 1
+    shapes = [(state, gpu) for state in (16, 32, 64, 128, 256) for gpu in ("l40s", "b200")]
+    requests = [["state", 64, 128, "bfloat16"], *(["state default", state, gpu == "b200"] for state, gpu in shapes)]
+    entries, *defaults = own_answers("vllm", requests, tmp_path, tmp_path / "tuned")
+    assert entries == {str(key): dict(config) for key, config in entries_of(file, audit.served).items()}
+    for (state, gpu), (rows, warps) in zip(shapes, defaults, strict=True):
+        model = read_model(str(written(tmp_path / "other", {**HYBRID, "mamba_d_state": state})))
+        (other,) = tuned_files(model, Deployment("vllm", find_gpu(gpu)))
+        assert default_config("vllm", other, 16, find_gpu(gpu)) == {"BLOCK_SIZE_M": rows, "num_warps": warps}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(installed_package("vllm") is None, reason="vLLM and torch are not installed")
+def test_vllm_state_space_kernel_is_compared(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
+    small = {**HYBRID, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 64, "mamba_n_groups": 1}
+    audit = serve_audit(AuditRequest(str(written(tmp_path / "model", small)), "l40s", "vllm", tokens=(16,)))
+    (file,) = audit.files
+    assert file.kernel.endswith("mamba_ssm:_selective_scan_update_kernel")
+    (made,) = file.comparisons
+    assert made.own == {"BLOCK_SIZE_M": 8, "num_warps": 4}
+    assert made.own_cost is not None
+    assert len(made.ranked) >= 3
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", KNOWN)
-def test_engine_kernels_of_quantized_experts_are_compared(tmp_path, monkeypatch, engine):
+@pytest.mark.parametrize(("quantized", "kernel"), [(AWQ, "fused_moe_kernel_gptq_awq"), (BY_ROW, "fused_moe_kernel")])
+def test_engine_kernels_of_quantized_experts_are_compared(tmp_path, monkeypatch, engine, quantized, kernel):
     if installed_package(engine) is None:
         pytest.skip(f"{engine} and torch are not installed")
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
-    fields = {**SMALL, "quantization_config": BY_ROW}
+    fields = {**SMALL, "quantization_config": {**quantized, "group_size": 32}}
     request = AuditRequest(str(written(tmp_path / "model", fields)), "l40s", engine, tokens=(4,), everything=True)
     (file,) = serve_audit(request).files
-    assert file.kernel.endswith(":fused_moe_kernel")
+    assert file.kernel.endswith(f":{kernel}")
     (made,) = file.comparisons
     assert made.own_cost is not None
     assert len(made.ranked) >= 3

@@ -10,7 +10,7 @@ from kernrec.recommender.serving.backends import kernel_taken
 from kernrec.recommender.serving.engine_defaults import default_config, launched
 from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, second_file, tuned_files
 from kernrec.recommender.serving.shipped_files import FOLDERS, Shipped, divided, shipped_of, table, whole
-from tests.helpers.serving import AWQ, BY_ROW, MIXTRAL, QWEN_FP8, written
+from tests.helpers.serving import AWQ, BY_ROW, HYBRID, MIXTRAL, QWEN_FP8, written
 
 
 def names(folder: Path, fields: object, engine: str, gpu: str, **served: object) -> list[str]:
@@ -48,6 +48,16 @@ def test_integer_groups_and_row_scales_have_their_own_names(tmp_path):
     shipped = shipped_of("sglang", "0.5.23").names[Kind.EXPERTS]
     ends = {parts[1].rpartition("*")[2] for name in shipped if (parts := divided(name))}  # others are of no device
     assert ",dtype=fp8_w8a8,per_channel_quant=True.json" in ends
+
+
+def test_lora_and_state_space_files_have_engine_names(tmp_path):
+    assert names(tmp_path, HYBRID, "vllm", "b200") == [
+        "headdim=64,dstate=128,device_name=NVIDIA_B200,cache_dtype=float16.json"
+    ]
+    assert "NVIDIA_A100_SXM4_80GB_EXPAND_TRUE.json" in names(tmp_path, HYBRID, "vllm", "a100", lora_rank=16)
+    assert names(tmp_path, MIXTRAL, "sglang", "h200", lora_rank=64)[1] == (
+        "lora_shrink,K=4096,R=64,S=3,device=NVIDIA_H200.json"
+    )
 
 
 def test_indivisible_model_is_refused(tmp_path, refuses):

@@ -1,13 +1,13 @@
-"""Rank of the configs of vLLM's tuned files of experts among the candidates of an audit, as predicted.
+"""Rank the configs of vLLM's tuned expert files among an audit's candidates, by predicted time.
 
-The files hold what vLLM's tuner saw as best on the GPU, of hundreds of configs, with older releases of Triton and of
-the kernel. Eight files without quantization, four of an A100 and four of an H100, at 16 and at 1,024 tokens, are read
-from a folder of vLLM's (`model_executor/layers/fused_moe/configs`). They state no times. A config is the file's own
-entry for the nearest number of tokens, as vLLM takes it.
+The files contain the best of hundreds of configs that vLLM's tuner measured on the GPU, with older releases of Triton
+and of the kernel, but no times. The tool reads eight files without quantization, four of an A100 and four of an H100,
+from vLLM's folder `model_executor/layers/fused_moe/configs`. It uses the entries for the numbers of tokens nearest to
+16 and 1,024, like vLLM.
 
-    rank      of the file's config among the candidates, itself and vLLM's default, by predicted time
-    file      predicted time of the file's config over that of the first
-    default   predicted time of vLLM's default, which it runs without a file, over that of the first
+    rank      rank of the file's config among the candidates and vLLM's default, by predicted time
+    file      predicted time of the file's config over the time of the top config
+    default   predicted time of vLLM's default, used without a file, over the time of the top config
 """
 
 import itertools
@@ -24,11 +24,11 @@ from kernrec.interop.model_config import Experts, Quantization, ServedModel
 from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.recommender.serving.candidates import candidates
 from kernrec.recommender.serving.compared import comparer
-from kernrec.recommender.serving.engine_defaults import default_config, launched
+from kernrec.recommender.serving.engine_defaults import default_config, entry_for, launched
 from kernrec.recommender.serving.engines import Deployment, tuned_files
 
 FILES = (
-    # (GPU, experts, columns a GPU, hidden size, experts of a token): of the models that have these shapes
+    # (GPU, experts, columns per GPU, hidden size, experts per token), with a model of this shape and its number of GPUs
     ("a100-sxm4-80gb", 8, 7168, 4096, 2),  # Mixtral 8x7B on two
     ("a100-sxm4-80gb", 16, 1344, 6144, 4),  # DBRX on eight
     ("a100-sxm4-80gb", 64, 640, 3584, 8),  # Qwen2-57B-A14B on four
@@ -48,13 +48,10 @@ def run(files: Annotated[Path, typer.Option("--files", help="vLLM's folder fused
     with comparer(paths.user_database()) as comparing:
         for tokens, (gpu, experts, width, hidden, top) in itertools.product(TOKENS, FILES):
             served = Deployment("vllm", find_gpu(gpu))
-            model = ServedModel("", hidden, "bfloat16", Quantization(None), Experts(experts, top, width), ())
+            model = ServedModel("", hidden, "bfloat16", Quantization(None), Experts(experts, top, width), None, ())
             file = tuned_files(model, served)[0]
             entries, _ = read_moe_configs((files / file.name).read_text(), file.name)
-            tuned, default = (
-                entries[min(entries, key=lambda key: abs(key - tokens))],
-                default_config("vllm", file, tokens, served.gpu),
-            )
+            tuned, default = entries[entry_for(entries, tokens)], default_config("vllm", file, tokens, served.gpu)
             tried = [tuned, default, *candidates(file, tokens, served.gpu)]
             costs = [(launched("vllm", file, c), cost) for c, cost in comparing.costs(file, served, tokens, tried)]
             ranked = sorted(costs, key=lambda pair: pair[1].latency_s)

@@ -34,9 +34,7 @@ _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
 }
 """Tiles of batched matmuls."""
 _SHARE, _SMALL_TILE = 0.935, 0.07
-"""Fraction of the FMA pipes' rate that a tile of 128 x 128 reaches, and exponent of the ratio of areas for smaller
-ones.
-"""
+"""FMA rate that a 128 x 128 tile reaches, as a fraction, and the exponent of area for smaller tiles."""
 _TILE_CLK = 3200.0
 """Clocks to fill a tile's pipeline and to write its results."""
 _DRAM_SHARE = 0.8
@@ -58,9 +56,7 @@ the power model would compute it.
 
 
 def set_simt_tiles(products: Any, card: Card, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
-    """Pass tiles and splits on a GPU to the engine: those in `timed`, those of single matmuls, those of batched
-    ones.
-    """
+    """Pass a GPU's tiles and splits to the engine: `timed` first, then for single and for batched matmuls."""
     gpu, family = card.gpu, _family(card.gpu)
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]

@@ -1,7 +1,7 @@
-"""A stand-in for the Triton kernels that engines run their tuned configs with: tiles of rows of one expert.
+"""Replace the Triton kernels that engines run with tuned configs: each tile has rows of one expert.
 
-`kernrec.recommender.serving.engine_calls` launches it where the engine is not installed. It has the tunables of a file,
-loads what such kernels load, and numbers its tiles in groups of rows as they do.
+`kernrec.recommender.serving.engine_calls` launches this kernel if the engine is not installed. It has the tunables of a
+tuned file, loads the same data as the engines' kernels, and numbers its tiles in the same groups of rows.
 """
 
 import triton
@@ -14,10 +14,10 @@ def grouped_experts(
     TOP: tl.constexpr, BLOCK_SCALES: tl.constexpr, SCALE_N: tl.constexpr, SCALE_K: tl.constexpr,
     BLOCK_SIZE_M: tl.constexpr, BLOCK_SIZE_N: tl.constexpr, BLOCK_SIZE_K: tl.constexpr, GROUP_SIZE_M: tl.constexpr,
 ):  # fmt: skip
-    """out[c] = weights[expert of c] tokens[c // TOP] for every choice c of an expert by a token.
+    """Compute out[c] = weights[expert of c] tokens[c // TOP] for every pair c of a token and its expert.
 
-    `order` lists the choices by expert, each expert's share filled up to whole tiles with `choices`, which none is.
-    With BLOCK_SCALES tokens have a scale for SCALE_K columns, weights one for SCALE_N rows and SCALE_K columns.
+    `order` lists the pairs by expert. The value `choices`, which is no pair, pads each expert to whole tiles. With
+    BLOCK_SCALES, tokens have a scale per SCALE_K columns, and weights have one per SCALE_N rows and SCALE_K columns.
     """
     tiles_n = tl.cdiv(n, BLOCK_SIZE_N)
     in_group = GROUP_SIZE_M * tiles_n
