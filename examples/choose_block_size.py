@@ -1,9 +1,9 @@
-"""For a kernel author: the thread block of a CUDA kernel of one's own, and what limits it, without a GPU.
+"""Choose the thread block of your own CUDA kernel and find its bottleneck, without a GPU.
 
     pip install '.[cuda13]' && python examples/choose_block_size.py [GPU ...]
 
-The kernel is docs/examples/saxpy.cu. For each GPU the program prints the block to launch it with, its bottleneck, and
-what the block that the occupancy heuristic picks would cost.
+The kernel is docs/examples/saxpy.cu. For each GPU, the program prints the best block, the bottleneck, and the cost of
+the block that the occupancy heuristic picks.
 """
 
 import sys

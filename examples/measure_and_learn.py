@@ -1,10 +1,10 @@
-"""For a measurer: measure problems, train a model on them, and see how well it predicts problems held out.
+"""Measure problems, train a model on them, and evaluate it on held-out problems.
 
     python examples/measure_and_learn.py              measures on the GPU of this machine for ten minutes
     python examples/measure_and_learn.py --replay recorded.duckdb
 
-With `--replay` the measurements come from a database that somebody collected: the whole way can be tried without a GPU.
-Needs the extras `measure` and `train`, and `cuda13` on a GPU.
+With `--replay`, the measurements come from an existing database, so you can try everything without a GPU. The program
+needs the extras `measure` and `train`, and `cuda13` on a GPU.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def kernrec(*arguments: str) -> None:
-    """Run a command of kernrec; what it prints is shown as it comes."""
+    """Run a command of kernrec and show its output."""
     print("$ kernrec", *arguments, flush=True)
     subprocess.run([sys.executable, "-m", "kernrec", *arguments], check=True)
 
@@ -33,7 +33,7 @@ def main() -> None:
         source = ["--replay", str(options.replay)] if options.replay else ["--op", options.op]
         kernrec("collect", "--budget", options.budget, "--db", database, *source)
         kernrec("db", "info", "--db", database)
-        if options.replay:  # nothing is learned from replayed rows, and models are kept beside the database
+        if options.replay:  # kernrec learns nothing from replayed rows, and stores models next to the database
             database = shutil.copy(options.replay, f"{folder}/recorded.duckdb")
         kernrec("train", "--op", options.op, "--db", database)
 

@@ -1,9 +1,9 @@
-"""For a serving engineer: which kernel config each linear layer should launch, for every number of tokens in a batch.
+"""Plan the kernel config of each linear layer of a served model, for every number of tokens in a batch.
 
     python examples/plan_linear_layers.py [GPU] [--json plan.json]
 
-The program asks once for all shapes, as a service would when it starts, and needs no GPU. It prints one line for each
-layer and batch size: the config, its expected time, and the tokens per second that all layers allow.
+The program asks for all shapes at once, like a service at its start, and needs no GPU. For each layer and batch size,
+it prints the config and its expected time. It also prints the tokens per second that the layers allow.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 import kernrec
 
 LAYERS = {"qkv": (6144, 4096), "output": (4096, 4096), "gate and up": (28672, 4096), "down": (4096, 14336)}
-"""Rows n and sums k of the linear layers of Llama-3 8B, by name."""
+"""(n, k) of the linear layers of Llama-3 8B, by name: output and input features."""
 TOKENS = (1, 16, 256, 2048)
 BLOCKS = 32
 

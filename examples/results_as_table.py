@@ -1,12 +1,12 @@
-"""Turn results of tools that kernrec does not read into a CSV table, which `kernrec db import` reads.
+"""Convert results of tools that kernrec does not read to a CSV table for `kernrec db import`.
 
     python examples/results_as_table.py results.json > table.csv    # nvbench --json
     python examples/results_as_table.py run.csv > table.csv         # HELION_AUTOTUNE_LOG=run
     python examples/results_as_table.py train.log > table.csv       # TORCHINDUCTOR_MAX_AUTOTUNE=1, standard error
     python examples/results_as_table.py moe.txt > table.csv         # benchmark_moe.py without --tune
 
-Then `kernrec db import table.csv --kernel k.cu --spec kernel.toml --gpu h100`. Each reader has about ten lines: write
-one like it for your own tool.
+Then `kernrec db import table.csv --kernel k.cu --spec kernel.toml --gpu h100`. Each reader has about ten lines; write a
+similar one for your own tool.
 """
 
 import ast
@@ -31,7 +31,7 @@ def nvbench(text: str) -> Iterator[Row]:
 
 
 def helion(text: str) -> Iterator[Row]:
-    """Yield the numbers of each config that ran; lists become `block_sizes_0`, `block_sizes_1`."""
+    """Yield the values of each config that ran; lists become `block_sizes_0`, `block_sizes_1`."""
     for entry in csv.DictReader(text.splitlines()):
         if entry["status"] == "ok":
             call = ast.parse(entry["config"], mode="eval").body

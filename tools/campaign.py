@@ -1,18 +1,18 @@
-"""A measuring campaign on a bare machine with a GPU and no network, in pieces of a few minutes.
+"""Run a measuring campaign on a machine with a GPU and no network, in sessions of a few minutes.
 
-    bash tools/fetch_wheels.sh                                     # here, once
-    python3 tools/campaign.py --out "$OUT" --minutes 9 broad       # there, again and again
+    bash tools/fetch_wheels.sh                                     # on this machine, once
+    python3 tools/campaign.py --out "$OUT" --minutes 9 broad       # on the other machine, repeatedly
 
-Each run sets up its packages from `wheels/`, takes in what earlier runs left, measures what is missing until its time
-is over, and leaves in the folder `--out`:
+Each run installs packages from `wheels/`, loads the results of earlier runs, and measures what is missing until its
+time is up. It writes to the folder `--out`:
 
-    doctor.json        the probe of the card
-    gpu-tests.txt      what the tests that need a GPU said (of `--tests`)
-    campaign.duckdb    everything measured so far; `kernrec db merge` adds it to a database, `db export` shares it
-    campaign.log       what was done, with times; *.journal.sqlite if the database could not take some rows
+    doctor.json        probe of the GPU
+    gpu-tests.txt      output of the tests that need a GPU (with `--tests`)
+    campaign.duckdb    all measurements so far; `kernrec db merge` adds them to a database, `db export` shares them
+    campaign.log       actions with times; *.journal.sqlite if the database could not store some rows
 
-Plans: `broad` screens the predicted best of all standard problems, `truth` large random samples of a few problems for
-evaluation, `deep` goes on with `broad`'s problems at normal effort.
+Plans: `broad` screens the predicted best configs of all standard problems. `truth` measures large random samples of a
+few problems for evaluation. `deep` continues with `broad`'s problems at normal effort.
 """
 
 import argparse
@@ -36,7 +36,7 @@ TRUTH_CONFIGS = 600
 
 
 def main() -> int:
-    """Sets up, then runs this file again with the packages in place."""
+    """Set up the packages, then run this file again with them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("plan", choices=("broad", "deep", "truth"))
     parser.add_argument("--out", type=Path, default=ROOT / ".campaign" / "out", help="folder for what is to be kept")
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _in_place(started: float) -> int:
-    """Install the wheels beside the checkout and start again with them first on the path."""
+    """Install the wheels next to the checkout, and restart with the wheels first on the path."""
     wheels = sorted((ROOT / "wheels").glob("*.whl"))
     if wheels and not SITE.exists():
         partial = SITE.with_name("partial")
@@ -72,7 +72,7 @@ def _in_place(started: float) -> int:
 
 
 def run(arguments: argparse.Namespace, deadline: float) -> int:
-    """One piece of the campaign; exit status 1 when measuring ended with an error."""
+    """Run one session of the campaign; return exit status 1 if measuring ended with an error."""
     from kernrec.errors import KernrecError
     from kernrec.store.intake import adding_to, merge
 
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace, deadline: float) -> int:
         _keep(out / "doctor.json", [sys.executable, "-m", "kernrec", "doctor", "--json"])
     _log(out, f"{arguments.plan}, {deadline - time.time():.0f} s left")
     try:
-        error = measure(arguments, deadline - 20.0)  # what is left is for copying
+        error = measure(arguments, deadline - 20.0)  # leave time to copy the results
     except KernrecError as failure:
         error = str(failure)
         _log(out, error)
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace, deadline: float) -> int:
 
 
 def measure(arguments: argparse.Namespace, until: float) -> str | None:
-    """Collect what a plan wants; what ended it early, if anything did."""
+    """Measure what a plan needs; return what ended the measurement early, if anything."""
     from kernrec.cli.progress import Lines
     from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, MeasuringEffort
     from kernrec.measure.collect import collect
@@ -129,8 +129,8 @@ def measure(arguments: argparse.Namespace, until: float) -> str | None:
 
 
 def broad() -> "list[tuple[str, Problem]]":
-    """(name, problem) of the standard workloads, one of each row of `broad` in turn; kernels that are not there yet and
-    layers that occurred already are left out."""
+    """Yield (name, problem) of the standard workloads, alternating between the rows of `broad`, without missing kernels
+    and repeated layers."""
     from kernrec.kernel import kernels_for
     from kernrec.op import find_op
     from kernrec.op.workload import workload
@@ -151,7 +151,7 @@ def broad() -> "list[tuple[str, Problem]]":
 
 
 def truth() -> "list[tuple[str, Problem]]":
-    """(name, problem) of `truth`, as far as there are kernels."""
+    """Yield (name, problem) of `truth` for existing kernels."""
     from kernrec.kernel import kernels_for
     from kernrec.op import find_op, parse_shape
 

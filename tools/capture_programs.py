@@ -1,11 +1,11 @@
-"""Run self-checking CUDA programs under `kernrec capture`, and count those that are right.
+"""Run self-checking CUDA programs under `kernrec capture`, and count the programs with correct results.
 
     python tools/capture_programs.py --suite HeCBench=FOLDER --suite cuda-samples=FOLDER --built BUILT --report out.csv
 
-capture_programs.csv lists the programs and their arguments, which are small so that each run ends within seconds. The
-suites are not part of kernrec: fetch their repositories first. A program is right if it exits with status 0 and prints
-that its check passed. Some programs have their result only in the exit status. With `--analyze` the tool instead counts
-the launches in the folder of `--calls` that `kernrec analyze` accepts as they are.
+capture_programs.csv lists the programs with small arguments, so that each run ends within seconds. The suites are not
+part of kernrec: fetch their repositories first. A program is right if it exits with status 0 and prints that its check
+passed. Some programs only report through the exit status. With `--analyze`, the tool instead counts the launches in the
+folder `--calls` that `kernrec analyze` accepts unchanged.
 """
 
 import argparse
@@ -48,13 +48,13 @@ _OPTIONS = {
     "cuda-samples": ["-I{root}/Common"],
     "PolyBench-ACC": [
         *("-I{root}/CUDA/utilities", "-I{root}/common", "-DMINI_DATASET", "-DRUN_ON_CPU"),
-        "-DcudaThreadSynchronize=cudaDeviceSynchronize",  # CUDA 13 removed the older name
+        "-DcudaThreadSynchronize=cudaDeviceSynchronize",  # replaces the name that CUDA 13 removed
     ],
 }
 _SUFFIXES = (".cu", ".cpp", ".c", ".cc")
 _BUILD_S = 400.0
 _WALL = 15
-"""Longest run on a busy machine, in multiples of its processor time."""
+"""Maximum run time on a busy machine, in multiples of the processor time."""
 _KILLED = (-signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGKILL, 128 + signal.SIGXCPU)
 
 WRAPPER = """#!{python}
@@ -78,8 +78,8 @@ os.execv("{nvcc}", ["{nvcc}", "-arch=compute_80", "-cudart", "none", *arguments,
 class Program(NamedTuple):
     """Program of a suite, with its arguments.
 
-    `check` names what tells a right result: the program's `output`, or only its exit `status`. `verified` is `right`
-    for programs that ran correctly before; the others are candidates.
+    `check` is how the program reports a correct result: `output`, or only the exit `status`. `verified` is `right` for
+    programs that ran correctly before; the others are candidates.
     """
 
     suite: str
@@ -153,7 +153,7 @@ def _analyze(folder: Path, names: Sequence[str]) -> int:
             problem = ""
             try:
                 max(calls, key=lambda call: call.launches).seconds(gpu, database, budget)
-            except Exception as error:  # a failure of any kind counts
+            except Exception as error:  # count failures of any kind
                 problem = f"{type(error).__name__}: {error}"
             count = sum(call.launches for call in calls)
             launches[not problem] += count
@@ -183,7 +183,7 @@ def _build(program: Program, root: Path, made: Path, tools: Path) -> str:
         return ""
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(folder, copied)
-    for beside in folder.parent.iterdir():  # data and sources of other programs, by relative paths
+    for beside in folder.parent.iterdir():  # programs use data and sources of other programs by relative paths
         if beside.name != folder.name:
             (made / beside.name).symlink_to(beside)
     if program.suite == "HeCBench":

@@ -219,7 +219,7 @@ def verify(wanted: VerifyOptions) -> None:
     """Check that no row has changed since it was written, and that each is possible: its key is its content's hash.
 
     Impossible rows are listed. In your own database, answers ignore them, and --remove deletes them. Rows whose clock,
-    power or energy contradict the GPU or each other are named.
+    power or energy contradict the GPU or each other are named. The file from which queries answer is compared too.
 
     At a place, every bundle is checked as a pull does it, and for rows that another bundle has. The exit status is 1 if
     a bundle is refused. GPUs that are slower or faster than others of their model are named.
@@ -233,6 +233,7 @@ def verify(wanted: VerifyOptions) -> None:
         raise UsageError("--list needs a place: `kernrec db verify PLACE`")
     from kernrec.store import Database
     from kernrec.store.marks import file_state
+    from kernrec.store.query_file import wrong_entries
     from kernrec.store.reader import find_faults
     from kernrec.training.contradictions import named_rows
 
@@ -242,6 +243,8 @@ def verify(wanted: VerifyOptions) -> None:
         conflicts = len(database.conflicts())
         doubted = list(named_rows(database))
     faults = find_faults(path, file_state(path))
+    if wrong := wrong_entries(path, Database.open):
+        doubted.append(f"{counted(wrong, 'entry')} of the file that queries read differ from the database; deleted it")
     print_notes([*([conflicting(conflicts)] if conflicts else []), *doubted])
     impossible = {key for by in faults.values() for keys in by.values() for key in keys}
     for table, by in faults.items():

@@ -77,7 +77,7 @@ def recommend(wanted: RecommendOptions) -> None:
     gpus = find_gpus(wanted.gpu)
     _, _ = wanted.query, wanted.billed.prices(gpus)  # report wrong usage before opening a database
     triton = emitted is None or emitted.language != "cuda"
-    recommender = Recommender(databases=wanted.databases, keep_open=True, triton=triton)
+    recommender = Recommender(databases=wanted.databases, triton=triton)
     names = [card.name for card in gpus]
     if wanted.of_shapes and not wanted.swept and not wanted.billed.parts:
         _answer_shapes(recommender, names, wanted, emitted)

@@ -24,7 +24,7 @@ _OLDEST = 75
 _SECTION = re.compile(r"\s*\.section\s+\.text\.([^,\s]+),")
 _LINE = re.compile(r'\s*//## File "\.nv_debug_ptx_txt", line (\d{1,9})$')
 _LABEL = re.compile(r"([.$\w]+):$")
-_INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,8})\*/\s+(@!?U?P[0-9T]+ )?\s*([A-Z][A-Z0-9_]*)((?:\.\w+)*)([^;]*);")
+_INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,8})\*/\s+(?:@!?U?P[0-9T]+ )?\s*([A-Z][A-Z0-9_]*)((?:\.\w+)*)([^;]*);")
 _TARGET = re.compile(r"`\(([.$\w]+)\)")
 _ARCHITECTURE = re.compile(r"^\s*\.target\s+sm_(\d+)([af]?)", re.MULTILINE)
 
@@ -35,8 +35,6 @@ class MachineInstruction:
 
     line: int
     """Line of the PTX, from 1; 0 if there is none."""
-    guard: str
-    """Predicate that guards the instruction, such as `@!P0`; empty without one."""
     opcode: str
     """Opcode without modifiers, such as `LDG`."""
     modifiers: tuple[str, ...]
@@ -126,9 +124,9 @@ def parse_disassembly(text: str) -> dict[str, MachineCode] | None:
 
     for row in text.splitlines():
         if match := _INSTRUCTION.match(row):
-            _, guard, opcode, modifiers, operands = match.groups()
+            _, opcode, modifiers, operands = match.groups()
             marks = tuple(modifiers[1:].split(".")) if modifiers else ()
-            instructions.append(MachineInstruction(line, (guard or "").strip(), opcode, marks, operands.strip()))
+            instructions.append(MachineInstruction(line, opcode, marks, operands.strip()))
         elif match := _LINE.match(row):
             line = int(match[1])
         elif match := _SECTION.match(row):

@@ -306,12 +306,24 @@ class Problem:
         """Return the compulsory traffic in bytes: each needed input element read once, each output element written
         once.
         """
-        return sum([dtypes.bytes_of(tensor.touched, tensor.dtype) for tensor in self.tensors.values()])
+        return self._traffic[1]
 
-    @cached_property
+    @property
     def tensor_bytes(self) -> dict[str, float]:
         """Return the bytes of each tensor by name."""
-        return {name: float(tensor.bytes) for name, tensor in self.tensors.items()}
+        return self._traffic[0]
+
+    @cached_property
+    def _traffic(self) -> tuple[dict[str, float], int]:
+        """`tensor_bytes` and `bytes`, without an object for each tensor."""
+        types, untouched = self.definition.element_types(self.sizes), self.definition.untouched(self.sizes)
+        tensor_bytes, touched = {}, 0
+        for name, shape in self._shapes.items():
+            elements, dtype = prod(shape), types.get(name, self.dtype)
+            size = dtypes.bytes_of(elements, dtype)
+            tensor_bytes[name] = float(size)
+            touched += dtypes.bytes_of(elements - untouched[name], dtype) if name in untouched else size
+        return tensor_bytes, touched
 
     @cached_property
     def _shapes(self) -> dict[str, tuple[int, ...]]:

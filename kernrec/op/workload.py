@@ -3,21 +3,24 @@
 A shipped workload is a file of `datasets/workloads` whose layers add up to a published total. A user's workload only
 needs `layers`:
 
-    layers a list of { name, op, count, <dimensions of the op> }; equal layers are one entry. A linear layer is a
-                       matmul, or a matvec for up to 16 rows. `name` and `count` are optional. `dtype` and `layout`
+    layers             a list of { name, op, count, <dimensions of the op> }; equal layers are one entry. A linear layer
+                       is a matmul, or a matvec for up to 16 rows. `name` and `count` are optional. `dtype` and `layout`
                        override the network's for one layer; `split = ["n"]` names the dimensions that tensor
                        parallelism divides; `quantized = true` marks a layer that a quantized network runs in 8 or 4
-                       bits dtype data type of the network; by default, the op's layouts storage of tensors by op, such
-                       as { matmul = "nt" } for weights (output features, input features); by default, `nt` for matmuls
-                       and the best layout for other ops batch items of the layers, such as images or sequences; 1 by
-                       default embedding parameters of the network that no layer multiplies, such as its token
-                       embedding; 0 by default tokens tokens per item in a pass: 1 for a generated token, otherwise the
-                       length of the prompt one_network false if the layers are from several networks; then memory is
-                       compared layer by layer name, title name and title of the workload source where the layers come
-                       from covers layers that the published figure includes published_flops published FLOPs of these
-                       layers; a multiply-add counts as two published_source document with the published FLOPs, or with
-                       figures that determine them tolerance maximum relative difference between the layers' sum and the
-                       published FLOPs; layers that the
+                       bits
+    dtype              data type of the network; by default, the op's
+    layouts            storage of tensors by op, such as { matmul = "nt" } for weights (output features, input
+                       features); by default, `nt` for matmuls and the best layout for other ops
+    batch              items of the layers, such as images or sequences; 1 by default
+    embedding          parameters of the network that no layer multiplies, such as its token embedding; 0 by default
+    tokens             tokens per item in a pass: 1 for a generated token, otherwise the length of the prompt
+    one_network        false if the layers are from several networks; then memory is compared layer by layer
+    name, title        name and title of the workload
+    source             where the layers come from
+    covers             layers that the published figure includes
+    published_flops    published FLOPs of these layers; a multiply-add counts as two
+    published_source   document with the published FLOPs, or with figures that determine them
+    tolerance          maximum relative difference between the layers' sum and the published FLOPs; layers that the
                        published figure excludes have `compared = false`
 """
 

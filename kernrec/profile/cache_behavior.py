@@ -1,13 +1,14 @@
 """Derive metrics of caches, DRAM and atomic units from the trace of a block's requests.
 
-    reuse.<KiB> fraction of load sectors that an L1 of this size still holds when they are requested again
-    reuse.wait.<KiB> fraction of loads (of a warp, in one run of a basic block) that it holds completely before any warp
-    requests them in that run run.read average length in bytes of the contiguous runs that a block reads; run.write
-    likewise run.read.x, .y, .z fraction of these runs that the next block along the axis continues; likewise for writes
-    atomic.own probability that two atomic operations of one block access the same sector atomic.meet probability that
-    two atomic operations of different blocks access the same sector atomic.own.512 probability that two atomic
-    operations of one block access the same aligned 512 bytes atomic.meet.512 probability that two atomic operations of
-    different blocks access the same aligned 512 bytes
+    reuse.<KiB>          fraction of load sectors that an L1 of this size still holds when they are requested again
+    reuse.wait.<KiB>     fraction of loads (of a warp, in one run of a basic block) that it holds completely before any
+                         warp requests them in that run
+    run.read             average length in bytes of the contiguous runs that a block reads; run.write likewise
+    run.read.x, .y, .z   fraction of these runs that the next block along the axis continues; likewise for writes
+    atomic.own           probability that two atomic operations of one block access the same sector
+    atomic.meet          probability that two atomic operations of different blocks access the same sector
+    atomic.own.512       probability that two atomic operations of one block access the same aligned 512 bytes
+    atomic.meet.512      probability that two atomic operations of different blocks access the same aligned 512 bytes
 
 Reuse is computed from reuse times. A window of w requests contains fp(w) distinct lines on average. fp(w + 1) - fp(w)
 is the fraction of requests whose line was not requested within the last w (Xiang et al., "HOTL: a higher order theory

@@ -11,17 +11,21 @@ middle.
 
 A sample adds these metrics to the emulator's counts:
 
-    rounds waits of a block for global memory, where concurrent loads count once overlapped fraction of these waits
-    during which other warps of the block have work (`kernrec.ptx.analysis.barrier_phases`) chain clocks of a block's
-    warps one after another without waits for memory stretch.<n>.<class> machine instructions by stretch of the code, if
-    it has several (`kernrec.ptx.analysis.stretches`) blocks.sampled number of sampled blocks from_code fraction of the
-    machine instructions that were counted in machine code
-                        (`kernrec.compile.block_mix`); the others are estimated from PTX touch.<buffer>.read distinct
-                            sectors that a block reads, and with `.x`, `.y` and `.z` the fraction that is new from one
-                            block to the next along that axis; likewise for writes instructions number of instructions
-                            of the code crowded.runs executions per warp of the code with the most live registers, which
-                            the assembler spills depends.branch, depends.load, depends.store number of instructions
-                            whose condition or address depends on data
+    rounds              waits of a block for global memory, where concurrent loads count once
+    overlapped          fraction of these waits during which other warps of the block have work
+                        (`kernrec.ptx.analysis.barrier_phases`)
+    chain               clocks of a block's warps one after another without waits for memory
+    stretch.<n>.<class> machine instructions by stretch of the code, if it has several
+                        (`kernrec.ptx.analysis.stretches`)
+    blocks.sampled      number of sampled blocks
+    from_code           fraction of the machine instructions that were counted in machine code
+                        (`kernrec.compile.block_mix`); the others are estimated from PTX
+    touch.<buffer>.read distinct sectors that a block reads, and with `.x`, `.y` and `.z` the fraction that is new from
+                        one block to the next along that axis; likewise for writes
+    instructions        number of instructions of the code
+    crowded.runs        executions per warp of the code with the most live registers, which the assembler spills
+    depends.branch, depends.load, depends.store
+                        number of instructions whose condition or address depends on data
 
 It also has the metrics of `cache_behavior` for the middle block, and of `wave_reuse` for concurrent blocks.
 

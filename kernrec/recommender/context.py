@@ -21,8 +21,9 @@ from kernrec.op.dtype import math_dtype
 from kernrec.op.equivalent import equivalents
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.store import Database, Evidence, ProfileTable, Stack
+from kernrec.store import Evidence, ProfileTable, Stack
 from kernrec.store.keys import signer_name
+from kernrec.store.measurement_log import NO_EVIDENCE
 from kernrec.util.light_dataclass import dataclass
 
 Kind = tuple[tuple[str, str, str], ...]
@@ -50,7 +51,6 @@ class Context:
         databases: files to search before the shipped database; None for the user's database, if there is one.
         calibrated: use fitted coefficients of the analytical model, if there are any.
         models: trained models; None for those next to the first database.
-        keep_open: keep the database files open, for a program that asks once and ends.
         inputs: the kernels' input data, one of `kernrec.model.prior.power.INPUTS`.
         triton: include the library's Triton kernels for an op.
     """
@@ -60,14 +60,12 @@ class Context:
         databases: Sequence[Path | str] | None = None,
         calibrated: bool = True,
         models: ModelStore | None = None,
-        keep_open: bool = False,
         inputs: str = RANDOM,
         triton: bool = True,
     ) -> None:
         self.inputs, self.triton = inputs, triton
-        self.stack = Stack(databases, keep_open)
+        self.stack = Stack(databases)
         self.models = models or ModelStore.beside(databases, self.stack, calibrated)
-        self._databases = databases
         self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
         self._of_op: dict[tuple[str, Kind], tuple[StaticTable, ...]] = {}
 
@@ -137,17 +135,16 @@ class Context:
 
     def _stored_kernels(self) -> "Iterator[_StoredKernel]":
         """Yield each kernel in the user's databases, newest first within a database."""
-        for path in own_databases(self._databases):
-            with Database.open(path) as database:
-                for name, spec, source, signer in database.kernels():
-                    owner = None if signer is None else f"{signer_name(signer)}, in {path}"
-                    yield _StoredKernel(name, spec, source, owner)
+        for path, (name, spec, source, signer) in self.stack.kernels():
+            yield _StoredKernel(name, spec, source, None if signer is None else f"{signer_name(signer)}, in {path}")
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
         """Return the rows of the databases about a problem on a GPU, in any of its equivalent forms.
 
         Measurements have random inputs. For other inputs, only failures count.
         """
+        if self.stack.empty:
+            return NO_EVIDENCE
         evidence = evidence_of(self.stack, gpu, problem, [kernel.name for kernel in kernels])
         return evidence if self.inputs == RANDOM else Evidence(failed=evidence.failed)
 
@@ -248,14 +245,6 @@ def answering_with(database: Path) -> list[Path] | None:
     For the user's own database this is None, so that pulled rows are searched too.
     """
     return None if database.absolute() == paths.user_database().absolute() else [database]
-
-
-def own_databases(databases: Sequence[Path | str] | None) -> list[Path]:
-    """Return the given databases, or the user's database if `databases` is None and it exists."""
-    if databases is not None:
-        return [Path(path) for path in databases]
-    own = paths.user_database()
-    return [own] if own.exists() else []
 
 
 @dataclass(frozen=True)

@@ -109,9 +109,10 @@ def _ranked(
         if len(points) > 1:
             costed.sweep([_swept(kernel, evident, costed, space.whole) for kernel in costed.costed])
         expected, remarks = possible(expected, None, limited, _counts(costed.costed), gpu, points)
-        if remarks and many:  # each problem has its own remarks
-            for problem in problems:
-                yield from _ranked(space, [problem], points, models, inputs)
+        if remarks and many:  # each problem has its own remarks, and most have none
+            middle = len(problems) // 2
+            yield from _ranked(space, problems[:middle], points, models, inputs)
+            yield from _ranked(space, problems[middle:], points, models, inputs)
             return
         expected = expected.with_parts([(own.kernel.part, own.correct(expected)) for own in evident.values()])
     if many:

@@ -80,11 +80,10 @@ class Recommender:
         databases: Sequence[Path | str] | None = None,
         calibrated: bool = True,
         models: ModelStore | None = None,
-        keep_open: bool = False,
         context: Context | None = None,
         triton: bool = True,
     ) -> None:
-        self.context = context or Context(databases, calibrated, models, keep_open, triton=triton)
+        self.context = context or Context(databases, calibrated, models, triton=triton)
         self._answers = _Latest[tuple[Problem, str, Query, bool | None], Recommendation](_CACHED_ANSWERS)
         self._layouts = _Latest[tuple[Problem, str], Problem](_CACHED_ANSWERS)
         self._sets = _Latest[tuple[Problem, str, tuple[OperatingPoint, ...]], CandidateSet](_CACHED_SETS)
@@ -173,6 +172,9 @@ class Recommender:
         self._forget_if_changed()
         for start in range(0, len(problems), _AHEAD):
             some = [each for each in problems[start : start + _AHEAD] if (each, gpu.name) not in self._layouts]
+            if len(some) == 1:
+                self._layouts[some[0], gpu.name] = self._best_layout(some[0], gpu, points)
+                continue
             others = [layouts_that_matter(each, gpu) for each in some]
             searches = {
                 each: in_best_layout(self.context, each, gpu, mine) for each, mine in zip(some, others, strict=True)
@@ -194,6 +196,18 @@ class Recommender:
         answered = [self._layouts[each, gpu.name] for each in problems]
         self._layouts.shrink()
         return answered
+
+    def _best_layout(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> Problem:
+        """Return one problem in its layout, as `as_answered` does for many."""
+        others = layouts_that_matter(problem, gpu)
+        compared_at = (DEFAULT_POINT,) if others and not points[0].is_default(gpu) else points
+        search, fastest = in_best_layout(self.context, problem, gpu, others), None
+        while True:
+            try:
+                fastest = self.fastest(search.send(fastest), gpu, compared_at)
+            except StopIteration as stop:
+                best: Problem = stop.value
+                return best
 
     def fastest(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> Fastest | None:
         """Return the fastest kernel of a problem at the first operating point; None if no kernel runs it."""
@@ -310,9 +324,13 @@ class Recommender:
     def prepare(self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]) -> None:
         """Estimate problems side by side for later calls of `candidates`, in a fraction of the time."""
         self._forget_if_changed()
-        distinct = [each for each in dict.fromkeys(problems) if (each, gpu.name, points) not in self._sets]
-        distinct = distinct[:_MOST_SETS]
-        self._sets.most = max(self._sets.most, len(distinct))
+        wanted = list(dict.fromkeys(problems))[:_MOST_SETS]
+        # A comparison of layouts prepares the problems in one layout, then in another.
+        self._sets.most = max(self._sets.most, min(2 * len(wanted), _MOST_SETS))
+        there = [key for each in wanted if (key := (each, gpu.name, points)) in self._sets]
+        for key in there:
+            self._sets.move_to_end(key)
+        distinct = wanted if not there else [each for each in wanted if (each, gpu.name, points) not in self._sets]
         for candidates in self.candidate_sets(distinct, gpu, points):
             if candidates.kernels:
                 self._sets[candidates.problem, gpu.name, points] = candidates
@@ -368,7 +386,11 @@ class Recommender:
                 tables = context.tables(some[0], gpu)
                 kernels = [table.kernel for table in tables]
                 if all(table.of_any_problem(some[0]) for table in tables):
-                    new = [each for each in some if fits(each, gpu) and context.evidence(each, gpu, kernels) == nothing]
+                    new = [
+                        each
+                        for each in some
+                        if fits(each, gpu) and (context.stack.empty or context.evidence(each, gpu, kernels) == nothing)
+                    ]
                     yield from candidate_sets(Space(tables), new, points, context.models, context.inputs)
 
     def regrets(self, answer: Recommendation) -> "tuple[Regret, ...]":

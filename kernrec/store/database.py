@@ -28,6 +28,7 @@ from kernrec.store.filtered import ADOPT, show_filtered
 from kernrec.store.marks import Faults, Mark, file_state, has_open, inode_of, is_own, read_mark, write_mark
 from kernrec.store.profiles import ProfileRow
 from kernrec.store.queries import DatabaseQueries
+from kernrec.store.query_file import renew
 from kernrec.store.reader import check_database, find_faults
 from kernrec.store.rows import Row
 from kernrec.store.schema import TABLES
@@ -167,6 +168,7 @@ class Database(DatabaseQueries):
             state = file_state(Path(self.path))
             if inode_of(state) == self._written:  # else another file has replaced it
                 write_mark(Path(self.path), replace(self._mark, state=state, writing=""))
+                renew(Path(self.path), type(self).open)
 
     def __enter__(self) -> "Database":
         return self

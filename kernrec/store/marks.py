@@ -90,7 +90,7 @@ def has_open(state: str) -> bool:
 def read_mark(path: Path) -> Mark:
     """Return the mark of the file at a path, or an empty mark."""
     try:
-        return Mark(**json.loads(_place(path).read_text(encoding="utf-8")))
+        return Mark(**json.loads(mark_path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return Mark("", False)
 
@@ -100,7 +100,7 @@ def write_mark(path: Path, mark: Mark) -> None:
     if not paths.cache().parent.parent.is_dir():
         return
     with suppress(OSError):
-        place = _place(path)
+        place = mark_path(path)
         place.parent.mkdir(parents=True, exist_ok=True)
         write_whole(place, json.dumps(vars(mark)).encode())
 
@@ -114,5 +114,6 @@ def is_own(path: Path, mark: Mark | None = None) -> bool:
     return real in (os.path.realpath(paths.user_database()), os.path.realpath(paths.pulled()))
 
 
-def _place(path: Path) -> Path:
+def mark_path(path: Path) -> Path:
+    """Return the path of the mark of a file."""
     return paths.cache() / "checked" / sha256(os.path.realpath(path).encode("utf-8", "surrogateescape")).hexdigest()

@@ -1,7 +1,6 @@
 """The measurement log in memory, as queries read it: measured costs and failures of a GPU by problem.
 
-Opening a DuckDB file takes longer than reading a few rows, and while it is open no other program can write to it. So
-several problems are read at a time (`kernrec.store.stack`).
+Queries read it from a file that is derived from the database (`kernrec.store.query_file`).
 """
 
 import json
@@ -105,6 +104,9 @@ class Evidence:
         return Evidence(measured, self.failed + other.failed, foreign)
 
 
+NO_EVIDENCE = Evidence()
+
+
 _LONG_NUMBER = re.compile(r":-?\d{16}")
 """Integer beyond 2**53; no tunable has one."""
 
@@ -121,6 +123,8 @@ ANSWERS = """
 _LIMITS = slice(10, 13)  # power limit and locked clocks in a row
 _LATENCY, _MEASURED_AT, _REPLAYED, _MERGED, _OTHERS_S = 3, 8, -9, -8, -1
 _COMBINED = 5  # number of last columns of `ANSWERS`: whether rows came from others, and how they were combined
+
+_ORDER = "latency_s, tunables, answer.kernel, kernel_hash, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz"
 
 # Signers of each config in the database of pulled rows (kernrec/store/share/pulled.py): the columns of `ANSWERS` that
 # identify a config, and the signers.
@@ -238,7 +242,7 @@ def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str
 
     signers = f"{SIGNERS.format(merged=f'db.merged WHERE {condition}')} GROUP BY ALL"
     failures = f"{FAILURES} GROUP BY ALL ORDER BY ALL"
-    answers = rows_of("answer", f"{ANSWERS} ORDER BY latency_s, tunables")
+    answers = rows_of("answer", f"{ANSWERS} ORDER BY {_ORDER}")
     merged = merged and not all(row[-_COMBINED] for row in answers)  # only own rows are compared with others' latency
     return LogRows(
         answers,
@@ -255,7 +259,7 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
     one.
     """
     if not any(problem_key in log.answers or problem_key in log.failures for log in logs):
-        return Evidence()
+        return NO_EVIDENCE
     names = frozenset(kernels)
     answers: dict[_Row, _Row] = {}
     foreign: dict[_Row, _Row] = {}
@@ -353,15 +357,3 @@ def _bad_config(rows: Sequence[_Row]) -> UsageError:
 
 RETRACTED = "SELECT count(*) FROM db.measurement SEMI JOIN db.retraction USING (measurement_id)"
 """SQL for the number of withdrawn measurements."""
-
-
-@dataclass(frozen=True)
-class DatabaseContents:
-    """Summary of a database: enough to know which questions it can answer."""
-
-    measurements: int
-    """Number of measurements in its log, without withdrawn ones."""
-    profiled: frozenset[tuple[str, str, int]]
-    """(kernel, hash, architecture) with profiles."""
-    problems: tuple[tuple[str, str], ...]
-    """(op, key) of its problems."""

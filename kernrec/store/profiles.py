@@ -94,8 +94,13 @@ def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, Profil
     facts, arrays = cached(
         f"{kernel}.sm_{sm}.profiles",
         f"{_CACHE_FORM} {kernel_hash}\n".encode() + content,
-        lambda: _cache_entry(read_profiles(path, kernel, kernel_hash, sm)),
+        lambda: arrays_of_tables(read_profiles(path, kernel, kernel_hash, sm)),
     )
+    return tables_of_arrays(facts, arrays)
+
+
+def tables_of_arrays(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[int, ProfileTable]:
+    """Return the tables by launch that `arrays_of_tables` stored."""
     tables = {}
     for table in facts["tables"]:
         launch = table["launch"]
@@ -110,7 +115,8 @@ _CACHE_FORM = 2
 _ARRAYS = ("registers", "spill_bytes", "stack_bytes", "static_smem_bytes", "counts")
 
 
-def _cache_entry(tables: Mapping[int, ProfileTable]) -> CacheEntry:
+def arrays_of_tables(tables: Mapping[int, ProfileTable]) -> CacheEntry:
+    """Return tables as facts and arrays, to store them in a file."""
     return (
         {"tables": [{k: v for k, v in vars(table).items() if k not in _ARRAYS} for table in tables.values()]},
         {f"{name}.{launch}": getattr(table, name) for launch, table in tables.items() for name in _ARRAYS},

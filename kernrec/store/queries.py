@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import unknown
 from kernrec.store import rows as store_rows
 from kernrec.store.connection import exchange_folder, one_line, quoted
-from kernrec.store.kept_answers import is_settled, read_pulled_rows
 from kernrec.store.marks import Faults, Mark
-from kernrec.store.measurement_log import (
-    RETRACTED,
-    DatabaseContents,
-    MeasuredAnswer,
-    MeasurementLog,
-    evidence,
-    read_rows,
-)
+from kernrec.store.measurement_log import MeasuredAnswer, MeasurementLog, evidence, read_rows
 from kernrec.store.profiles import ProfileTable, query_profiles
 from kernrec.store.row_hash import used_columns, wrong_keys
 from kernrec.store.rows import content_hash
@@ -158,8 +150,7 @@ class DatabaseQueries:
             signed: whether its rows were pulled, so that it says who shared each.
         """
         with one_line(self.path):
-            read = read_pulled_rows if signed else read_rows
-            return read(self._connection, gpu, problems).log(title, signed)
+            return read_rows(self._connection, gpu, problems, signed).log(title, signed)
 
     def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[MeasuredAnswer]:
         """The measured answers of these kernels on a GPU and problem, fastest first."""
@@ -188,6 +179,11 @@ class DatabaseQueries:
             return query_profiles(self._connection, source, kernel, kernel_hash, sm)
 
     @property
+    def mark(self) -> Mark | None:
+        """Mark of the file when it was opened; None if it was not checked."""
+        return self._mark
+
+    @property
     def faults(self) -> Faults:
         """The rows that are left out because they cannot be: keys by table and fault."""
         return self._mark.faults if self._mark else {}
@@ -196,19 +192,6 @@ class DatabaseQueries:
     def left_out(self) -> int:
         """How many rows are left out because they cannot be."""
         return sum(map(len, self._mark.dropped.values())) if self._mark else 0
-
-    @property
-    def settled(self) -> bool:
-        """Of a database of pulled rows, whether what depends on all of them was derived (`kept_answers`)."""
-        with one_line(self.path):
-            return is_settled(self._connection)
-
-    def contents(self) -> DatabaseContents:
-        """A summary of the database."""
-        ((measurements,),) = self.query(f"SELECT count(*) - ({RETRACTED}) FROM db.measurement")
-        profiled = self.query("SELECT DISTINCT kernel, kernel_hash, sm FROM db.profile")
-        problems = self.query("SELECT op, key FROM db.problem")
-        return DatabaseContents(int(measurements), frozenset(profiled), tuple(problems))
 
     def counts(self) -> dict[str, int]:
         """How many rows each table has."""

@@ -1,37 +1,35 @@
 """Several databases that are queried as one: first the user's own, then pulled rows, then shipped data."""
 
 import os
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernrec import paths
 from kernrec.gpu.entry import code_sm
-from kernrec.store.measurement_log import DatabaseContents, Evidence, MeasurementLog, evidence
+from kernrec.store.measurement_log import NO_EVIDENCE, Evidence, MeasurementLog, evidence
 from kernrec.store.profiles import ProfileTable, shipped_profiles
+from kernrec.store.query_file import QueryFile, query_file
 from kernrec.store.rows import content_hash
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
     from kernrec.store.database import Database
 
+_Read = TypeVar("_Read")
+
 
 class Stack:
     """Read-only view of several databases.
 
-    A file is open only while it is read, so that a collector can write to it between two queries.
+    No database stays open, so that a collector can write to it between two queries (`kernrec.store.query_file`).
     """
 
-    def __init__(self, databases: Sequence[Path | str] | None = None, keep_open: bool = False) -> None:
+    def __init__(self, databases: Sequence[Path | str] | None = None) -> None:
         """Check that the databases can be read.
 
         Args:
             databases: Their files; None: the user's own (`KERNREC_DB`) if it exists, then pulled rows.
-            keep_open: Whether files stay open, for a program that ends after one query.
 
         Raises:
             UsageError: A database cannot be read.
@@ -55,47 +53,43 @@ class Stack:
         # A database that is named twice, even by a link, counts once.
         self._paths = list({os.path.realpath(path): Path(path) for path in databases}.values())
         self._read: tuple[tuple[int, int], ...] | None = None
+        self._files: dict[Path, QueryFile] = {}
         self._logs: dict[tuple[str, str], list[MeasurementLog]] = {}
-        self._queries: Counter[tuple[str, str]] = Counter()
-        self._contents: list[DatabaseContents] = []
-        self._problems: dict[str, list[str]] = {}
-        self._open: dict[Path, Database] | None = {} if keep_open else None
         self._refresh()  # report unreadable files now, not in the middle of a query
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no database."""
+        return not self._paths
 
     def databases(self) -> "Iterator[tuple[str, Database]]":
         """Yield each database with its title (`own`, `pulled`, or the file); it is open until the next one is taken."""
         for path in self._paths:
-            with self._database(path) as database:
+            with _open(path) as database:
                 yield self._titles[path], database
-
-    def _databases(self) -> "Iterator[Database]":
-        return (database for _, database in self.databases())
-
-    def _database(self, path: Path) -> "AbstractContextManager[Database]":
-        from kernrec.store.database import Database
-
-        if self._open is None:
-            return Database.open(path)
-        if path not in self._open:
-            self._open[path] = Database.open(path)
-        return nullcontext(self._open[path])
 
     def _refresh(self) -> None:
         if (version := self.version()) != self._read:
             self._logs.clear()
-            self._contents, notes = [], []
-            for database in self._databases():
-                self._contents.append(database.contents())
-                if database.left_out:
-                    rows = counted(database.left_out, "impossible row")
-                    notes.append(
-                        f"{database.path}: {rows} skipped (`kernrec db verify` lists them, --remove deletes them)"
-                    )
+            self._files = {path: query_file(path, _open) for path in self._paths}
+            notes = []
+            for path, file in self._files.items():
+                if file.left_out:
+                    rows = counted(file.left_out, "impossible row")
+                    notes.append(f"{path}: {rows} skipped (`kernrec db verify` lists them, --remove deletes them)")
             if self._all and not self._pulled and paths.remotes().is_dir():
                 notes.append("what kernrec 0.1 pulled is not read: `kernrec db pull PLACE` pulls it again")
             self.notes = tuple(notes)
-            self._problems = _by_op(self._contents)
             self._read = version
+
+    def _of_each(self, read: Callable[[Path, QueryFile], _Read]) -> "Iterator[_Read]":
+        """Yield what `read` returns for each file; a damaged file is written again."""
+        for path, file in self._files.items():
+            try:
+                yield read(path, file)
+            except (ValueError, LookupError, TypeError):
+                self._files[path] = query_file(path, _open, anew=True)
+                yield read(path, self._files[path])
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
         """Return the static profiles of a kernel's source by launch, or an empty mapping.
@@ -106,55 +100,48 @@ class Stack:
         self._refresh()
         if shipped := shipped_profiles(kernel, kernel_hash, sm):
             return shipped
-        for path, contents in zip(self._paths, self._contents, strict=True):
-            if (kernel, kernel_hash, sm) in contents.profiled:
-                with self._database(path) as database:
-                    if profiles := database.profiles(kernel, kernel_hash, sm):
-                        return profiles
+        for profiles in self._of_each(lambda _, file: file.profiles(kernel, kernel_hash, sm)):
+            if profiles:
+                return profiles
         return self.profiles(kernel, kernel_hash, code_sm(sm)) if code_sm(sm) != sm else {}
+
+    def kernels(self) -> Iterator[tuple[Path, tuple[Any, ...]]]:
+        """Yield the rows of `Database.kernels` with the path of their database, without pulled ones."""
+        self._refresh()
+        for path, rows in self._of_each(lambda path, file: (path, [] if path == self._pulled else file.kernels())):
+            for row in rows:
+                yield path, row
 
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
         """Return the evidence of all databases about a GPU and problem: measurements of these kernels, failures, faster
         others.
 
-        For each config, power limit and clock, the first database that has it counts. The log of a problem is read
-        once, until a file changes. Reading also fetches the op's next problems: the square of the number of queries
-        about the op so far. So one query reads one problem, and a thousand queries open the files a few times.
+        For each config, power limit and clock, the first database that has it counts.
         """
         if not self._paths:
-            return Evidence()
+            return NO_EVIDENCE
         self._refresh()
-        keys = self._problems.get(op, [])
-        place = bisect_left(keys, problem_key)
-        if keys[place : place + 1] != [problem_key]:
-            return Evidence()
-        self._queries[gpu, op] += 1
-        if (gpu, problem_key) not in self._logs:
-            unread = (key for key in chain(keys[place:], keys[:place]) if (gpu, key) not in self._logs)
-            ahead = list(islice(unread, self._queries[gpu, op] ** 2))
-            logs = [
-                database.log(gpu, ahead, title=self._titles[path], signed=path == self._pulled)
-                for path, database in zip(self._paths, self._databases(), strict=True)
-            ]
-            self._logs |= {(gpu, key): logs for key in ahead}
-        return evidence(self._logs[gpu, problem_key], kernels, problem_key)
+        if (logs := self._logs.get((gpu, problem_key))) is None:
+            logs = list(self._of_each(lambda path, file: file.log(gpu, problem_key, self._titles[path])))
+            self._logs[gpu, problem_key] = logs
+        return evidence(logs, kernels, problem_key)
 
     def measured_problems(self, gpu: str) -> frozenset[str]:
         """Return the keys of all problems with a successful measurement on a GPU."""
-        return frozenset[str]().union(*(database.measured_problems(gpu) for database in self._databases()))
+        return frozenset[str]().union(*(database.measured_problems(gpu) for _, database in self.databases()))
 
     def measurements(self) -> int:
         """Return the number of rows in the logs of all databases, without pulled rows, which train no model."""
-        self._refresh()
-        measured = zip(self._paths, self._contents, strict=True)
-        return sum(contents.measurements for path, contents in measured if path != self._pulled)
+        return sum(file.measurements for file in self._own_files())
 
     def mark(self) -> str:
         """Return a hash of the least and the greatest measurement key, which distinguishes logs of the same length."""
-        own = (database for path, database in zip(self._paths, self._databases(), strict=True) if path != self._pulled)
-        query = "SELECT min(measurement_id), max(measurement_id) FROM db.measurement HAVING count(*) > 0"
-        ends = [end for database in own for row in database.query(query) for end in row]
+        ends = [end for file in self._own_files() for end in file.ends]
         return content_hash([min(ends), max(ends)]) if ends else ""
+
+    def _own_files(self) -> list[QueryFile]:
+        self._refresh()
+        return [file for path, file in self._files.items() if path != self._pulled]
 
     def version(self) -> tuple[tuple[int, int], ...]:
         """Return modification time and size of each file; cached answers are outdated when it changes."""
@@ -165,12 +152,10 @@ class Stack:
         return [(os.path.realpath(path), *_written(path)) for path in self._paths]
 
 
-def _by_op(every: Iterable[DatabaseContents]) -> dict[str, list[str]]:
-    by_op: dict[str, set[str]] = {}
-    for contents in every:
-        for op, key in contents.problems:
-            by_op.setdefault(op, set()).add(key)
-    return {op: sorted(keys) for op, keys in by_op.items()}
+def _open(path: Path) -> "Database":
+    from kernrec.store.database import Database  # a query with an up-to-date file does not need it
+
+    return Database.open(path)
 
 
 def _written(path: Path) -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """Replace `triton.autotune` by a decorator that ranks configs first and measures only the best few, once.
 
->>> import kernrec.triton >>> @kernrec.triton.autotune(configs=[...], key=["M", "N", "K"]) ... @triton.jit ... def
-matmul(...): ...
+>>> @kernrec.triton.autotune(configs=[...], key=["M", "N", "K"])
+... @triton.jit
+... def matmul(...): ...
 
 The first launch with a new tuning key compiles and emulates all configs in a separate process and ranks them. It then
 measures the best `top_k` on the GPU and stores the results in the user's database, which every later process uses. With

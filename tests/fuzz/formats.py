@@ -21,6 +21,7 @@ from kernrec.op import find_op
 from kernrec.store import Database, ProfileRow
 from kernrec.store.coverage import tally
 from kernrec.store.measurement import Measurement
+from kernrec.store.query_file import query_file
 from kernrec.store.retractions import retraction_rows
 from tests.fuzz import damage, instructions
 from tests.helpers import foreign_files
@@ -407,7 +408,7 @@ def _used(database: Database) -> None:
     for view in ("answer", "best", "front"):
         database.rows(view)
     tally(database)
-    database.contents()
+    query_file(Path(database.path), Database.open)
     database.conflicts()
 
 

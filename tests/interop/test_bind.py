@@ -101,6 +101,18 @@ def test_tunables_match_in_any_case_and_fixed_macros_are_checked(database, kerne
         bind(database, kernel, other, gpu="rtx3090")
 
 
+def test_a_csv_with_named_columns_binds(database, kernel, write):
+    rows = ("32,1,0.5,100,ok,RTX 3090,9", "64,2,,,crash,RTX 3090,9", "128,1,,,none,,")
+    text = "\n".join(("BX,tile,time_ms,energy_mJ,outcome,gpu,runs", *rows))
+    done = bind(database, kernel, write(text, "rows.csv"), ignored=("runs",))
+    assert (done.gpu.name, done.parts[0].outcomes) == ("rtx3090", {"ok": 1, "crash": 1})
+    assert done.notes == ("1 configs without a result were skipped",)
+    (good,) = [row for row in database.rows("measurement") if row["outcome"] == "ok"]
+    assert good["latency_s"] == pytest.approx(0.5e-3)
+    assert good["energy_j"] == pytest.approx(0.1)
+    assert good["power_w"] == pytest.approx(200.0)
+
+
 WRONG = {
     "an unknown tunable": (cache(entry(bz=1), tune_params_keys=["bx", "tile", "bz"]), "unknown tunable of scale 'bz'"),
     "a value outside": (cache(entry(bx=48)), "bx is 48; scale accepts 32, 64, 128, 256"),
@@ -192,6 +204,13 @@ def test_oversized_parquet_file_is_refused(database, kernel, tmp_path):
     assert path.stat().st_size < 100_000
     with pytest.raises(UsageError, match=r"3000000 rows.*not read"):
         bind(database, kernel, path, gpu="rtx3090")
+
+
+def test_a_failure_that_the_spec_excludes_is_left_out_and_said(database, kernel, write):
+    path = write(cache(entry(), entry(bx=256, tile=2, time="RuntimeFailedConfig")))
+    done = bind(database, kernel, path)
+    assert done.results == 1
+    assert done.notes == ("1 failures were skipped: scale excludes their configs",)
 
 
 @pytest.mark.parametrize("gpu", ["t4", "a100", "rtx4090", "h200"])

@@ -65,6 +65,14 @@ def test_ktt_json_is_read_with_its_failures(tmp_path):
     assert (wrong.outcome, wrong.latency_s, wrong.error) == (Outcome.INCORRECT, None, "ValidationFailed")
 
 
+def test_damaged_json_of_ktt_gets_one_line(tmp_path, refuses):
+    refuses(lambda change: read_results(written(tmp_path, KTT | change)), [
+        {"Metadata": {"TimeUnit": "Minutes"}}, {"Results": {}},
+        {"Results": [{"Configuration": [{"Name": "A", "Value": 1}], "Status": "Fine"}]},
+        {"Results": [{"Configuration": "A"}]},
+    ])  # fmt: skip
+
+
 def test_unsupported_formats_are_named(tmp_path, refuses):
     def refused(text: str) -> None:
         path = tmp_path / "tuned.json"

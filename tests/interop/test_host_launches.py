@@ -4,10 +4,14 @@ import tomllib
 
 import pytest
 
+from kernrec.interop.draft import Draft
 from kernrec.interop.host_expressions import literal
-from kernrec.interop.host_launches import host_launches
+from kernrec.interop.host_launches import filled_variables, host_launches
+from kernrec.interop.program_kernels import kernel_names
+from kernrec.interop.spec_arguments import SpecTensor
 from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords, quoted
+from kernrec.kernel.cuda_signature import Parameter
 from tests.helpers.needs import needs
 
 pytestmark = needs("tree_sitter_cuda")
@@ -60,6 +64,14 @@ def test_launch_arguments_resolve_to_parameters_and_numbers(host, grid, block, a
     assert (launch.grid, launch.block, launch.arguments) == (grid, block, arguments)
 
 
+def test_names_that_define_each_other_end():
+    (launch,) = host_launches(
+        KERNEL + "int a = c, c = a;\nint main() { f<<<a, 64 + c>>>(0, 1); }", "f", [("x", "f32"), ("n", None)]
+    )
+    assert launch.grid is None
+    assert launch.block is None
+
+
 @pytest.mark.parametrize(
     ("first", "step"), [("1 << 4000000000", "{0} + 1"), ("3", "{0} * {0}"), ("m", "{0} + {0}"), ("0", "{0} + {0}")]
 )
@@ -95,9 +107,35 @@ def test_grid_is_a_number_or_unknown(grid, expected):
     assert (launch.grid, launch.block, launch.arguments) == (expected, (64,), ())
 
 
+def test_empty_initializer_determines_neither_instance_nor_variable():
+    program = (
+        "__constant__ int c; template <int N> __global__ void f() {}\n"
+        "int main() { int s[4] = {}; cudaMemcpyToSymbol(c, s[0], 4); f<s[0]><<<1, 1>>>(); }"
+    )
+    assert filled_variables(program) == {"c": ""}
+    assert [launch.kernel for launch in host_launches(program, "f", ())] == ["f<s[0]>"]
+
+
+def test_instance_on_two_lines_has_a_name_on_one():
+    program = (
+        "template <class T, int N> __global__ void f(T *x) { x[0] = N; }\n"
+        "template __global__ void f<float,\n 4>(float *);\n"
+    )
+    assert kernel_names(program) == ["f<float, 4>"]
+
+
 @pytest.mark.parametrize("text", ["a\nb", 'a"\\', "\r\t\x00\x1f\x7f", "plain é"])
 def test_quoted_text_becomes_a_toml_string(text):
     assert tomllib.loads(f"text = {quoted(text)}") == {"text": text}
+
+
+def test_type_on_several_lines_adds_no_line_to_the_spec():
+    tensor = SpecTensor(Parameter("x", True, False, "f32", 1, "const\n[evil]\r\x00 float"), "input", shape=("n",))
+    assert tensor.line("x").endswith("  # const [evil] float *x")
+
+
+def test_draft_that_is_not_toml_gets_one_line(tmp_path, refuses):
+    refuses(lambda: Draft(tmp_path / "k.cu", "f", "name = ", (), ()).kernel())
 
 
 def test_program_is_analyzed_without_options(tmp_path):
@@ -113,3 +151,9 @@ def test_program_is_analyzed_without_options(tmp_path):
     stated = draft_spec(source, LaunchWords(arguments=["n=1024"], block="64"))
     assert "n = 1024" in stated.text
     assert 'block = ["64"]' in stated.text
+
+
+def test_an_instance_that_the_template_does_not_have_is_named(tmp_path, refuses):
+    (source := tmp_path / "t.cu").write_text("template <class T, int N> __global__ void f(T *x) { x[0] = N; }\n")
+    refuses(lambda: draft_spec(source, LaunchWords(entry="f<float>", grid="1", block="32")))
+    refuses(lambda: draft_spec(source, LaunchWords()))

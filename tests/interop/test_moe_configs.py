@@ -35,6 +35,15 @@ def test_written_file_is_read_by_vllm_sglang_and_kernrec(configs, version):
     assert as_vllm_reads(text) == configs
 
 
+def test_clusters_tma_and_swapped_operands_are_read():
+    stated = {name: value for name, value in CONFIG.items() if name != "GROUP_SIZE_M"}
+    text = json.dumps(
+        {"8": stated | {"num_ctas": 2, "USE_TMA": True, "SWAP_AB": False}, "16": CONFIG | {"num_ctas": 1}}
+    )
+    configs, _ = read_moe_configs(text, "file")
+    assert configs == {8: CONFIG | {"num_ctas": 2, "USE_TMA": 1}, 16: CONFIG}
+
+
 def test_other_format_is_refused_in_one_line(refuses):
     refuses(lambda document: read_moe_configs(json.dumps(document), "file.json"), [
         [], {}, {"version": 2, "8": CONFIG}, {"triton_version": "3.4.0"}, {"triton_version": 4, "8": CONFIG},
@@ -51,3 +60,17 @@ def test_file_names_match_what_the_tools_look_for():
     h200 = ExpertLayer.parse("e=8,n=7168,m=1,device=NVIDIA H200 NVL")
     assert h200.file_name("vllm") == "E=8,N=7168,device_name=NVIDIA_H200.json"
     assert h200.file_name("sglang") == "E=8,N=7168,device_name=NVIDIA_H200_NVL.json"
+
+
+def test_tokens_may_follow_from_the_integers_of_a_call(refuses):
+    layer = ExpertLayer.parse("e=8,n=7168,m=COUNT // 2,device=L4")
+    assert layer.tokens_of({"count": 32, "n": 5}) == 16
+    refuses(lambda: layer.tokens_of({"counts": 32}))
+    refuses(lambda: layer.tokens_of({"count": 1}))
+
+
+def test_a_layer_that_is_not_described_is_refused(refuses):
+    refuses(lambda text: ExpertLayer.parse(text), [
+        "", "e=8,n=7168,m=1", "e=8,n=7168,m=0,device=L4", "experts=8", "e=8,n=1,m=1,device=../../L4",
+        "e=8,n=1,m=1,device=L4,block=128",
+    ])  # fmt: skip

@@ -27,6 +27,15 @@ def test_translated_expression_has_its_python_value(text, mwg, block):
     assert ours.evaluate({"mwg": mwg, "block_size_x": block}) == eval(text, {}, names)
 
 
+def test_names_of_kernel_tuner_are_translated():
+    def translated(text: str) -> str:
+        return TRANSLATOR.expression("it", text)
+
+    assert translated("ProblemSize[1] + max(MWG)") == "problem_size_y + 64"
+    assert translated("min(MWG) * problem_size_x") == "16 * problem_size_x"
+    assert translated('p["MWG"] && block_size_x != 3 || !MWG') == "mwg and block_size_x != 3 or not mwg"
+
+
 @pytest.mark.parametrize(("text", "says"), [
     ("MWG.__class__", "not supported"), ("__import__('os')", "not supported"), ("eval('1')", "function eval"),
     ("[1 for x in MWG]", "not supported"), ("lambda p: p", "not supported"), ("MGW % 2", "did you mean MWG"),

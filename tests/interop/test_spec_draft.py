@@ -66,12 +66,33 @@ def test_launch_options_produce_the_spec_in_the_guide():
     assert draft.assumed == ("width * height elements in blurred",)
 
 
+def test_a_block_that_the_code_reads_is_tuned_at_the_launch_and_one_block_is_no_tunable():
+    words = LaunchWords(grid="ceil(n/blockDim.x)", arguments=("n=5000", "a=2.5"))
+    (tunable,) = draft_spec(SAXPY, words).kernel().tunables
+    assert (tunable.name, tunable.values, tunable.launch) == ("block_x", (64, 128, 256, 512), True)
+    kernel = draft_spec(SAXPY, LaunchWords(words.entry, words.grid, "192", words.arguments)).kernel()
+    assert kernel.tunables == ()
+    assert kernel.launches[0].grid[0].evaluate({"n": 5000}) == 27
+    assert kernel.spec["launch"][0]["arguments"] == ["f32 2.5", "x", "y", "i32 n"]
+
+
 @pytest.mark.parametrize("text", ["1e-6", "1E-6", "1e-6f", ".000001", "0.0000010"])
 def test_fraction_is_written_as_in_c(text):
     kernel = draft_spec(SAXPY, LaunchWords(grid="1", arguments=("n=5000", f"a={text}"))).kernel()
     (fraction, *_) = kernel.launches[0].arguments
     assert isinstance(fraction, ScalarArgument)
     assert fraction.value.evaluate({}) == 1e-6
+
+
+def test_packed_weights_have_a_fraction_of_the_elements():
+    words = LaunchWords(grid="ceil(n/block_x)", arguments=("n=4096", "a=2", "x=f32[n/8]"))
+    problem = draft_spec(SAXPY, words).kernel().definition.problem()
+    assert problem.tensors["x"].shape == (512,)
+
+
+def test_a_block_that_nothing_says_is_asked_for(tmp_path, refuses):
+    (path := tmp_path / "a.cu").write_text('extern "C" __global__ void a(int* x) { x[threadIdx.x] = 1; }')
+    refuses(lambda: draft_spec(path, LaunchWords(grid="ceil(8/block_x)")))
 
 
 INDEXED = """

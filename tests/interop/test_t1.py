@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kernrec.errors import UsageError
 from kernrec.gpu import limits
 from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Space, bind_launches
@@ -111,6 +112,14 @@ def test_types_with_a_bit_width_are_scalars(load):
     assert [argument.ctype for argument in kernel.launches[0].arguments if hasattr(argument, "ctype")] == ["f32", "i8"]
 
 
+def test_arguments_may_be_missing_where_the_kernel_takes_none(load, refuses):
+    def change(data: dict[str, Any]) -> None:
+        del data["KernelSpecification"]["Arguments"]
+
+    refuses(lambda: load(change))
+    refuses(lambda: load(change, "__global__ void scale() { int x = WPT; }"))
+
+
 def keys(*path: Any, to: Any = None) -> Callable[[dict[str, Any]], None]:
     def change(data: Any) -> None:
         for key in path[:-1]:
@@ -138,3 +147,11 @@ def test_invalid_t1_file_is_refused_in_one_line(load, refuses):
         keys(SPEC, "Arguments", 4, "Name", to="coefficients"), keys(SPEC, "Arguments", 1, "FillType", to="BinaryHDF"),
         keys(SPEC, "LocalSize"), keys(SPEC, "ProblemSize", to=[-1]), keys(SPEC, "Arguments", to={}),
     ])  # fmt: skip
+
+
+@pytest.mark.parametrize("divisors", [5, "block_size_x", {"X": 1}])
+def test_divisors_of_a_grid_that_are_no_list_are_one_line(load, divisors):
+    with pytest.raises(UsageError, match="GridDivX: expected a list, got"):
+        load(lambda data: data["KernelSpecification"].update(GridDivX=divisors))
+    with pytest.raises(UsageError, match="GridDivX: expected a list, got"):  # GlobalSize alone decides the grid
+        load(lambda data: data["KernelSpecification"].update(GridDivX=divisors, ProblemSize=[], Arguments=[]))

@@ -13,6 +13,7 @@ from kernrec.errors import KernrecError
 from kernrec.op import find_op
 from kernrec.store import Database, schema
 from kernrec.store.measurement import Measurement
+from kernrec.store.query_file import query_file, wrong_entries
 from tests.helpers.measured_database import make_measured_database
 from tests.kills.forked_command import ForkedCommand
 
@@ -25,7 +26,8 @@ def kill_withdraw(folder: Path, kills: int, seed: int) -> Counter[str]:
     """Kill `kernrec db withdraw` of one of two sessions at random moments.
 
     Returns:
-        `kills` of commands before they ended; measurements that were `lost`; `doubled`, rows that are withdrawn twice;
+        `kills` of commands before they ended; measurements, or right entries of the file that queries read, that were
+        `lost`; `doubled`, rows that are withdrawn twice;
         `halved`, kills after which a part of the session was withdrawn; `unreadable`, after which no row could be read.
     """
     whole = _make_sessions(folder / "whole.duckdb")
@@ -107,6 +109,10 @@ def _kill(
         shutil.rmtree(own := folder / "copy", ignore_errors=True)
         own.mkdir()
         shutil.copyfile(whole, own / "own.duckdb")
+        if number % 2:  # the command renews the file that queries read
+            with Database.open(own / "own.duckdb", read_only=False):
+                pass
+            query_file(own / "own.duckdb", Database.open)
         for name in beside:
             shutil.copytree(whole.parent / name, own / name)
         started_s = time.monotonic()
@@ -117,6 +123,7 @@ def _kill(
         process.wait(draw.random() * length_s)
         counts["kills"] += process.kill()
         try:
+            counts["lost"] += wrong_entries(own / "own.duckdb", Database.open)
             count(own / "own.duckdb", counts)
         except KernrecError:
             counts["unreadable"] += 1

@@ -132,3 +132,7 @@ def test_attention_scales_apply_to_scores_and_results():
     assert_allclose(
         reference(problem, tensors | {"v_scale": twice["v_scale"]})["o"], reference(problem, tensors)["o"] * 2
     )
+
+
+def test_without_a_mask_there_may_be_more_queries_than_keys():
+    assert ATTENTION.problem(heads=8, queries=4096, keys=77, head_dim=40).tensors["k"].shape == (1, 8, 77, 40)

@@ -99,6 +99,11 @@ def test_layers_of_one_op_use_the_requested_dtype_and_layout():
     }
 
 
+def test_a_set_is_found_by_loose_spelling():
+    assert workload("ResNet-50") is workload("resnet50")
+    assert workload("MobileNet_V2").name == "mobilenetv2"
+
+
 HEAD = """
 name = "x"
 title = "t"
@@ -123,3 +128,7 @@ def test_invalid_workload_file_is_refused_by_name(tmp_path, refuses):
         HEAD + 'layers = [{ name = "l", op = "matmul", count = 1, m = 1, n = 1 }]',
         HEAD + 'layers = [{ name = "l", op = "mtmul", count = 1 }]', HEAD + "extra = 1\nlayers = []",
     ])  # fmt: skip
+
+
+def test_a_file_that_is_not_there_is_refused_by_name(tmp_path, refuses):
+    refuses(lambda: load_workload(tmp_path / "absent.toml"))

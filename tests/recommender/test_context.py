@@ -6,14 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernrec import paths
 from kernrec.emit import emit
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op import find_op
-from kernrec.recommender.context import Context, own_databases
+from kernrec.recommender.context import Context
 from kernrec.store import Database
 from kernrec.store.intake import merge
 from tests.helpers.reading import reading_here
@@ -27,16 +26,6 @@ def test_table_is_built_once_for_all_problems_of_a_dtype():
     table, *_ = context.tables(small, GPU)
     assert context.tables(large, GPU)[0] is table
     assert context.kernel_table(find_kernel("matmul_simt"), large, GPU) is table
-
-
-def test_given_databases_replace_the_users(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.delenv("KERNREC_DB", raising=False)
-    assert own_databases(None) == []
-    assert own_databases([tmp_path / "team.duckdb"]) == [tmp_path / "team.duckdb"]
-    Database.open(paths.user_database(), read_only=False, create=True).close()
-    assert own_databases(None) == [paths.user_database()]
-    assert own_databases([]) == []
 
 
 def test_functions_with_one_name_are_distinguished_by_file(tmp_path):

@@ -84,7 +84,7 @@ def test_refusal_in_every_layout_closes_the_databases(tmp_path):
     Database.open(path, read_only=False, create=True).close()
     gc.disable()  # what only the collector of cycles frees stays until it comes by
     try:
-        own = Recommender([path], keep_open=True)
+        own = Recommender([path])
         with pytest.raises(NoKernelError, match="no config of any kernel can run"):
             own.recommend("attention", "l4", {"heads": 8, "queries": 64, "head_dim": 300}, "f16")
         del own

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kernrec.op import find_op
 from kernrec.store import Database, Stack, write_profiles
 from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import add
@@ -83,7 +84,7 @@ def test_one_invalid_file_closes_the_others(make, tmp_path, refuses: Refuses):
     Database.open(good, read_only=False).close()  # nobody holds it
 
 
-def test_file_is_opened_once_until_it_changes(make, row, profile, monkeypatch):
+def test_file_is_opened_once_until_it_changes(make, row, problem, profile, monkeypatch):
     path = make("mine", [row()], [profile(registers=3)])
     opened = []
     real = Database.open.__func__
@@ -91,11 +92,11 @@ def test_file_is_opened_once_until_it_changes(make, row, profile, monkeypatch):
         Database, "open", classmethod(lambda cls, *args, **kw: opened.append(args) or real(cls, *args, **kw))
     )
     stack = Stack([path])
-    assert stack.measurements() == 1
+    assert len(measured(stack, problem)) == stack.measurements() == 1
     assert stack.profiles("another", HASH, 89) == stack.profiles(KERNEL, HASH, 90) == {}
-    assert len(opened) == 1
     assert stack.profiles(KERNEL, HASH, 89)[0].registers.tolist() == [3]
-    assert len(opened) == 2
+    assert measured(stack, find_op("matmul").problem(m=64, n=32, k=17)) == []
+    assert len(opened) == 1
     make("mine", [row(latency_s=7.0)], [profile(sm=90, registers=4)])
     assert stack.measurements() == 2
     assert stack.profiles(KERNEL, HASH, 90)[0].registers.tolist() == [4]

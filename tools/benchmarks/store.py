@@ -37,7 +37,7 @@ COLUMNS = {
 _QUERY = """
 import sys
 from kernrec.store import Stack
-answers = Stack([sys.argv[1]], keep_open=True).evidence(sys.argv[2], "matmul", ["k"], sys.argv[3])
+answers = Stack([sys.argv[1]]).evidence(sys.argv[2], "matmul", ["k"], sys.argv[3])
 assert len(answers.measured) == int(sys.argv[4])
 """
 

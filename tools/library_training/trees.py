@@ -1,7 +1,7 @@
 """Train boosted trees on a table of recordings of backends.
 
-one GPU trees of squared errors, then of absolute errors, to predict the median and ignore outliers any GPU fewer and
-shallower trees over ratios, scaled by the fraction that carries over between recorded
+one GPU     trees of squared errors, then of absolute errors, to predict the median and ignore outliers
+any GPU     fewer and shallower trees over ratios, scaled by the fraction that carries over between recorded
             architectures
 """
 

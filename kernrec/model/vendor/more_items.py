@@ -7,6 +7,7 @@ them, the bound, which is monotonic, interpolates. Contiguous rows are not chang
 Larger numbers are considered completely up to the next point of a coarse grid, and beyond it only on the grid.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -88,12 +89,13 @@ def chosen(low: int, high: int) -> list[int]:
 
     These are all up to 17, then quarters of a power of two, at least 16 apart, and each of them plus one.
     """
-    numbers, power = list(range(low, min(high, 17) + 1)), max(1 << max(low.bit_length() - 1, 0), 16)
+    quarters, power = list[int](), max(1 << max(low.bit_length() - 1, 0), 16)
     while power <= high:
         for number in range(power, 2 * power, max(power // 4, 16)):
-            numbers += [each for each in (number, number + 1) if max(low, 18) <= each <= high]
+            quarters += number, number + 1
         power *= 2
-    return numbers
+    start, end = bisect_left(quarters, max(low, 18)), bisect_right(quarters, high)
+    return [*range(low, min(high, 17) + 1), *quarters[start:end]]
 
 
 def ordered_seconds(own_points: Points, own_s: float, bounds_s: Array, seconds: Array) -> Array:

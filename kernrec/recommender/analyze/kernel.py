@@ -123,11 +123,10 @@ def analyze(
     if before and not made:  # otherwise the kernel was stored with its profiles
         with Database.open(database, read_only=False) as opened:
             opened.add_kernel(kernel, problem)
-    with Database.open(database):  # keep it open while the answer reads it
-        recommender = Recommender(answering_with(database))
-        if not recommender.context.find_profiles(kernel, problem, gpu):
-            raise profiler.why_none(failures[0])
-        recommendation = recommender.answer_kernel(kernel, problem, gpu, query)
+    recommender = Recommender(answering_with(database))
+    if not recommender.context.find_profiles(kernel, problem, gpu):
+        raise profiler.why_none(failures[0])
+    recommendation = recommender.answer_kernel(kernel, problem, gpu, query)
     return Analysis(recommendation, made, before, tuple(failures), left_out, time.monotonic() - start)
 
 

@@ -9,6 +9,7 @@ database, which then replaces it, so that queries continue meanwhile.
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,16 @@ from kernrec.store.connection import quoted
 from kernrec.store.database import Database
 from kernrec.store.exchange import CHECKED, MEASUREMENTS, SOURCES, move_checked
 from kernrec.store.intake import adding_to
-from kernrec.store.kept_answers import KEEP_ABOVE, UNSETTLED, keep_statements
+from kernrec.store.query_file import renew
+from kernrec.store.schema import views_sql
 from kernrec.store.share.bundle import Bundle
 from kernrec.store.share.manifest import Withdrawal
 from kernrec.store.share.outgoing import likeness_hash, likeness_key
 from kernrec.util.file_lock import lock_path
 
+_UNSETTLED = "CREATE OR REPLACE TABLE db.settled (rule VARCHAR)"
+"""The statement for a database whose rows change: the table is empty until scales are derived from all rows."""
+_IS_SETTLED = "SELECT count(*) FROM duckdb_tables() WHERE database_name = 'db' AND table_name = 'settled'"
 _WAIT_S = 10.0
 """Longest wait in seconds for another process that pulls or pushes."""
 
@@ -61,7 +66,7 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
             f" JOIN (VALUES {numbers}) AS shared(number, bundle, signer) USING (number) ORDER BY gpu, problem_id",
             *_without_twins(likeness, bundles),
             *(_note(name, bundle.manifest, bundle.manifest.rows["measurement"]) for name, bundle in bundles.items()),
-            UNSETTLED,
+            _UNSETTLED,
             *(honored if some_withdrawn else ()),
         ]
 
@@ -118,7 +123,7 @@ def apply_withdrawal(path: Path, name: str, withdrawal: Withdrawal) -> int:
             f" FROM (VALUES {values}) AS row(likeness, session)"
         )
         statements = [added] if rows else []
-        database.change([*statements, _note(name, withdrawal, 0), *_honored(database), UNSETTLED])
+        database.change([*statements, _note(name, withdrawal, 0), *_honored(database), _UNSETTLED])
         return before - database.counts()["measurement"]
 
 
@@ -153,7 +158,7 @@ def drop_signer(path: Path, signer: str) -> int:
             [
                 *(f"DELETE FROM db.{table} WHERE signer = {quoted(signer)}" for table in ("merged", "bundle")),
                 "DELETE FROM db.measurement WHERE measurement_id NOT IN (SELECT measurement_id FROM db.merged)",
-                UNSETTLED,
+                _UNSETTLED,
             ]
         )
         _settle(database)
@@ -161,22 +166,24 @@ def drop_signer(path: Path, signer: str) -> int:
 
 
 def settle(path: Path) -> None:
-    """Derive the scales of GPUs and the cached answers again, if rows were added or removed since."""
+    """Derive the scales of GPUs and the file that queries read again, if rows were added or removed since."""
     if path.exists():
         with Database.open(path) as database:
-            settled = database.settled
+            settled = database.query(_IS_SETTLED)[0][0] and database.query("FROM db.settled") == [(_rule(),)]
         if not settled:
             with Database.open(path, read_only=False) as database:
                 _settle(database)
+        renew(path, Database.open, create=True)
 
 
 def _settle(database: Database) -> None:
-    database.change(scale_statements())
-    counts = database.query(
-        "SELECT gpu, problem_id, count(*), count_if(outcome <> 'ok') FROM db.measurement GROUP BY gpu, problem_id"
-        f" HAVING count(*) > {KEEP_ABOVE} ORDER BY ALL"
-    )
-    database.change(keep_statements(counts))
+    dropped = [f"DROP TABLE IF EXISTS db.kept{name}" for name in ("", "_answers", "_failures", "_signers")]
+    done = [_UNSETTLED, f"INSERT INTO db.settled VALUES ('{_rule()}')"]
+    database.change([*scale_statements(), *dropped, *done])  # earlier versions kept answers in the database
+
+
+def _rule() -> str:
+    return sha256(views_sql().encode()).hexdigest()[:16]
 
 
 def pulled_bundles(path: Path) -> Sequence[tuple[Any, ...]]:

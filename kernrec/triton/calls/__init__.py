@@ -1,6 +1,6 @@
 """Write launches of Triton functions to call files for `kernrec analyze`; the program needs no GPU.
 
->>> import kernrec.triton >>> with kernrec.triton.capture("calls") as captured:
+>>> with kernrec.triton.capture("calls") as captured:
 ...     layer(torch.zeros(8, 4096))  # on CPU tensors, fake or meta tensors, or a GPU
 >>> kernrec.analyze(captured.files[0], gpu="h100")
 

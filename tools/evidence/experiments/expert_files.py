@@ -1,13 +1,13 @@
-"""Rank of the configs of vLLM's tuned files of experts among the candidates of an audit, as predicted.
+"""Rank the configs of vLLM's tuned expert files among an audit's candidates, by predicted time.
 
-The files hold what vLLM's tuner saw as best on the GPU, of hundreds of configs, with older releases of Triton and of
-the kernel. Eight files without quantization, four of an A100 and four of an H100, at 16 and at 1,024 tokens, are read
-from a folder of vLLM's (`model_executor/layers/fused_moe/configs`). They state no times. A config is the file's own
-entry for the nearest number of tokens, as vLLM takes it.
+The files contain the best of hundreds of configs that vLLM's tuner measured on the GPU, with older releases of Triton
+and of the kernel, but no times. The tool reads eight files without quantization, four of an A100 and four of an H100,
+from vLLM's folder `model_executor/layers/fused_moe/configs`. It uses the entries for the numbers of tokens nearest to
+16 and 1,024, like vLLM.
 
-    rank      of the file's config among the candidates, itself and vLLM's default, by predicted time
-    file      predicted time of the file's config over that of the first
-    default   predicted time of vLLM's default, which it runs without a file, over that of the first
+    rank      rank of the file's config among the candidates and vLLM's default, by predicted time
+    file      predicted time of the file's config over the time of the top config
+    default   predicted time of vLLM's default, used without a file, over the time of the top config
 """
 
 import itertools
@@ -28,7 +28,7 @@ from kernrec.recommender.serving.engine_defaults import default_config, entry_fo
 from kernrec.recommender.serving.engines import Deployment, tuned_files
 
 FILES = (
-    # (GPU, experts, columns a GPU, hidden size, experts of a token): of the models that have these shapes
+    # (GPU, experts, columns per GPU, hidden size, experts per token), with a model of this shape and its number of GPUs
     ("a100-sxm4-80gb", 8, 7168, 4096, 2),  # Mixtral 8x7B on two
     ("a100-sxm4-80gb", 16, 1344, 6144, 4),  # DBRX on eight
     ("a100-sxm4-80gb", 64, 640, 3584, 8),  # Qwen2-57B-A14B on four

@@ -1,8 +1,8 @@
 """Compare the predicted best kernel of kernrec's library with recorded and published times of other kernels.
 
-    matmul serving backends' libraries, cuBLAS, Triton's template, tuned Triton, hand-written kernels conv2d an
-    auto-scheduler on an RTX 3090 attention serving backends, published throughput, the charts of FlashAttention-3's
-    paper
+    matmul     serving backends' libraries, cuBLAS, Triton's template, tuned Triton, hand-written kernels
+    conv2d     an auto-scheduler on an RTX 3090
+    attention  serving backends, published throughput, the charts of FlashAttention-3's paper
 
 The times are those of other kernels on the same GPU, so the ratio need not be 1. `model` is the geometric mean ratio of
 the analytical model without learned corrections. `--by group` prints the parts of a set.

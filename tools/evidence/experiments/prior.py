@@ -2,10 +2,10 @@
 
     tools/evidence prior [--sources FOLDER] [--sets textbook,gemm,...] [--configs 30] [--json FILE]
 
-    convolution, pnpoly, gemm, recorded spaces of public kernels, a sample of each; they need --sources, the folder
-    dedispersion, hotspot, expdist with the kernels' repositories; two also have recorded energies textbook
-        datasets/kernels/textbook on two GPUs, and their sweeps over block sizes triton Triton's matmul in three kinds
-        of arithmetic, on an A100 and an H100
+    convolution, pnpoly, gemm,      recorded spaces of public kernels, a sample of each; they need --sources, the folder
+    dedispersion, hotspot, expdist  with the kernels' repositories; two also have recorded energies
+    textbook                        datasets/kernels/textbook on two GPUs, and their sweeps over block sizes
+    triton                          Triton's matmul in three kinds of arithmetic, on an A100 and an H100
 
 `no level` is the error without a recording's common factor, such as its clock. `--json` writes all rows for
 `tools/evidence intervals`.

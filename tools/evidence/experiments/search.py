@@ -1,10 +1,10 @@
 """Measure how soon searches find the best config of recorded spaces, and how many energy measurements they need.
 
-    cold no predictions: `collect`'s search (`kernrec.model.search.expected_improvement`), the genetic search, and
-             random order warm the same search after the analytical model predicted `--configs` of the space; needs
-             --sources energy spaces recorded with energy: `guide` measures energy if its interval reaches below the
-             best, `genetic` as its models' signal-to-noise ratio asks for; `every energy` is the search guided by
-             recorded energies
+    cold     no predictions: `collect`'s search (`kernrec.model.search.expected_improvement`), the genetic
+             search, and random order
+    warm     the same search after the analytical model predicted `--configs` of the space; needs --sources
+    energy   spaces recorded with energy: `guide` measures energy if its interval reaches below the best, `genetic` as
+             its models' signal-to-noise ratio asks for; `every energy` is the search guided by recorded energies
 
 A figure is the cost of the best of the first k configs over the optimum, averaged over seeds. Each measurement is drawn
 with the noise of the recording.

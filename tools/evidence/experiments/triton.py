@@ -2,10 +2,10 @@
 
 A problem is excluded if fewer than ten configs, and fewer than half of those that the kernel can run, have profiles.
 
-    learned the analytical model, corrected by a model trained without the problem and others of its dimensions from
-    OTHER the analytical model, corrected by a model of the other GPU's recording only 5 measured like `from OTHER`,
-    after measuring the five top-ranked configs; its error covers the other configs predicted the analytical model,
-    without training
+    learned      the analytical model, corrected by a model trained without the problem and others of its dimensions
+    from OTHER   the analytical model, corrected by a model of the other GPU's recording only
+    5 measured   like `from OTHER`, after measuring the five top-ranked configs; its error covers the other configs
+    predicted    the analytical model, without training
 
 `tools/train_triton_model.py` trains the shipped model. This experiment takes two minutes of processor time.
 """

@@ -1,10 +1,10 @@
 """Print how well the models of serving backends and libraries predict held-out problems, sizes and GPUs.
 
-problems five folds over problems; a problem is in one fold on all GPUs, in all data types, layouts and backends sizes
-all problems of a fifth of the recorded sizes of each dimension of the grid held out together GPU the GPUs of one
-architecture held out; trees for any GPU trained on the others sibling one GPU held out; trees of its architecture
-trained on the architecture's other GPUs backend among problems on which two backends differ by at least 10 %, the
-fraction with the right fastest one
+problems  five folds over problems; a problem is in one fold on all GPUs, in all data types, layouts and backends
+sizes     all problems of a fifth of the recorded sizes of each dimension of the grid held out together
+GPU       the GPUs of one architecture held out; trees for any GPU trained on the others
+sibling   one GPU held out; trees of its architecture trained on the architecture's other GPUs
+backend   among problems on which two backends differ by at least 10 %, the fraction with the right fastest one
 
 The tables have median errors, 90th percentiles and the coverage of 90 % intervals of the shipped models, as measured by
 their training (`tools/train_library_model.py`).

@@ -1,9 +1,10 @@
 """Read recorded matmuls: serving backends by data type, cuBLAS from Inductor's recordings, PyTorch's f32 matmuls.
 
-bf16, fp8, ... `library/serving_gemm` and `serving_gemm_newest_versions`: the newest version of each backend, and older
-                 versions that differ; in bf16 also `library/gemm_*` of three GPUs, and an RTX 3090 and an RTX A6000 of
-                 `library/serving_gemm_geforce` as backend PyTorch inductor `triton/*`, `extern_mm` single
-                 `library/torch_linear_f32` (nt) and `torch_bmm_f32` (nn), of the GPUs in the catalog; the recorder's
+bf16, fp8, ...   `library/serving_gemm` and `serving_gemm_newest_versions`: the newest version of each backend, and
+                 older versions that differ; in bf16 also `library/gemm_*` of three GPUs, and an RTX 3090 and an RTX
+                 A6000 of `library/serving_gemm_geforce` as backend PyTorch
+inductor         `triton/*`, `extern_mm`
+single           `library/torch_linear_f32` (nt) and `torch_bmm_f32` (nn), of the GPUs in the catalog; the recorder's
                  column `n` is the reduction and `k` the columns of the result, because all grids cover m x `k`
 """
 

@@ -1,9 +1,9 @@
 """Estimate the error of recorded times from other recordings of the same problems.
 
-    repeats the same version ran the same kernels once more on a GPU of this model versions a later version ran the
-    problem. A difference that neighbors along `m` share is drift between versions, not error. So factors are
-    differences between neighbors, divided by the root of two for their two errors neighbors for backends that nobody
-    recorded twice: times of problems whose sizes differ by at most 8 % and that ran
+    repeats    the same version ran the same kernels once more on a GPU of this model
+    versions   a later version ran the problem. A difference that neighbors along `m` share is drift between versions,
+               not error. So factors are differences between neighbors, divided by the root of two for their two errors
+    neighbors  for backends that nobody recorded twice: times of problems whose sizes differ by at most 8 % and that ran
                the same kernels, relative to their work, divided by the root of two
 
 The interval contains 90 % of these factors, and at least 3 % on each side. It comes from recordings of the same GPU,
