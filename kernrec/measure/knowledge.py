@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from kernrec.gpu import find_gpu
 from kernrec.kernel import config_text
-from kernrec.measure.campaign.plan import Task
 from kernrec.measure.refine_subject import RefineSubject
-from kernrec.measure.request import CollectRequest, WantedProblem
+from kernrec.measure.request import CollectRequest
 from kernrec.model.search.joint_posterior import JointPosterior, Measured
 from kernrec.recommender.contenders import key_of, measured_of, noise_between, side_by_side
 from kernrec.recommender.context import evidence_of
@@ -34,7 +33,7 @@ class Knowledge:
 
     def __init__(self, subject: RefineSubject, request: CollectRequest) -> None:
         """Begin with predictions and the rows of the database."""
-        self._subject = subject
+        self.subject = subject
         self._objective = request.objective
         self._point = request.point
         self._gpu = find_gpu(subject.gpu)
@@ -45,21 +44,13 @@ class Knowledge:
                 self._take_rows(problem, self._evidence(problem, stack))
         self.posterior.rescale()
 
-    def wanted(self, problem: int) -> WantedProblem:
-        """Return a problem by its number."""
-        return self._subject.wanted[problem]
-
-    def task(self, problem: int, contender: int) -> Task:
-        """Return the task of measuring a contender."""
-        return self._subject.task(problem, contender)
-
     def config_text(self, problem: int, contender: int) -> str:
         """Return a contender as text for people."""
-        kernel, config = self._subject.contenders[problem].keys[contender]
+        kernel, config = self.subject.contenders[problem].keys[contender]
         return f"{kernel} {config_text(dict(config))}"
 
     def _take_rows(self, problem: int, evidence: Evidence) -> None:
-        contenders = self._subject.contenders[problem]
+        contenders = self.subject.contenders[problem]
         rows = [row for row in evidence.measured if applies(row, self._gpu, self._point)]
         for row in measured_of(contenders, rows, self._objective):
             self.posterior.add(problem, row)
@@ -68,7 +59,7 @@ class Knowledge:
                 self.posterior.exclude(problem, place)
 
     def _evidence(self, problem: int, stack: Stack) -> Evidence:
-        wanted, hashes = self._subject.wanted[problem].problem, self._subject.hashes[problem]
+        wanted, hashes = self.subject.wanted[problem].problem, self.subject.hashes[problem]
         evidence = evidence_of(stack, self._gpu, wanted, list(hashes))
         # Another version of a kernel is another kernel.
         return Evidence(
@@ -80,7 +71,7 @@ class Knowledge:
         """Return the cost in a new measurement, or None if it failed or lacks the objective's cost. Exclude failed
         configs."""
         identity = measurement.identity
-        place = self._subject.contenders[problem].place(key_of(identity.kernel, identity.config))
+        place = self.subject.contenders[problem].place(key_of(identity.kernel, identity.config))
         if place is None:
             return None
         if measurement.outcome != Outcome.OK:
@@ -111,4 +102,4 @@ class Knowledge:
                 mean, _ = self.posterior.belief(problem)
                 better = 1.0 - math.exp(min(0.0, float(mean[new] - mean[old])))
                 texts = self.config_text(problem, old), self.config_text(problem, new)
-                yield ChangedAnswer(self.wanted(problem).name, *texts, better)
+                yield ChangedAnswer(self.subject.wanted[problem].name, *texts, better)

@@ -83,9 +83,9 @@ class RefinePlanner(Chooser):
         if self._left is not None:
             visit = replace(visit, contenders=visit.contenders[: self._left])
             self._left -= len(visit.contenders)
-        wanted = self.knowledge.wanted(visit.problem)
+        wanted = self.knowledge.subject.wanted[visit.problem]
         self._pending[wanted.problem.key] = visit
-        tasks = tuple(self.knowledge.task(visit.problem, contender) for contender in visit.contenders)
+        tasks = tuple(self.knowledge.subject.task(visit.problem, contender) for contender in visit.contenders)
         energy = EnergyRule.ALL if self.needs_energy else EnergyRule.NONE
         return PlannedVisit(PlannedProblem(wanted.name, wanted.problem, tasks, energy=energy, finals=False))
 

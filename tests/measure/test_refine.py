@@ -57,7 +57,7 @@ def test_config_budget_is_kept_and_the_next_run_resumes(library: Path, tmp_path:
     rows = keys(database)
     assert len(rows) == len(set(rows)) == 12
     assert second.regret[1] < 0.005
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["k.duckdb"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["k.duckdb", "k.duckdb.query"]
 
 
 def test_refinement_stops_at_the_bound(library: Path, tmp_path: Path) -> None:
