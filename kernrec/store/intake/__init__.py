@@ -54,7 +54,7 @@ def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> It
         raise UsageError(f"{other} cannot be merged with itself")
     remove_abandoned()
     with scratch_folder() as folder:
-        if count := checked_database(Path(other), folder)["retraction"]:
+        if count := checked_database(Path(other), folder).get("retraction"):
             note(f"not added: {counted(count, 'withdrawal')} of {other}, which apply only there")
         yield folder
 
