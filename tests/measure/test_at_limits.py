@@ -1,4 +1,4 @@
-"""Measuring at several limits: each is set in turn, and the first that ends early is the last."""
+"""Test measuring at several power limits in turn, which stops after the first incomplete run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ REQUEST = CollectRequest(None, Path("own.duckdb"))
 
 @pytest.fixture
 def history(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What happens to the card, in order."""
+    """Record everything that is done to the GPU, in order."""
     events: list[str] = []
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The coverage of cards: layers that people ask for, measured, recorded and missing."""
+"""Test the coverage report: which requested layers are measured, published or missing on each GPU."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def a_layer(op: str) -> Problem:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A layer on two cards of one architecture, one that nobody asks for, and a replayed one."""
+    """Store a layer on two GPUs of one architecture, a layer that nobody requests, and a replayed row."""
     reduce, norm, other = a_layer("reduce"), a_layer("rmsnorm"), find_op("matmul").problem(m=64, n=32, k=16)
     return database(
         tmp_path / "measured.duckdb",

@@ -1,4 +1,4 @@
-"""The plan of a card: the fixed part, of every kernel some configs, then what may be best and what teaches the rest."""
+"""Test the measurement plan of a GPU: some configs of every kernel, then likely optima and informative ones."""
 
 from collections import Counter
 from pathlib import Path
@@ -72,7 +72,6 @@ def test_problems_are_drawn_equally_and_no_config_twice(subject: RefineSubject, 
 
 
 def test_survey_spreads_over_times_without_the_slowest(subject: RefineSubject, tmp_path: Path) -> None:
-    """The contenders of the planner are the fastest of all."""
     kernels = sampled_kernels(GPU, request(tmp_path))
     (kernel,) = [each for each in kernels(PROBLEMS[0]) if each.name == "matmul_simt"]
     assert kernel.table is not None

@@ -1,4 +1,4 @@
-"""Refining on a replayed device: only what is uncertain is measured, and nobody measures it twice."""
+"""Test refinement on a replayed device: it measures only uncertain problems, each once."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("measured_here")
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Measurements of library kernels, which the recommender predicts."""
+    """Create measurements of library kernels for which the recommender has predictions."""
     path = tmp_path_factory.mktemp("recording") / "library.duckdb"
     make_measured_database(path, problems=3, configs=4)
     return path
@@ -41,7 +41,7 @@ def refine(wanted: CollectRequest) -> Refined:
 
 
 def keys(database: Path) -> list[tuple[object, object]]:
-    """The screened configs."""
+    """Return the keys of the screened configs."""
     with Database.open(database) as opened:
         return [(row["problem_id"], row["config_id"]) for row in opened.rows("measurement", tier="screen")]
 

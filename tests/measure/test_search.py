@@ -1,4 +1,4 @@
-"""Searching on a replayed device: the least energy is found, with few energy measurements, and a run goes on."""
+"""Test that a search on a replayed device finds the least energy with few energy measurements, and can be resumed."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""`kernrec analyze --measure`: kernels that are not of the library, measured by the whole room but for the GPU.
+"""Test `kernrec analyze --measure` on user kernels, with everything real but the GPU.
 
-The measuring process is real; its driver is the one that executes PTX in the emulator and reports made-up times. With
-`-m gpu` the same claims are checked on a card.
+The measuring process is real. Its driver executes PTX in the emulator and reports made-up times. With `-m gpu`, the
+same tests also run on a real GPU.
 """
 
 import json
@@ -101,7 +101,7 @@ Rows = list[dict[str, Any]]
 
 
 class Bench:
-    """A folder with a kernel, on a machine with a GPU, if only an emulated one."""
+    """Folder with a kernel, on a machine with a real or emulated GPU."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], gpu: GPU, emulated: bool) -> None:
         self.folder, self.gpu, self._capsys, self._emulated = folder, gpu, capsys, emulated
@@ -109,7 +109,7 @@ class Bench:
         self._command: list[str] = []
 
     def spec(self, text: str, source: str = SOURCE, shape: str = "") -> Kernel:
-        """A kernel.toml or T1 file, and its source."""
+        """Write a kernel.toml or T1 file and its source."""
         path = self.folder / ("mine.json" if text.lstrip().startswith("{") else "mine.toml")
         path.write_text(text)
         (self.folder / "mine.cu").write_text(source)
@@ -119,7 +119,7 @@ class Bench:
         return kernel
 
     def ptx(self, text: str) -> Kernel:
-        """PTX alone, for 500 elements."""
+        """Write a kernel that consists only of PTX, for 500 elements."""
         (self.folder / "mine.ptx").write_text(text)
         kernel, _ = kernel_of_ptx(self.folder / "mine.ptx", None, [4], [128], PTX_ARGUMENTS)
         self._command = [str(self.folder / "mine.ptx"), *PTX_ARGUMENTS, "--grid", "4", "--block", "128"]
@@ -137,32 +137,32 @@ class Bench:
 
     @property
     def command(self) -> list[str]:
-        """`analyze --measure` of the kernel."""
+        """Return the arguments of `analyze --measure` for the kernel."""
         return [
             "analyze", *self._command, "--gpu", self.gpu.name, "--objective", "latency", "--top", "20",
             "--db", str(self.database), "--measure", "--effort", "quick",
         ]  # fmt: skip
 
     def run(self, *command: str) -> tuple[int, str, str]:
-        """Status, answer and notes of a command line."""
+        """Run a command line and return its exit status, answer and notes."""
         self._capsys.readouterr()
         return app.run(list(command)), *self._capsys.readouterr()
 
     def measure(self) -> tuple[dict[str, Any], str]:
-        """The answer and the notes of `analyze --measure`."""
+        """Run `analyze --measure` and return its answer and notes."""
         status, out, err = self.run(*self.command, "--json")
         assert status == 0, err
         return json.loads(out), err
 
     def recommend(self, gpu: str, *more: str) -> dict[str, Any]:
-        """What `recommend --kernel` answers afterwards."""
+        """Return the answer of `recommend --kernel` after the analysis."""
         status, out, err = self.run("recommend", "--kernel", "mine", "--gpu", gpu, *more, "--db", str(self.database),
                                     "--objective", "latency", "--top", "20", "--json")  # fmt: skip
         assert status == 0, err
         return json.loads(out)
 
     def rows(self) -> Rows:
-        """All measurements, each with its config."""
+        """Return all measurements with their configs."""
         with Database.open(self.database) as database:
             configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in database.rows("config")}
             return [row | {"config": configs[row["config_id"]]} for row in database.rows("measurement")]
@@ -170,7 +170,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """With an emulated H200."""
+    """Provide a bench with an emulated H200."""
     bench = Bench(tmp_path, capsys, H200, emulated=True)
     install(monkeypatch, bench.code)
     return bench
@@ -178,7 +178,7 @@ def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 @pytest.fixture(params=["emulated", pytest.param("card", marks=pytest.mark.gpu)])
 def any_bench(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Bench:
-    """With an emulated H200, and with the GPU of this machine."""
+    """Provide a bench with an emulated H200, and one with the GPU of this machine."""
     if request.param == "emulated":
         return request.getfixturevalue("bench")
     try:
@@ -200,7 +200,7 @@ def test_kernel_for_a_known_op_is_measured_stored_and_shown_as_measured(bench: B
     kernel = bench.spec(OF_AN_OP.replace("[1, 4, 8]", "[1, 2, 4, 8]"), bad, shape="rows=8,columns=256")
     answer, errors = bench.measure()
     assert sorted(config["unroll"] for config in measured(answer)) == [1, 4]
-    assert {c["energy_source"] for c in answer["choices"] if c["source"] == "measured"} == {"predicted"}  # no sensors
+    assert {c["energy_source"] for c in answer["choices"] if c["source"] == "measured"} == {"predicted"}
     assert "1 incorrect, such as: " in errors
     rows = {row["config"]["unroll"]: row for row in bench.rows()}
     assert {unroll: row["outcome"] for unroll, row in rows.items()} == {
@@ -241,7 +241,7 @@ def test_declared_problem_is_compared_with_the_first_config(any_bench: Bench) ->
 
 
 def test_t1_kernel_keeps_its_constants_and_sums(any_bench: Bench) -> None:
-    """Each launch adds to what the one before left: right is what the first one leaves."""
+    """Each launch adds to the result of the one before; the check must use the result of the first launch."""
     bench = any_bench
     bench.spec(json.dumps(T1), ADD_WEIGHTED)
     answer, _ = bench.measure()
@@ -260,7 +260,7 @@ def test_ptx_is_measured_and_block_sizes_with_wrong_results_are_found(any_bench:
     answer, _ = bench.measure()
     rows = bench.rows()
     assert {row["outcome"] for row in rows} == {"ok"}
-    assert len(measured(answer)) == len(rows) == len(kernel.tunables[0].values) - 2  # 8 and 16 threads are no warp
+    assert len(measured(answer)) == len(rows) == len(kernel.tunables[0].values) - 2  # 8 and 16 do not run
     assert {row["checked_against"] for row in rows} == {"output of block_x=128 block_y=1"}
     assert measured(bench.recommend(bench.gpu.name)) == measured(answer)
 
@@ -268,13 +268,13 @@ def test_ptx_is_measured_and_block_sizes_with_wrong_results_are_found(any_bench:
     bench.database.unlink()
     bench.measure()
     right = {row["config"]["block_x"] for row in bench.rows() if row["outcome"] == "ok"}
-    assert right == {128, 384, 512, 768, 1024}  # the others leave elements out
+    assert right == {128, 384, 512, 768, 1024}  # the other block sizes skip elements
 
 
 @pytest.mark.deep
 def test_killed_analysis_loses_nothing_and_resumes(bench: Bench) -> None:
     bench.spec(json.dumps(T1), ADD_WEIGHTED)
-    bench.run(*[item for item in bench.command if item not in ("--measure", "--effort", "quick")])  # profiles alone
+    bench.run(*[item for item in bench.command if item not in ("--measure", "--effort", "quick")])  # profiles
     start = [sys.executable, "-m", "tests.helpers.machine", *bench.command]
     environment = os.environ | {"EMULATED_PTX": str(bench.code), "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(start, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -287,7 +287,7 @@ def test_killed_analysis_loses_nothing_and_resumes(bench: Bench) -> None:
     rows = bench.rows()
     assert len({str(row["config_id"]) for row in rows}) == 6
     assert min(Counter(row["session"] for row in rows).values()) >= min(acknowledged, 1)
-    assert len({row["session"] for row in rows}) == 2  # what the first had measured is there
+    assert len({row["session"] for row in rows}) == 2  # the killed session's measurements are kept
 
 
 @pytest.mark.parametrize(

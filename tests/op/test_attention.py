@@ -1,4 +1,4 @@
-"""Attention held against its definition, a query and a key at a time."""
+"""Test attention against its definition, one query and one key at a time."""
 
 from itertools import product
 from math import exp, sqrt
@@ -40,7 +40,7 @@ def decoded(problem: Problem, stored: dict[str, np.ndarray]) -> dict[str, np.nda
 
 
 def meeting(d: dict[str, int], query: int) -> range:
-    """The keys that a query meets."""
+    """Return the keys that a query attends to."""
     last = d["keys"] - (d["queries"] - 1 - query) * d["causal"]
     return range(max(last - d["window"], 0) if d["window"] else 0, last)
 

@@ -1,4 +1,4 @@
-"""Seeded inputs, and references held against the definition written out term by term."""
+"""Test seeded inputs, and compare reference results with a term-by-term evaluation of the definition."""
 
 from itertools import product
 
@@ -28,7 +28,7 @@ def tiny_convolutions(draw: st.DrawFn) -> Problem:
 
 
 def convolution_by_definition(problem: Problem, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The sum of the definition, one output element at a time, indexing each tensor in the problem's layout."""
+    """Sum the definition of a convolution for each output element, with indexes in the problem's layout."""
     d = problem.sizes
     depth, share = d["c"] // d["groups"], d["k"] // d["groups"]
     y = np.zeros(problem.tensors["y"].shape)

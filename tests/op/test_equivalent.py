@@ -1,4 +1,4 @@
-"""A matvec and a matmul of as many rows are one problem."""
+"""Test that a matvec and a matmul with the same number of rows are the same problem."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Layouts, batches, biases and activations of matmul: the same product, however the matrices are stored."""
+"""Test that matmul gives the same product in any layout, with batches, biases and activations."""
 
 from math import erf, exp, sqrt
 
@@ -16,7 +16,7 @@ layouts = st.sampled_from(MATMUL.layouts)
 
 
 def stored(problem: Problem, a: np.ndarray, b: np.ndarray) -> dict[str, np.ndarray]:
-    """(..., m, k) and (..., k, n) matrices as the problem's layout keeps them."""
+    """Store (..., m, k) and (..., k, n) matrices in the problem's layout."""
     matrices = {"a": a, "b": b}
     for name, letter in zip("ab", problem.layout, strict=True):
         if letter == "t":
@@ -55,7 +55,7 @@ def test_matvec_equals_a_matmul_with_transposed_weights(m, k, n):
 
 
 def _activated(activation: int, values: list[float]) -> np.ndarray:
-    """One-by-one products with 1: the activation of `values`."""
+    """Return the activation of `values`, computed by 1 x 1 products with 1."""
     problem = MATMUL.problem("f64", m=len(values), n=1, k=1, activation=activation)
     return reference(problem, {"a": np.array(values)[:, None], "b": np.ones((1, 1))})["c"][:, 0]
 
@@ -64,7 +64,7 @@ def _activated(activation: int, values: list[float]) -> np.ndarray:
 def test_activations_match_their_definitions(values):
     assert_allclose(_activated(0, values), values, rtol=0)
     assert_allclose(_activated(1, values), [max(x, 0.0) for x in values], rtol=0)
-    # the tanh form follows x Phi(x) to within 5e-4
+    # the tanh form approximates x Phi(x) to within 5e-4
     assert_allclose(_activated(2, values), [x * (1 + erf(x / sqrt(2))) / 2 for x in values], atol=5e-4)
     assert_allclose(_activated(3, values), [x / (1 + exp(-x)) for x in values], rtol=1e-12, atol=1e-12)
 

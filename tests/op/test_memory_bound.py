@@ -1,4 +1,4 @@
-"""The ops that read and write more than they compute, held against their definitions and laws."""
+"""Test memory-bound ops against their definitions and laws."""
 
 from math import exp, sqrt
 from typing import Any
@@ -15,7 +15,7 @@ seeds = st.integers(0, 100)
 
 
 def run(op: str, seed: int = 0, **dims: int) -> tuple[dict[str, Any], np.ndarray]:
-    """(inputs as float64, result) of a problem of this op."""
+    """Return a problem's inputs in float64 and its result."""
     problem = find_op(op).problem(**dims)
     tensors = inputs(problem, seed)
     return {name: decode_elements(tensor, "f32") for name, tensor in tensors.items()}, reference(problem, tensors)["y"]

@@ -1,4 +1,4 @@
-"""A mixture of experts held against its definition, a token and an expert at a time."""
+"""Test a mixture of experts against its definition, one token and one expert at a time."""
 
 from math import exp, tanh
 

@@ -1,4 +1,4 @@
-"""Problems: what is accepted and refused, and the laws that FLOPs, bytes, names and keys obey."""
+"""Test which problems are accepted, and the laws of their FLOPs, bytes, names and keys."""
 
 from itertools import product
 from typing import Any
@@ -37,7 +37,7 @@ def convolutions(draw: st.DrawFn) -> Problem:
 
 @st.composite
 def others(draw: st.DrawFn) -> Problem:
-    """A problem of any op whose dimensions fit together whatever they are."""
+    """Draw a valid problem of any op but matmul and conv2d."""
     op = draw(st.sampled_from([op for op in all_ops() if op.name not in ("matmul", "conv2d")]))
     dtype = draw(st.sampled_from(op.dtypes))
     dims = {dim.name: draw(st.integers(dim.minimum, min(dim.maximum, 50))) for dim in op.dims}
@@ -91,10 +91,10 @@ def test_invalid_key_is_refused(key):
 def test_matmul_counts_two_flops_per_multiply_add_and_each_element_once(problem):
     m, n, k = problem.dim.values()
     assert problem.flops == 2 * m * n * k
-    if problem.dtype in FORMATS:  # `test_quantized.py` holds their bytes
+    if problem.dtype in FORMATS:  # `test_quantized.py` tests their bytes
         return
     size = problem.names["dtype_bytes"]
-    extra = 8 + m * n if problem.names["scaled"] else 0  # two scales, and a result of two bytes
+    extra = 8 + m * n if problem.names["scaled"] else 0  # two scales, and a 2-byte instead of a 1-byte result
     assert problem.bytes == (m * k + k * n + m * n) * size + extra
 
 
@@ -118,9 +118,9 @@ def test_bytes_count_only_input_elements_that_a_tap_reads(problem):
 def test_bytes_never_exceed_the_tensors_and_halve_with_the_dtype(problem):
     assert 0 < problem.bytes <= sum(tensor.bytes for tensor in problem.tensors.values())
     op = problem.definition
-    if op.name == "moe":  # scores are f32 in every dtype
+    if op.name == "moe":  # moe scores are f32 in every dtype
         return
-    dims = {name: value for name, value in problem.dim.items() if name not in ("scales", "output")}  # of 8 bits alone
+    dims = {name: value for name, value in problem.dim.items() if name not in ("scales", "output")}  # 8-bit types only
     single, half = (op.problem(dtype, problem.layout, **dims) for dtype in ("f32", "f16"))
     assert single.bytes == 2 * half.bytes
     assert single.flops == half.flops

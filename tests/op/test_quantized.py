@@ -1,4 +1,4 @@
-"""Quantized products: their bytes with scales, and references held against the definition, element by element."""
+"""Test the bytes of quantized products with their scales, and compare references with the definition."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def test_weights_and_activations_have_the_bytes_of_the_format(dtype):
     m, n, k = 256, 512, 1024
     tensors = MATMUL.problem(dtype, m=m, n=n, k=k).tensors
     stored = {x: sum(t.bytes for name, t in tensors.items() if name in (x, f"{x}_scale")) for x in "ab"}
-    per_row = 2 * n if dtype == "w8a16" else 0  # a scale for each row is not one of a group
+    per_row = 2 * n if dtype == "w8a16" else 0  # these scales are per row, not per group
     assert stored["b"] == weight_bytes(dtype) * n * k + per_row
     assert stored["a"] == activation_bytes(dtype) * m * k
 

@@ -1,4 +1,4 @@
-"""A workload in another batch, and as one of several GPUs runs it: the work grows and divides as it should."""
+"""Test that a workload's work scales with its batch and is divided among GPUs."""
 
 import pytest
 from hypothesis import given

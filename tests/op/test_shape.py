@@ -1,4 +1,4 @@
-"""Shapes as people type them."""
+"""Test the parsing of shapes as people type them."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Workload sets: their totals against the published figures, and that each is well formed."""
+"""Test that workload sets are well formed and their totals match published figures."""
 
 from collections import Counter
 from math import prod
@@ -13,9 +13,9 @@ EXPECTED = (
     "stable-diffusion-unet", "vgg16", "vit-l-16",
 )  # fmt: skip
 
-# Published parameter counts less what is no weight of a convolution or linear layer, by the architecture's definition.
-# Sources: torchvision's weights (resnet50, mobilenetv2, vgg16), the released weights (gpt2, llama, U-Net), and for
-# BERT-base the layer sizes of arXiv 1810.04805 (12 layers of 12 hidden^2, and the pooler).
+# Published parameter counts, less the parameters that are not weights of convolution or linear layers. Sources:
+# torchvision's weights (resnet50, mobilenetv2, vgg16), the released weights (gpt2, llama, U-Net), and for BERT-base the
+# layer sizes of arXiv 1810.04805 (12 layers of 12 hidden^2, and the pooler).
 WEIGHTS = {
     "resnet50": 25_557_032 - 2 * 26_560 - 1_000,  # batch normalization of 26,560 channels, classifier bias
     "mobilenetv2": 3_504_872 - 2 * 17_056 - 1_000,  # batch normalization of 17,056 channels, classifier bias
@@ -31,8 +31,8 @@ WEIGHTS = {
     # biases, normalization of 49 x 2 x 1,024, class token and positions of 198 x 1,024
     "vit-l-16": 304_326_632 - 24 * 9_216 - 1_024 - 1_000 - 49 * 2_048 - 198 * 1_024,
     "stable-diffusion-unet": 859_520_964 - 443_844,  # biases and normalization
-    # For two batches: the published parameters less embeddings, attention, routers and norms (Mixtral, Qwen3); an
-    # eighth of 58 layers of 256 experts (DeepSeek-V3); 36 of 128 and 24 of 32 experts (gpt-oss).
+    # Totals of two batches: published parameters less embeddings, attention, routers and norms (Mixtral, Qwen3); 1/8 of
+    # 58 layers of 256 experts (DeepSeek-V3); 36 of 128 and 24 of 32 experts (gpt-oss).
     "mixtures-of-experts": 2
     * (
         (46_702_792_704 - 2 * 32_000 * 4_096 - 32 * (2 * 4_096 + 2 * 1_024) * 4_096 - 32 * 8 * 4_096 - 65 * 4_096)

@@ -1,4 +1,4 @@
-"""What a URL says is checked: it names nothing but what the page offers."""
+"""Test that a URL may name only what the page offers."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""The page in a browser: what is clicked, what the keyboard does, colors, and that the console stays empty.
+"""Test the page in a browser: clicks, keys, colors and an empty console.
 
 Needs Playwright and a Chromium of the system (Debian: `apt-get install chromium`, `pip install playwright`).
 """
@@ -41,7 +41,7 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    """A new page; anything that its console complains of fails the test."""
+    """Open a new page; a message in its console fails the test."""
     context = browser.new_context(viewport={"width": 1200, "height": 900}, color_scheme="light")
     opened = context.new_page()
     opened.set_default_timeout(PATIENCE_MS)
@@ -163,7 +163,7 @@ def test_narrow_window_scrolls_tables_but_not_the_page(page, url):
     drawn(page, url)
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     config, energy = (page.locator(f".panel td:nth-child({column})").first.bounding_box() for column in (1, 3))
-    assert 0 <= config["x"] < energy["x"] + energy["width"] <= 400  # what matters is in sight without scrolling
+    assert 0 <= config["x"] < energy["x"] + energy["width"] <= 400  # the main figures are visible without scrolling
 
 
 def test_report_works_from_a_file(page, tmp_path):

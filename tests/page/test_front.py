@@ -1,4 +1,4 @@
-"""The points of a front are the recommender's candidates, and its front is the recommender's."""
+"""Test that the page's points and Pareto front equal the recommender's."""
 
 import math
 

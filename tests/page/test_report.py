@@ -1,4 +1,4 @@
-"""A report is one file that works without a network and has what its reader can ask."""
+"""Test that a report is one file that works offline and answers its reader's questions."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The server answers this machine's browser, and nobody who only pretends to be a page of it."""
+"""Test that the server answers this machine's browser and refuses requests from foreign pages."""
 
 import http.client
 import json
@@ -117,7 +117,7 @@ def test_disconnects_are_ignored_and_an_interrupt_stops_the_server_cleanly():
     ):
         with socket.create_connection(("127.0.0.1", port), timeout=60) as leaving:
             leaving.sendall(f"GET /{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{end}".encode())
-            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset at close
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0
@@ -153,7 +153,7 @@ def test_disconnected_browser_is_ignored(server, capfd):
 
 
 def test_200_simultaneous_clients_are_served(server):
-    """All of them are connected before the first of them asks."""
+    """All clients are connected before the first sends its request."""
     clients = [socket.create_connection(server.server_address, timeout=60) for _ in range(200)]
     request = f"GET / HTTP/1.0\r\nHost: 127.0.0.1:{server.server_address[1]}\r\n\r\n".encode()
     for client in clients:

@@ -1,4 +1,4 @@
-"""What the page's script computes without a browser: addresses, narrowed fronts, ticks. Needs Node."""
+"""Test the page's script without a browser: addresses, filtered fronts and ticks. Needs Node."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ FRONT = {
 
 
 def computed(expression: str, **values: Any) -> Any:
-    """The value of an expression in the page's script."""
+    """Evaluate an expression with the page's script."""
     bound = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in values.items())
     script = "\n".join([content("format.js"), content("view.js"), bound, f"console.log(JSON.stringify({expression}));"])
     assert NODE is not None

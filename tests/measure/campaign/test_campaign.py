@@ -1,4 +1,4 @@
-"""A campaign on a device that fails: real crashes, hangs and exhausted memory, each of which costs one config."""
+"""Test that a crash, a hang or exhausted memory of the device costs a campaign only one config each."""
 
 import json
 from dataclasses import replace
@@ -90,7 +90,7 @@ def test_unfinished_config_is_measured_again_first_and_once(tmp_path: Path) -> N
             run.run()
         ingest(journal, database)
     assert measured == unclosed(database) == [0, 1, 2]
-    with Database.open(database) as opened:  # used as they are, until there is something better
+    with Database.open(database) as opened:  # rows of an unclosed block count until a closed block replaces them
         assert len(opened.rows("answer")) == 3
     again = collect(database, target(6), report)
     assert (again.results[0].earlier, measured[3:]) == (3, [0, 1, 2, 3, 4, 5])
@@ -117,7 +117,7 @@ def test_rows_of_another_limit_clock_or_slice_do_not_count_as_measured(tmp_path:
 
 def test_block_ends_with_an_abandoned_problem(tmp_path: Path) -> None:
     class Refusing(WorkerClient):
-        """After two rows it is lost, and the new one has no room for the inputs again."""
+        """Lose the worker after two rows; its successor lacks the memory for the inputs."""
 
         rows = 0
 

@@ -1,8 +1,7 @@
-"""`kill -9` of the collector and of its child at random moments, and full disks.
+"""Test that `kill -9` of the collector or its child, and full disks, lose no acknowledged row.
 
-What was acknowledged is there in the end, and no config was measured twice but those of a block that was open when its
-collector was killed, and they once more. Collectors are forked from a server
-that has imported everything, so that a round is short; what they run is what the command runs.
+The collector's last open block is measured once more; no other config is measured twice. Collectors are forked from a
+server that has imported everything, so that each round is short.
 """
 
 import multiprocessing
@@ -45,7 +44,7 @@ def _start(
 
 
 def _acks(pipe: Connection, most: int | None = None) -> list[int | str]:
-    """What a collector says, until it has said so much or is gone."""
+    """Return the collector's messages until there are `most` of them or the collector has ended."""
     received: list[int | str] = []
     while most is None or len(received) < most:
         try:
@@ -66,7 +65,7 @@ def test_killed_collector_loses_and_repeats_nothing(server, tmp_path: Path) -> N
     workers: set[int] = set()
     for _ in range(COLLECTOR_KILLS):
         process, pipe = _start(server, database, count)
-        # Mostly in the middle of measuring; sometimes while it starts, ingests or opens the device.
+        # Kill mostly in the middle of measuring, sometimes while the collector starts, ingests or opens the device.
         received = _acks(pipe, random.choice([0, 1, 2, 3, 5, 8, 13]))
         assert process.pid is not None
         workers |= set(_children(process.pid))
@@ -133,7 +132,7 @@ def test_full_disk_ends_in_one_line_and_keeps_acknowledged_rows(server, tmp_path
     assert isinstance(last, str)
     assert "\n" not in last
     assert "k.duckdb" in last
-    for again in (set(received), set()):  # it is known and its block was never closed; after that nothing is left to do
+    for again in (set(received), set()):  # first the unclosed block is repeated, then nothing is left to do
         process, pipe = _start(server, database, len(received))
         *acknowledged, done = _acks(pipe)
         process.join()

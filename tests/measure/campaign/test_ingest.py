@@ -1,4 +1,4 @@
-"""From the journal into the database: nothing is lost or added twice, and each block is judged by how it ended."""
+"""Test that moving rows from the journal to the database neither loses nor repeats any, and judges each block."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The journal: what was acknowledged is there after any crash, and one campaign at a time fills it."""
+"""Test that acknowledged rows survive any crash, and that only one campaign at a time writes to the journal."""
 
 import os
 import sqlite3
@@ -26,7 +26,7 @@ def row(**columns: object) -> dict[str, object]:
 
 
 def another_run(database: Path, statements: str) -> subprocess.CompletedProcess[str]:
-    """A run in a process of its own, which ends without closing the journal."""
+    """Run statements in another process that ends without closing the journal."""
     program = (
         "import os, sys\nfrom pathlib import Path\n"
         "from kernrec.measure.campaign.journal import Journal, journal_path\n"

@@ -1,4 +1,4 @@
-"""What is measured, in which order, and compiled ahead: kernels of the library, real compilations, no GPU."""
+"""Test which configs are measured, in which order, and how they are compiled ahead, without a GPU."""
 
 import time
 from collections import Counter
@@ -69,13 +69,13 @@ def test_sample_is_spread_over_the_space_and_states_its_probabilities() -> None:
 
 
 def half_of(table: ProfileTable) -> ProfileTable:
-    """Every other variant of a table."""
+    """Return every other variant of a table."""
     columns = ("variant_keys", "registers", "spill_bytes", "stack_bytes", "static_smem_bytes", "counts")
     return replace(table, **{name: getattr(table, name)[::2] for name in columns})
 
 
 def _used(ahead: CompileQueue, tasks: Sequence[Task]) -> list[CompiledVariant]:
-    """The codes of tasks, each used as soon as it is there."""
+    """Return the compiled variants of the tasks, and wait for each in turn."""
     codes = []
     for task in tasks:
         deadline = time.monotonic() + 60.0

@@ -1,4 +1,4 @@
-"""What is left to measure of a problem follows from what was measured of it."""
+"""Test that the schedule of a problem follows from its earlier measurements."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ TASKS = tuple(Task("own", "hash", {"unroll": unroll}, PROBLEM) for unroll in ran
 
 
 def screened(*, energy: bool) -> Schedule:
-    """A target whose configs were all screened: the later the slower, and the more frugal."""
+    """Return the schedule of a target whose screened configs become slower and use less energy in order."""
     history = ProblemHistory()
     for number, task in enumerate(TASKS):
         row = {

@@ -1,5 +1,4 @@
-"""Limits that the user allowed are set on the card, and restored on every way out. NVML is a stand-in; processes are
-real, and really killed."""
+"""Test that limits the user allowed are set on the GPU and restored at any exit, with real processes."""
 
 import importlib.util
 import json
@@ -45,13 +44,13 @@ try:
 except KernrecError as error:
     print(error, flush=True)
 """
-"""A program that sets limits, and then ends, fails, or waits to be killed."""
+"""Source of a program that sets limits, and then ends, fails or waits to be killed."""
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
 
 
 class EmulatedCard:
-    """The state of the card, and programs that change it."""
+    """State of the emulated GPU, and the programs that change it."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "card.json"
@@ -65,7 +64,7 @@ class EmulatedCard:
         return json.loads(self._file.read_text())
 
     def hold(self, how: str) -> "subprocess.Popen[str]":
-        """A program that has set limits; how it goes on."""
+        """Start a program that sets limits and then ends, fails or waits, as `how` names."""
         program = subprocess.Popen(
             [sys.executable, "-c", HOLDER, how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -83,7 +82,7 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmulatedCard:
     assert spec is not None
     assert spec.loader is not None
     pynvml = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "pynvml", pynvml)  # for this test alone
+    monkeypatch.setitem(sys.modules, "pynvml", pynvml)  # only in this test
     spec.loader.exec_module(pynvml)
     for module in (card_limits, limits_guard, nvml):
         monkeypatch.setattr(module, "library", lambda: pynvml)
@@ -91,7 +90,7 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmulatedCard:
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether something becomes true; a busy machine is given a minute."""
+    """Return whether the condition becomes true within a minute, which allows for a busy machine."""
     end = time.monotonic() + 60.0
     while time.monotonic() < end:
         if holds():

@@ -19,7 +19,7 @@ def compared(output: np.ndarray, expected: np.ndarray, dtype: str = "f32") -> Ou
 
 
 def _errors(dtype: str, k: int, spoil: float = 0.0) -> tuple[float, int, float]:
-    """(largest error, unwritten elements, tolerance) of a product summed in f32 and rounded to a dtype."""
+    """Return (largest error, unwritten elements, tolerance) of a product summed in f32 and rounded to `dtype`."""
     problem = MATMUL.problem(dtype=dtype, m=48, n=48, k=k)
     tensors = inputs(problem, seed=0)
     expected = reference(problem, tensors)["c"]

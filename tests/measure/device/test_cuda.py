@@ -1,4 +1,4 @@
-"""The real device, against kernels whose time and result are known. Skips itself without a GPU."""
+"""Test the real CUDA device with kernels of known time and result; skipped without a GPU."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def subject(device, problem: Problem = PROBLEM, row: int = 0) -> ConfigUnderTest
 
 
 def _waiting(device, nanoseconds: int):
-    """A kernel that takes a known time."""
+    """Return a kernel that takes a known time."""
     import ctypes
 
     from kernrec.measure.device.launch import DeviceLaunch

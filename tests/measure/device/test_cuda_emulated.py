@@ -1,6 +1,6 @@
-"""The CUDA device without a GPU: real kernels, launched with the arguments it packed, executed by the PTX emulator.
+"""Test the CUDA device without a GPU: the PTX emulator executes real kernels with the arguments that the device packed.
 
-What a card's clock says is not tested here, but that the right code runs over the right buffers with the right numbers.
+These tests check code, buffers and numbers of each launch, but not the times that a GPU's clock reports.
 """
 
 import json
@@ -31,7 +31,7 @@ CASES: list[tuple[str, str, str | None, dict[str, int], Pick]] = [
     ("matmul_mma", "bf16", "nn", {"m": 64, "n": 64, "k": 64}, lambda c: True),
     ("conv2d_implicit_gemm_simt", "f32", "nhwc", {"c": 8, "h": 8, "w": 8, "k": 16}, lambda c: True),
     ("softmax_rows", "f16", None, {"rows": 4, "columns": 256}, lambda c: True),
-    ("matvec_rows", "bf16", "nt", {"m": 3, "n": 65, "k": 512}, lambda c: c["split_k"] == 1),  # stated as a matmul
+    ("matvec_rows", "bf16", "nt", {"m": 3, "n": 65, "k": 512}, lambda c: c["split_k"] == 1),  # as a matmul problem
     ("matvec_rows", "bf16", None, {"m": 64, "n": 1, "k": 512}, lambda c: c["split_k"] > 1),
 ]
 

@@ -1,4 +1,4 @@
-"""Which card is measured; the sensors themselves need one (test_cuda.py)."""
+"""Test which GPU is measured; test_cuda.py tests the sensors, which need a real GPU."""
 
 import pytest
 

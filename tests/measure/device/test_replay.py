@@ -1,4 +1,4 @@
-"""Replaying recorded spaces: the same protocol and the same campaign as on a card, with answers that were measured."""
+"""Test that replaying recorded measurements uses the same protocol and campaign as a GPU."""
 
 import gzip
 import json
@@ -57,7 +57,7 @@ def test_replayed_campaign_finds_the_recorded_best_and_marks_its_rows(tmp_path: 
     assert done.error is None
     tiers = {tier: _rows(tmp_path / "k.duckdb", tier=tier) for tier in ("screen", "coarse", "final")}
     assert len(tiers["screen"]) == 200
-    assert FIRST_ENERGY <= len(tiers["coarse"]) <= 60  # of the 180 that run; power is learned from them
+    assert FIRST_ENERGY <= len(tiers["coarse"]) <= 60  # of 180 runnable configs; they predict the power of the others
     assert len(tiers["final"]) == 32  # eight configs in four rounds
     assert all(row["reference_age_s"] <= 70.0 for row in tiers["final"])
     assert tiers["final"][-1]["idle_w"] == pytest.approx(60.0, rel=0.01)
@@ -81,12 +81,12 @@ def test_resumed_campaign_measures_nothing_twice(tmp_path: Path) -> None:
     first = len(_rows(database, tier="screen"))
     _collect(recording, database)
     screened = [row["config_id"] for row in _rows(database, tier="screen")]
-    assert first == 64  # what a quick campaign takes of a problem
+    assert first == 64  # number of configs that a quick campaign measures per problem
     assert len(screened) == len(set(screened)) == 200
 
 
 def test_resumed_campaign_continues_with_promising_configs(tmp_path: Path) -> None:
-    """Of 400 recorded configs the best is among the first 64, which nothing but the measurements told."""
+    """The best of 400 recorded configs is among the first 64, although only measurements lead to it."""
     recording = make_recording(tmp_path / "r.duckdb", 400, energy=False)
     (result,) = _collect(recording, tmp_path / "k.duckdb", effort=EFFORTS["quick"]).results
     assert result.best is not None

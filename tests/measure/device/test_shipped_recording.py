@@ -1,4 +1,4 @@
-"""A recorded space ships: search, refine and collect can be tried without a GPU and without naming anything."""
+"""Test that `search`, `refine` and `collect` run on the recording that ships, without a GPU or any file name."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ LARGEST = 8e6
 
 @pytest.fixture(scope="module")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all tests here: the space is read into it once."""
+    """Share a cache among the tests here, so that the recording is read only once."""
     return tmp_path_factory.mktemp("cache") / "kernrec"
 
 

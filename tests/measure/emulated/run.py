@@ -1,4 +1,4 @@
-"""Measures cases on the CUDA device over the emulated driver: JSON in, JSON out. The compiler is the parent's."""
+"""Measure the cases read as JSON on the emulated CUDA driver and print JSON; the parent process compiles."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ inputs = json.load(sys.stdin)
 
 
 def compiled(source, sm, defines=None, name="kernel.cu"):
-    """What the parent compiled, in place of the compiler."""
+    """Return the code that the parent compiled, instead of calling the compiler."""
     key = json.dumps([name, dict(sorted((defines or {}).items()))])
     if key in inputs["ptx"]:
         PTX[key.encode()] = inputs["ptx"][key]

@@ -1,4 +1,4 @@
-"""The measuring process over the emulated driver: what the parent compiled, from a file, in place of the compiler."""
+"""Measuring process on the emulated driver; a file holds the code that its parent compiled."""
 
 import json
 import os
@@ -17,7 +17,7 @@ ptx_by_key = json.loads(Path(os.environ["EMULATED_PTX"]).read_text())
 
 
 def compiled(source, sm, defines=None, name="kernel.cu"):
-    """What the parent compiled."""
+    """Return the code that the parent compiled."""
     key = json.dumps([name, dict(sorted((defines or {}).items()))])
     entries = ()
     if key in ptx_by_key:

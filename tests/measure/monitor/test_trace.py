@@ -1,4 +1,4 @@
-"""Traces: what they add up to, and that they come back as they were written."""
+"""Test the totals of traces, and that a written trace reads back unchanged."""
 
 import csv
 from pathlib import Path
@@ -20,7 +20,7 @@ def test_energy_counter_is_preferred_to_power_samples() -> None:
     sampled = summarize_trace([sample(0, 100), sample(1, 300)])
     assert (counted.energy_j, counted.energy_from) == (210, "counter")
     assert (sampled.energy_j, sampled.energy_from) == (200, "power")
-    # A counter that was reset says nothing.
+    # A counter that was reset in between gives no energy.
     assert summarize_trace([sample(0, 100, 50), sample(1, 300, 2)]).energy_from == "power"
 
 

@@ -1,4 +1,4 @@
-"""Whether the card has changed, told by the costs of its reference kernels."""
+"""Test that changed costs of the reference kernels reveal a change of the GPU."""
 
 from kernrec.measure.device.interface import CardSettings
 from kernrec.measure.protocol.drift import DriftMonitor, describe_changes

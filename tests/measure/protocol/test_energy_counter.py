@@ -1,4 +1,4 @@
-"""Power and ticks of the counter's traces, whose truth is known."""
+"""Test power and tick lengths computed from traces of an energy counter with known values."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def trace(
     power_w: float = 300.0, seconds: float = 3.0, tick_s: float = 0.1, lag_s: float = 0.03, poll_s: float = 0.004,
     start_j: float = 5000.0, missing: tuple[int, ...] = (),
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Readings of a counter that shows at each tick the energy of `lag_s` ago, under a constant load from time 0."""
+    """Return readings of a counter under constant load from time 0. Each tick shows the energy of `lag_s` earlier."""
     time = np.arange(0.0, seconds, poll_s)
     tick = np.floor(time / tick_s)
     for skipped in sorted(missing, reverse=True):

@@ -1,4 +1,4 @@
-"""The protocol on a card with a clock of its own, whose sensors tick, lag, lie and throttle as each test says."""
+"""Test the measurement protocol on a simulated GPU whose sensors tick, lag, fail or throttle as each test sets."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +31,7 @@ KNOWN = SensorTraits(tick_s=0.1, ratio=1.0)
 def measured(
     device: SimulatedCard, subject: ConfigUnderTest, tier: Tier, best_s: float | None, traits: SensorTraits
 ) -> dict[str, Any]:
-    """The columns that a measurement fills."""
+    """Return the columns that a measurement fills."""
     return measure_config(device, subject, tier, best_s, traits).as_json()
 
 
@@ -75,7 +75,7 @@ def test_very_short_launches_are_timed_back_to_back() -> None:
 
 
 def test_short_launch_is_abandoned_by_its_back_to_back_time() -> None:
-    """Timed alone, three microseconds look like eight: no reason to give a config up."""
+    """A launch of three microseconds seems to take eight if timed alone, which must not abandon the config."""
 
     def draw(n: int) -> np.ndarray:
         return np.full(n, 8e-6 if n <= 3 else 3e-6)
@@ -127,7 +127,7 @@ def test_energy_is_power_times_time_at_any_counter_tick_and_lag(tick_s: float, l
 
 
 def test_energy_uses_the_launch_time_of_its_own_window() -> None:
-    """Under sustained load the card slows down: burst and sustained latency are two numbers."""
+    """The GPU slows down under sustained load, so that burst and sustained latency differ."""
     device = card(constant_time(1e-3))
     slow_from = 0.3
 

@@ -17,7 +17,7 @@ def test_median_is_inside_its_interval_and_quantiles_are_ordered(samples: list[f
 
 
 def test_interval_needs_at_least_five_samples() -> None:
-    # Of five samples, all lie on one side of the median with probability 2 / 32: below 10 %. Of four, 2 / 16: above.
+    # All of five samples lie on one side of the median with probability 2 / 32, below 10 %; all of four with 2 / 16.
     assert interval_rank(4) is None
     assert interval_rank(5) == 0
     assert interval_rank(10) == 1
@@ -28,7 +28,7 @@ def test_interval_covers_the_median_as_often_as_stated(n: int) -> None:
     draw = np.random.default_rng(n)
     rank = interval_rank(n)
     assert rank is not None
-    below = draw.binomial(n, 0.5, 20_000)  # samples below the true median
+    below = draw.binomial(n, 0.5, 20_000)  # number of samples below the true median
     covered = np.mean((below > rank) & (below < n - rank))
     assert covered > 0.89
 

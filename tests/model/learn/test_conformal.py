@@ -1,4 +1,4 @@
-"""Intervals hold what they promise on groups never seen: here on simulated, exchangeable ones."""
+"""Test that intervals cover their stated share of simulated, exchangeable groups that were held out."""
 
 import math
 from itertools import pairwise
@@ -13,7 +13,7 @@ from kernrec.model.prior.spread import INTERVAL
 
 
 def simulated_residuals(draw: np.random.Generator, groups: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Errors with a part common to each group."""
+    """Simulate errors that share a common part within each group."""
     common = draw.normal(0.0, 0.1, groups)
     return (common[:, None] + draw.normal(0.0, 0.05, (groups, rows))).ravel(), np.repeat(np.arange(groups), rows)
 
@@ -36,9 +36,9 @@ def test_few_groups_add_the_spread_of_the_analytical_model():
     assert calibrate(np.zeros(0), np.zeros(0, int), "GPU") == unknown_interval("GPU")
     assert unknown_interval("GPU").width == pytest.approx(math.log(INTERVAL))
     exact = [calibrate(np.zeros(5 * n), np.repeat(np.arange(n), 5), "GPU").width for n in range(1, 9)]
-    assert all(a > b for a, b in pairwise([math.log(INTERVAL), *exact]))  # each that was predicted well adds trust
+    assert all(a > b for a, b in pairwise([math.log(INTERVAL), *exact]))  # good groups narrow the interval
     wrong = [calibrate(np.full(5 * n, 2.0), np.repeat(np.arange(n), 5), "GPU").width for n in range(1, 9)]
-    assert all(width == pytest.approx(2.0, abs=0.01) for width in wrong)  # none of it where they were not
+    assert all(width == pytest.approx(2.0, abs=0.01) for width in wrong)  # bad groups do not
     few, enough = (calibrate(*simulated_residuals(draw, n, 50), "problem") for n in (8, 9))
     assert (few.pooled, enough.pooled) == (True, False)
     assert few.summary == "8 held-out problems and the analytical model, which 9 would replace"
@@ -61,7 +61,7 @@ def test_interval_widens_with_distance_to_at_least_the_predicted_one():
     assert high[0] == pytest.approx(math.exp(interval.width))
     assert high[0] < INTERVAL < high[-1]
     unknown = np.log(unknown_interval("GPU").around(np.ones(2), np.array([0.0, 1e6]))[1])
-    assert unknown[1] == pytest.approx(unknown[0] * math.sqrt(2.0))  # the prior's error, and a correction as unsure
+    assert unknown[1] == pytest.approx(unknown[0] * math.sqrt(2.0))  # two equal, independent errors
 
 
 @given(st.floats(0.0, 3.0), st.floats(0.0, 4.0))

@@ -1,4 +1,4 @@
-"""Distance of candidates from the training data."""
+"""Test the distance of candidates from the training data."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def test_distance_is_zero_inside_and_grows_outside():
 
 
 def test_distance_separates_groups_of_features():
-    """A shape of a new size differs in its size alone."""
+    """A shape of a new size differs from the training data only in its size features."""
     rows = np.random.default_rng(0).normal(size=(500, 40)).astype(np.float32)
     candidates = np.zeros((1, 40), dtype=np.float32)
     candidates[0, -1] = 6.0

@@ -1,4 +1,4 @@
-"""What the learner is told: names, and what does not change with the GPU's size."""
+"""Test the features of the learned model: their names, and that none changes with the GPU's size."""
 
 from dataclasses import replace
 
@@ -51,7 +51,7 @@ def test_schedule_and_problem_features_need_no_profile():
 
 
 def test_times_are_used_only_as_ratios():
-    """A clock twice as fast that halves every time changes no share of the prior."""
+    """Halving every time, as a clock twice as fast does, changes no share."""
     inputs = simulated_inputs(5, 0)
     times = ("latency_s", "pipe_s", "busy_s", "wait_s", "l2_s", "dram_s", "core_s", "fixed_s")
     halved = replace(inputs, **{name: getattr(inputs, name) / 2 for name in times})

@@ -1,4 +1,4 @@
-"""Trees without XGBoost predict what XGBoost predicts; malformed ones are refused."""
+"""Test that kernrec's tree evaluation predicts what XGBoost predicts and refuses malformed trees."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ xgboost = pytest.importorskip("xgboost")
 
 
 def grown(seed: int, depth: int, rounds: int, missing: float) -> tuple[Forest, np.ndarray, np.ndarray]:
-    """(forest, rows, XGBoost's predictions)."""
+    """Return a trained forest, its input rows and XGBoost's predictions for these rows."""
     draw = np.random.default_rng(seed)
     rows = draw.normal(size=(300, 6)).astype(np.float32)
     rows[draw.random(rows.shape) < missing] = np.nan
@@ -59,7 +59,7 @@ def test_trees_with_impossible_numbers_are_refused(part, number):
     value, splits = forest.value.copy(), len(forest.column)
     value[0 if part == "threshold" else splits] = number if part != "base" else value[splits]
     wrong = replace(forest, value=value, base=number if part == "base" else forest.base)
-    if part == "threshold" and number > 0:  # nothing goes right there
+    if part == "threshold" and number > 0:  # an infinite threshold is valid: every value goes left
         assert np.isfinite(Forest.unpacked(wrong.packed()).predict(np.ones((1, 6)))).all()
         return
     with pytest.raises(ValueError, match="not finite"):
@@ -77,7 +77,7 @@ def test_oversized_trees_are_refused_before_allocation(field, number):
 @few_examples(60)
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=5))
 def test_damaged_trees_with_a_valid_hash_are_refused_or_predict_numbers(damage):
-    """The first bytes have the facts and the forms of the arrays, which decide what is read."""
+    """Damage the first bytes, whose metadata and array shapes decide what is read next."""
     packed = bytearray(FOREST.packed())
     for place, byte in damage:
         packed[place + 49] = byte

@@ -1,4 +1,4 @@
-"""On a GPU without recordings no correction goes below what arithmetic and compulsory bytes take."""
+"""Test that, on a GPU without recordings, corrections respect the time of arithmetic and compulsory traffic."""
 
 from dataclasses import replace
 

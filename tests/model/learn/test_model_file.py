@@ -1,4 +1,4 @@
-"""Model files: what was saved comes back, and what is damaged, foreign or too old is said in one line."""
+"""Test that model files read back as saved, and that damaged, foreign or old files give a one-line error."""
 
 import json
 import multiprocessing

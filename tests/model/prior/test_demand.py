@@ -1,4 +1,4 @@
-"""Counts turned into clocks of pipes and joules, on profiles small enough to reckon by hand."""
+"""Test the conversion of event counts to pipe clocks and energy, with profiles small enough to calculate by hand."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from kernrec.model.prior.power import PowerModel
 
 
 def rates(gpu: str, **counts: float) -> dict[str, float]:
-    """Demand of one trip that counts these events (`issue_fma32` for issue.fma32)."""
+    """Return the demand of one trip with these event counts; `issue__fma32` stands for issue.fma32."""
     card = find_gpu(gpu)
     names = tuple(name.replace("__", ".") for name in counts)
     coefficients = np.array([[[0.0, count] for count in counts.values()]])
@@ -30,7 +30,7 @@ def test_f64_pipe_takes_20_clocks_per_instruction_with_two_lanes():
     assert few["f64"] == pytest.approx((4 + 2) * 20.0)
     assert few["special"] == 2 * 2.0
     assert many["f64"] == 4 * 1.0
-    assert many["special"] == 2 * 2.0 + 2 * 2.0  # conversions go where special functions do
+    assert many["special"] == 2 * 2.0 + 2 * 2.0  # conversions use the pipe of special functions
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_integer_additions_leave_the_float_pipe_free_and_products_use_it():
 def test_half_of_128_float_lanes_multiply_integers():
     assert rates("rtx3090", issue=64, issue__imad=64)["fma"] == 2 * rates("rtx3090", issue=64, issue__fma32=64)["fma"]
     assert rates("t4", issue=64, issue__imad=64)["fma"] == rates("t4", issue=64, issue__fma32=64)["fma"]
-    # Where floats are many, the other half of the lanes does them meanwhile.
+    # Half of the lanes multiply the integers; the other half computes floats at the same time.
     mixed = rates("rtx3090", issue=96, issue__fma32=64, issue__imad=32)["fma"]
     assert mixed == pytest.approx(rates("rtx3090", issue=96, issue__fma32=96)["fma"])
 
@@ -79,7 +79,7 @@ def test_tensor_instruction_occupies_the_tensor_cores_at_their_rate():
 
 @pytest.mark.parametrize(("gpu", "family"), [("h200", "wgmma"), ("b200", "tcgen05")])
 def test_shared_memory_reads_limit_narrow_matmuls(gpu, family):
-    """128 bytes a clock: products of 128 rows and columns take as long to read as to multiply on a B200."""
+    """On a B200, reading tiles of 128 x 128 at 128 bytes a clock takes as long as multiplying them."""
     card = find_gpu(gpu)
     operations = 2.0 * 128 * 128 * 16
     counts = {"mma__f16": operations, f"{family}__f16": operations, f"{family}__shared_bytes": 2.0 * 128 * 32}
@@ -134,7 +134,7 @@ def test_float_instructions_beside_tensor_instructions_partly_overlap():
     softmax = {"issue": 24.0, "issue__fma32": 16.0, "issue__mufu": 8.0}
     assert rates("a100", **softmax)["between"] == 0
     assert rates("a100", mma__f16=4096, **softmax)["between"] == 16 * 32 / 64 + 8 * 32 / 16
-    # Operands are converted ahead.
+    # Operands are converted before the products, not between them.
     assert rates("a100", issue=8, issue__cvt=8, mma__tf32=4096)["between"] == 0
 
 
@@ -147,14 +147,14 @@ def test_l1_delivers_64_bytes_per_clock_and_shares_its_port_with_shared_memory()
     loads = {"issue": 1.0, "issue__ld_global": 1.0, "global__x__read_bytes": 512.0, "global__x__read_passes": 4.0}
     assert rates("a100", **loads)["L1"] == 512 / 64
     assert rates("a100", **loads | {"global__x__read_passes": 16.0})["L1"] == 16
-    assert rates("t4", **loads | {"global__x__read_passes": 16.0})["L1"] == 32  # 64 bytes of a line a clock
+    assert rates("t4", **loads | {"global__x__read_passes": 16.0})["L1"] == 32  # L1 reads 64 bytes a clock
     per_clock = rates("a100", **loads, shared__load_wavefronts=5)
     assert per_clock["port"] == per_clock["L1"] + per_clock["shared memory"] == 8 + 5
 
 
 def test_asynchronous_copies_reach_shared_memory_once_without_registers():
     copy = {"issue": 1.0, "issue__cp_async": 1.0, "global__x__read_bytes": 512.0, "global__x__read_sectors": 16.0}
-    per_clock = rates("a100", **copy, shared__store_wavefronts=4)  # the emulator counts them as stores
+    per_clock = rates("a100", **copy, shared__store_wavefronts=4)  # the emulator counts these copies as stores
     assert (per_clock["shared memory"], per_clock["L1"]) == (4, 16 / 2)
     assert per_clock["port"] == per_clock["L1"]
 

@@ -1,4 +1,4 @@
-"""Bytes between L2 and DRAM from the walk over tiles."""
+"""Test the number of bytes between L2 and DRAM, computed by walking over tiles."""
 
 import numpy as np
 import pytest

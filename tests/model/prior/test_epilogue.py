@@ -1,4 +1,4 @@
-"""A bias and an activation in the estimates: what is counted is what kernels execute, and costs what it should."""
+"""Test that estimates include the instructions and the time of a bias and an activation."""
 
 import numpy as np
 import pytest

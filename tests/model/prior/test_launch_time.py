@@ -1,4 +1,4 @@
-"""Laws that physics sets the prior, checked on the shipped kernels."""
+"""Test that the analytical model obeys physical laws on the shipped kernels."""
 
 from bisect import insort
 from dataclasses import replace
@@ -33,7 +33,7 @@ def table_of(kernel: str, gpu: GPU, problem: Problem) -> StaticTable:
 
 
 def costs(table: StaticTable, problem: Problem, limit_w: float | None = None) -> LimitedCosts:
-    """Of every config that can run the problem."""
+    """Return the costs of every config that can run the problem."""
     problem_space = table.space.at(problem)
     return predict(table, problem_space, table.runnable(problem_space)).limited(OperatingPoint(limit_w))
 
@@ -71,7 +71,7 @@ def test_more_resource_use_is_never_faster(kernel, better):
     }[op.name]
     for dims in shapes:
         problem = op.problem(**dims)
-        # The power limit is the card's; without it the comparison is of time alone.
+        # A power limit far above any load makes this a comparison of time only.
         base = changed(ADA, tdp_w=5000.0, power_max_w=5000.0)
         before, after = latency_s(kernel, base, problem), latency_s(kernel, better(base), problem)
         assert (after <= before * 1.0000001).all()
@@ -100,7 +100,7 @@ def test_lower_power_limit_is_never_faster(problem, first, second):
 
 @pytest.mark.parametrize("causal", [0, 1])
 def test_attention_on_the_a100_matches_published_speeds(causal):
-    """FlashAttention-2 (arXiv 2307.08691): up to 73 % of 312 TFLOP/s, and not far below on long sequences."""
+    """FlashAttention-2 reaches up to 73 % of 312 TFLOP/s (arXiv 2307.08691), and little less on long sequences."""
     dims = {"heads": 32, "kv_heads": 8, "queries": 4096, "head_dim": 128, "causal": causal}
     problem = find_op("attention").problem("f16", **dims)
     best_s = costs(table_of("attention_mma", find_gpu("a100-sxm4-80gb"), problem), problem).latency_s.min()
@@ -108,7 +108,7 @@ def test_attention_on_the_a100_matches_published_speeds(causal):
 
 
 def launch(codes: int = 1, **change: Array) -> LaunchWork:
-    """A launch of 1,000 blocks of four warps, 100 trips each, two blocks to an SM."""
+    """Return a launch of 1,000 blocks of four warps, with 100 trips each and two blocks per SM."""
     blocks = np.full(codes, 1000.0)
     usual = {
         "variants": np.arange(codes), "terms": (blocks, blocks * 100.0), "depth": (np.full(codes, 100.0),),
@@ -119,14 +119,14 @@ def launch(codes: int = 1, **change: Array) -> LaunchWork:
 
 
 def work(**per_trip: float) -> Demand:
-    """A demand whose trips ask this much of a GPU, and whose blocks nothing beside."""
+    """Return a demand with this work per trip and none per block."""
     rates = np.array([[per_trip.get(name, 0.0)] for name in QUANTITIES])
     return Demand(("block", "trip"), (np.zeros_like(rates), rates))
 
 
 @pytest.mark.parametrize(("name", "shared"), [("rtx4090", True), ("a100", False)])
 def test_warps_uneven_over_the_schedulers_cost_nothing_in_a_pipe_that_all_share(name, shared):
-    """Lone warps, 5 or 8 to an SM, in one round: two f64 lanes are the SM's own, 32 are the schedulers'."""
+    """Run 5 or 8 lone warps per SM; its schedulers share two f64 lanes or have eight f64 lanes each."""
     gpu = find_gpu(name)
 
     def busy_s(warps: float, pipe: str) -> float:
@@ -141,7 +141,7 @@ def test_warps_uneven_over_the_schedulers_cost_nothing_in_a_pipe_that_all_share(
 
 
 def test_two_warps_hide_half_the_code_between_tensor_instructions():
-    """1,000 blocks: 8 to an SM of 128, in 4 rounds of 2."""
+    """1,000 blocks run 8 per SM on 128 SMs, in 4 rounds of 2."""
     products, softmax = 1000.0, 300.0
     core_s = {
         between: launch_time(ADA, work(tensor=products, issue=100.0, between=between), launch()).core_s[0]
@@ -149,11 +149,11 @@ def test_two_warps_hide_half_the_code_between_tensor_instructions():
     }
     added = (core_s[softmax] - core_s[0.0]) * ADA.boost_clock_hz
     assert added == pytest.approx(4 * 100 * softmax, rel=0.05)
-    assert 4 * 2 * 100 * softmax > added  # nothing hidden: each of the two waits for itself
+    assert 4 * 2 * 100 * softmax > added  # nothing is hidden if both warps wait for their own result
 
 
 def test_warpgroup_products_hide_half_of_the_code_between_them():
-    """A round of lone blocks: 100 trips, after the time in which a block of warpgroups has nothing to multiply."""
+    """A round of one block per SM has 100 trips, after a start in which a block has nothing to multiply."""
     hopper, products, softmax = find_gpu("h200"), 1000.0, 300.0
     blocks = np.full(1, float(hopper.sms))
     for warps in (8.0, 16.0):
@@ -169,7 +169,7 @@ def test_warpgroup_products_hide_half_of_the_code_between_them():
 
 
 def test_longest_block_is_waited_for_once():
-    """Not in every round of blocks."""
+    """The launch waits for its longest block once, not in every round."""
     demand, even = work(fma=100.0, issue=300.0), launch()
     uneven = launch(depth=(np.full(1, 200.0),))
     more = launch_time(ADA, demand, uneven).core_s - launch_time(ADA, demand, even).core_s
@@ -181,7 +181,7 @@ BARRIER = {"barriers": 1.0, "fma": 1000.0, "issue": 1000.0, "alone": 1000.0}
 
 
 def round_clk(together: float, **change: Array) -> float:
-    """Clocks of a round of blocks that load without prefetching; 128 x 10 x `together` blocks in ten rounds."""
+    """Return the clocks of one round when 128 x 10 x `together` blocks without prefetching run in ten rounds."""
     blocks = np.full(1, ADA.sms * together * 10)
     shape = {"terms": (blocks, blocks * 100.0), "concurrent": np.full(1, together), "prefetch": np.zeros(1)}
     times = launch_time(ADA, work(**BARRIER), launch(**{**shape, **change}))
@@ -197,7 +197,7 @@ def test_single_block_alternates_waiting_and_computing_and_several_overlap():
 
 
 def simulated_round_clk(customers: int, own: float, wait: float) -> float:
-    """Clocks of a round of a queue that is simulated: service takes `own`, waits are exponential with this mean."""
+    """Simulate a queue: return the clocks of a round with service time `own` and exponential waits of mean `wait`."""
     draw = np.random.default_rng(customers)
     arrivals = sorted(draw.exponential(wait, customers).tolist())
     free, rounds = 0.0, 4000
@@ -210,7 +210,7 @@ def simulated_round_clk(customers: int, own: float, wait: float) -> float:
 @pytest.mark.parametrize("customers", [1, 2, 3, 6, 12, 32])
 @pytest.mark.parametrize("load", [0.25, 0.5, 1.0, 2.0, 4.0])
 def test_round_time_matches_a_simulated_queue(customers, load):
-    """load: the pipe time of all over the time that one waits."""
+    """`load` is the pipe time of all customers divided by the wait of one."""
     wait = customers / load
     expected = query.round_clk(1.0, wait, float(customers))
     assert expected == pytest.approx(simulated_round_clk(customers, 1.0, wait), rel=0.06)
@@ -254,7 +254,7 @@ def test_a_wait_for_another_block_lasts_as_long_as_a_hit_in_l2():
 
 
 def test_blocks_with_several_tiles_load_from_dram_as_often_as_one_per_tile():
-    """8,192 cubed does not fit in L2. Only who shares the last tiles moves more: what is left for others, in part."""
+    """Matrices of 8,192 x 8,192 exceed L2. Only configs that split the last tiles move more: their partial sums."""
     gpu, problem = find_gpu("h200"), find_op("matmul").problem("bf16", "nt", m=8192, n=8192, k=8192)
     table = table_of("matmul_wgmma", gpu, problem)
     on_problem = table.space.at(problem)
@@ -273,7 +273,7 @@ def test_blocks_with_several_tiles_load_from_dram_as_often_as_one_per_tile():
 
 
 def in_turn(resident: float, work_of_code: Demand, **change: Array) -> float:
-    """Clocks per block of a launch whose blocks have as many barriers as trips."""
+    """Return the clocks per block of a launch whose blocks have one barrier per trip."""
     fields = {"concurrent": np.full(1, resident), "prefetch": np.zeros(1), **change}
     times = launch_time(ADA, work_of_code, launch(**fields))
     latency_s = (times.core_s**4 + times.dram_s**4) ** 0.25
@@ -293,7 +293,7 @@ def test_stretches_of_the_code_add_up_where_a_block_is_alone_and_not_where_other
 
 
 def test_dram_adds_up_with_what_a_lone_block_computes_beyond_the_latency_of_its_loads():
-    """Two barriers of a block and one wait: as a tile is loaded, then computed on."""
+    """A block has two barriers and one wait, as it loads a tile and then computes on it."""
     computes = Demand(
         ("block",),
         (np.array([[{"f64": 3000.0, "in_turn": 3200.0, "barriers": 1.0}.get(name, 0.0)] for name in QUANTITIES]),),
@@ -320,7 +320,7 @@ def test_dram_adds_up_with_what_a_lone_block_computes_beyond_the_latency_of_its_
 
 
 def launches_of(draw: np.random.Generator, count: int, most: float) -> tuple[Demand, LaunchWork]:
-    """Return the demand of three variants, and launches with one loop; most: logarithm of the largest figure."""
+    """Return the demand of three variants, and launches with one loop and figures of up to 10**most."""
     demand = Demand(("block", "k"), tuple(10.0 ** draw.uniform(-1, 5, (2, len(QUANTITIES), 3))))
     work = LaunchWork.empty(count, 1)
     work.variants[:] = draw.integers(0, 3, count)

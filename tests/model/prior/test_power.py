@@ -1,4 +1,4 @@
-"""Laws of the power model, and how it holds against measured power."""
+"""Test the laws of the power model, and its error against measured power."""
 
 import dataclasses
 import math
@@ -35,7 +35,7 @@ fractions = st.floats(0.0, 1.0)
 
 @st.composite
 def launches(draw: st.DrawFn) -> tuple[PowerModel, NominalCosts]:
-    """A GPU and a launch whose events draw anything from nothing to several times the TDP."""
+    """Draw a GPU and a launch whose events take from nothing to several times the TDP."""
     model = MODELS[draw(names)]
     core_s, memory_s = draw(seconds), draw(st.one_of(st.just(0.0), seconds))
     watts = draw(st.floats(0.0, 3.0)) * model.tdp_w
@@ -58,7 +58,7 @@ def test_lower_limit_is_never_faster(case, first, second):
 
 
 STATIC_ONLY = MODELS["rtx4090"], NominalCosts(1e-6, 0.0, 0.0, 0.0, 0.0)
-"""A launch without any event: the search for its clock once took the highest, 3,147 MHz and 167 W under 150 W."""
+"""A launch without events: the search once chose 3,147 MHz and 167 W for a limit of 150 W."""
 
 
 @LAW
@@ -100,7 +100,7 @@ def test_lower_clock_is_never_faster_and_draws_no_more(case, first, second):
     model, launch = case
     low, high = (model.minimum_hz + f * (model.boost_hz - model.minimum_hz) for f in sorted((first, second)))
     slow, fast = (model.apply_power_limit(launch, clock_hz=min(hz, model.boost_hz)) for hz in (low, high))
-    # A capped launch takes the highest clock of its own bisection, 1/1024 of the range apart at most.
+    # A bisection chooses the clock of each capped launch, to 1/1024 of the clock range.
     assert slow.latency_s >= fast.latency_s * (1 - 1e-2)
     assert slow.power_w <= fast.power_w * (1 + 1e-2)
 
@@ -184,20 +184,20 @@ def test_every_catalog_gpu_has_plausible_power(gpu):
     fma_warps_per_s = gpu.fma_per_clk_sm["f32"] * gpu.sms * gpu.boost_clock_hz / 32
     fma_w = running_w + fma_warps_per_s * model.event_j("issue.fma32")
     dram_w = running_w + gpu.memory_bandwidth * (model.event_j("dram.bytes") + model.event_j("l2.sectors") / 32)
-    # Boards with a low limit for their chip (L4, RTX 6000 Ada, Max-Q) cannot hold their boost clock under such loads.
+    # GPUs with a low power limit for their chip (L4, RTX 6000 Ada, Max-Q) cannot hold the boost clock here.
     headroom = 1.8 if gpu.tdp_w > 300 else 2.5
     assert 0.3 * gpu.tdp_w < fma_w < headroom * gpu.tdp_w
     assert 0.3 * gpu.tdp_w < dram_w < headroom * gpu.tdp_w
 
 
 def test_published_idle_power_of_unfitted_gpus_is_reproduced():
-    # nvidia-smi: an idle H100 SXM about 70 W; an idle A100 SXM 45 to 60 W.
+    # nvidia-smi reports about 70 W for an idle H100 SXM and 45 to 60 W for an idle A100 SXM.
     assert MODELS["h100-sxm"].idle_w == pytest.approx(70, abs=10)
     assert PowerModel.for_gpu(find_gpu("a100-sxm4-80gb")).idle_w == pytest.approx(45, abs=10)
 
 
 def test_large_matmuls_draw_the_reported_power_and_zeros_less():
-    # f16 products of PyTorch on an RTX 4090: about 165 TFLOP/s at 350 to 450 W.
+    # PyTorch's f16 products on an RTX 4090 reach about 165 TFLOP/s at 350 to 450 W.
     gpu = find_gpu("rtx4090")
     rates = {"mma.f16": 165e12, "l2.sectors": 6e10, "shared.wavefronts": 4e10, "dram.bytes": 2e11}
     random, zeros = (PowerModel.for_gpu(gpu, data).power_at(2.65e9, rates) for data in ("random", "zeros"))
@@ -238,7 +238,7 @@ def test_throughput_a_watt_of_a_blackwell_workstation_card_hardly_depends_on_its
 
 
 def test_memory_draws_by_its_devices_whatever_the_core_clock():
-    # 24 devices of GDDR6X on an RTX 3090, 10 on an RTX 3080.
+    # An RTX 3090 has 24 GDDR6X devices, an RTX 3080 has 10.
     more, fewer = (PowerModel.for_gpu(find_gpu(name)) for name in ("rtx3090", "rtx3080"))
     assert 25 < more.board_w - fewer.board_w < 45
 
@@ -259,7 +259,7 @@ def test_every_coefficient_has_a_source():
 
 
 def test_3000_launches_take_as_many_calls_as_three():
-    """Some 70 calls, about 60 us on one free core."""
+    """Limiting launches takes about 70 NumPy calls however many launches there are."""
     model = MODELS["rtx4090"]
     rng = np.random.default_rng(0)
 
@@ -281,8 +281,8 @@ def test_3000_launches_take_as_many_calls_as_three():
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is not beside the repository")
 def test_recorded_power_is_within_the_accuracy_goals():
-    """8 % in the median of each recording, 16 % of serving stacks' products; under limits 15 %, and 50 W for the limit
-    of least energy."""
+    """Goals for the median error: 8 % in each recording, 16 % for backends' products and 15 % under limits. The
+    limit of least energy may be off by 50 W."""
     command = [sys.executable, "tools/evidence", "power", "--quick"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""The fingerprint of the prior tells whether a model still corrects the prior that it was trained with."""
+"""Test that the fingerprint shows whether a model corrects the analytical model that it was trained with."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The parts of the prior's error, and the intervals that an answer makes of them."""
+"""Test the parts of the analytical model's error, and the intervals made from them."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The clock that a power limit leaves is the highest of the table that keeps the limit."""
+"""Test that a power limit selects the highest clock in the table that keeps the limit."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ LAUNCHES = 300
 
 
 def launches(power: PowerModel) -> np.ndarray:
-    """Fields of nominal costs as rows, from bound by the core to bound by DRAM and from idle to far above the TDP."""
+    """Return nominal costs as rows, from core-bound to DRAM-bound and from idle to far above the TDP."""
     draw = np.random.default_rng(1)
     core_s = 10.0 ** draw.uniform(-6.0, -1.0, LAUNCHES)
     dram_s = core_s * 10.0 ** draw.uniform(-6.0, 3.0, LAUNCHES)
@@ -33,7 +33,7 @@ def test_launch_runs_at_the_highest_clock_that_keeps_its_limit(name):
     latency = ((core_s / ratio) ** 4 + dram_s**4) ** 0.25 + fixed_s
     tree_w = power.clock_w * ratio * volts**2
     energy = (power.board_w + power.leakage_w * volts + tree_w) * latency + core_j * volts**2 + dram_j
-    keeps = energy <= latency * limit_w * (1.0 + 1e-12)  # (clocks, launches)
+    keeps = energy <= latency * limit_w * (1.0 + 1e-12)  # shape (clocks, launches)
     highest = np.where(keeps.any(axis=0), CLOCKS - 1 - keeps[::-1].argmax(axis=0), 0)
     limited = power.apply_power_limit(NominalCosts(*nominal), limit_w)
     slowed = limited.capped

@@ -1,4 +1,4 @@
-"""Predictions of a part of a space continue to the rest of it."""
+"""Test the extension of predictions for part of a space to the rest of it."""
 
 import itertools
 
@@ -13,7 +13,7 @@ PREDICTED_S = 1e-3 * np.exp(LOG_S + 0.2 * np.abs(SPACE[:, 2] - 3) + 0.1 * np.abs
 
 
 def some_predicted(count: int) -> np.ndarray:
-    """The predictions of so many configs, NaN elsewhere."""
+    """Return predictions for `count` configs, and NaN for the others."""
     predicted = np.random.default_rng(3).permutation(len(SPACE))[:count]
     predicted_s = np.full(len(SPACE), np.nan)
     predicted_s[predicted] = PREDICTED_S[predicted]
@@ -35,7 +35,7 @@ def test_too_few_predictions_are_not_completed():
 
 
 def test_search_with_few_predictions_begins_near_the_best():
-    """Otherwise what was not predicted counts as the slowest, and the best config is one of these."""
+    """The best config has no prediction, so that it must not count as the slowest."""
     predicted_s = some_predicted(len(SPACE) // 8)
     assert np.isnan(predicted_s[np.argmin(PREDICTED_S)])
 

@@ -1,4 +1,4 @@
-"""Draws behind expected regrets are those of NumPy's generator, from the cache or not."""
+"""Test that the random draws of expected regrets equal those of NumPy's generator, cached or not."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from kernrec.model.search.draws import student_draws
 
 
 def drawn(seed: tuple[int, int], rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """What a generator gives."""
+    """Return what NumPy's generator draws."""
     generator = np.random.default_rng(list(seed))
     first = generator.standard_normal((rows, columns)) * np.sqrt(4.0 / generator.chisquare(4.0, (rows, 1)))
     return first, generator.standard_t(5.0, (rows, columns))
@@ -16,7 +16,7 @@ def drawn(seed: tuple[int, int], rows: int, columns: int) -> tuple[np.ndarray, n
 @pytest.mark.parametrize("seed", [(0, 0), (0, 3)])
 def test_draws_equal_the_generator_with_and_without_a_cache(seed, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
-    for _ in range(2):  # drawn, then from the cache
+    for _ in range(2):  # first drawn, then read from the cache
         student_draws.cache_clear()
         for made, expected in zip(student_draws(seed, 16, 3, 4.0, 5.0), drawn(seed, 16, 3), strict=True):
             np.testing.assert_array_equal(made, expected)

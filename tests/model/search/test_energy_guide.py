@@ -1,4 +1,4 @@
-"""The search for the least energy finds it, and measures the energy of few configs."""
+"""Test that the search finds the config of least energy while measuring the energy of few configs."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def run(weights: tuple[float, float] | None, configs: int = 80) -> EnergyGuide:
     guide = EnergyGuide(ExpectedImprovement(TUNABLES, seed=1), weights, seed=1)
     while len(guide.latency_s) < configs and (batch := guide.latency_round()):
         for config in batch:
-            guide.tell_latency(config, float(LATENCY[config]) if config % 17 else None)  # some cannot run
+            guide.tell_latency(config, float(LATENCY[config]) if config % 17 else None)  # some configs cannot run
         for config in guide.energy_round():
             guide.tell_energy(config, float(ENERGY[config]))
     return guide
@@ -48,4 +48,4 @@ def test_fastest_configs_get_energy_measurements_first_and_only_once():
         guide.tell_latency(config, float(LATENCY[config]))
     first = guide.energy_round()
     assert first == sorted(configs, key=lambda config: LATENCY[config])[:FIRST_ENERGY]
-    assert not set(first) & set(guide.energy_round())  # its energy could not be measured
+    assert not set(first) & set(guide.energy_round())  # a failed energy measurement is not repeated

@@ -1,4 +1,4 @@
-"""The search that a campaign follows: on spaces whose truth is known, so that what it finds can be counted."""
+"""Test a campaign's search strategy on spaces whose true costs are known."""
 
 import itertools
 import sys
@@ -17,7 +17,7 @@ SPACE = np.array(list(itertools.product(*VALUES)), dtype=float)
 
 
 def truth_s(tunables: np.ndarray) -> np.ndarray:
-    """Best at (64, 4, 2, 4, 1, 0); the flags change what is best of the rest, as shared memory does."""
+    """Return the true time, lowest at (64, 4, 2, 4, 1, 0). The flags move the optimum, as shared memory does."""
     bx, by, tx, ty, shared, pad = np.log2(1.0 + tunables).T
     flags = 0.8 * (shared < 0.5) + 0.3 * (pad > 0.5) * (shared > 0.5)
     shape = (
@@ -32,7 +32,7 @@ TRUTH = truth_s(SPACE)
 
 
 def measured_configs(search: ExpectedImprovement, count: int, truth: np.ndarray = TRUTH) -> list[int]:
-    """The configs measured, in order, by a campaign that follows the search."""
+    """Return the configs, in order, that a campaign following the search measures."""
     seen: list[int] = []
     while len(seen) < count:
         order = search.order(np.array(seen, dtype=int), truth[seen])
@@ -42,7 +42,7 @@ def measured_configs(search: ExpectedImprovement, count: int, truth: np.ndarray 
 
 
 def random_best(count: int) -> float:
-    """The best of a random order, on average."""
+    """Return the expected best time of `count` randomly chosen configs."""
     draws = [TRUTH[np.random.default_rng(seed).permutation(len(TRUTH))[:count]].min() for seed in range(50)]
     return float(np.mean(draws))
 
@@ -54,14 +54,14 @@ def test_search_without_predictions_beats_random_order():
 
 
 def test_tunable_with_many_values_is_searched_as_a_quantity():
-    """Of 400 values, 40 measurements lead to the best or its neighbor."""
+    """Among 400 values, 40 measurements find the best value or its neighbor."""
     values = np.arange(400.0)
     tried = measured_configs(ExpectedImprovement(values[:, None]), 40, 1e-3 * (1.0 + np.abs(values - 77.0) / 50.0))
     assert min(abs(position - 77) for position in tried) <= 1
 
 
 def test_wrongly_predicted_flag_is_corrected():
-    wrong = TRUTH * np.where(SPACE[:, 4] > 0, 4.0, 1.0)  # whatever is good lies behind what is not, as predicted
+    wrong = TRUTH * np.where(SPACE[:, 4] > 0, 4.0, 1.0)  # the predictions rank all good configs behind bad ones
     order = np.argsort(wrong)
     assert TRUTH[order[:100]].min() / TRUTH.min() > 1.5
     assert TRUTH[measured_configs(ExpectedImprovement(SPACE, wrong), 60)].min() / TRUTH.min() < 1.10
@@ -98,7 +98,7 @@ def test_configs_without_prediction_come_last():
     tunables = np.concatenate([SPACE[:200], np.full((50, SPACE.shape[1]), np.nan)])
     predicted = np.concatenate([TRUTH[:200], np.full(50, np.nan)])
     order = ExpectedImprovement(tunables, predicted).order(np.array([], dtype=int), np.array([]))
-    # One of them is the best of those that lack every tunable: that value is tried too.
+    # Only one config that lacks every tunable is tried early, namely the best of them.
     assert (order[-49:] >= 200).all()
 
 

@@ -1,4 +1,4 @@
-"""The process learns which tunables matter, and its closed forms are those of the definition."""
+"""Test that the Gaussian process learns which tunables matter, and that its closed forms match their definitions."""
 
 import numpy as np
 import pytest
@@ -9,12 +9,12 @@ pytest.importorskip("scipy")
 
 DRAW = np.random.default_rng(0)
 PLACES = DRAW.standard_normal((40, 3)) / np.sqrt(2.0)
-POINTS = Points(PLACES, np.array([0, 0, 1]))  # the first two coordinates are of one tunable
+POINTS = Points(PLACES, np.array([0, 0, 1]))  # the first two coordinates belong to one tunable
 VALUES = np.sin(2.0 * PLACES[:, 0]) + PLACES[:, 1] ** 2 + 5.0
 
 
 def test_leave_one_out_equals_a_process_without_that_value():
-    # Values of mean 0 and variance 1 with and without the last, so that nothing else changes.
+    # The values have mean 0 and variance 1 with and without the last, so that normalization changes nothing.
     hyperparameters = Hyperparameters(np.array([1.0, 0.1]), 0.05, 1.0)
     rest = VALUES[:-1]
     values = np.append((rest - rest.mean()) / rest.std(), 0.0)

@@ -1,4 +1,4 @@
-"""The genetic search finds the least energy, keeps to the space, and measures less the better its models are."""
+"""Test that the genetic search finds the least energy, stays in the space, and needs less if its models are better."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ pytest.importorskip("xgboost")
 
 
 def run(weights: tuple[float, float] | None, configs: int = 70) -> tuple[GeneticSearch, list[tuple[int, int]]]:
-    """(the search, latencies and energies measured in each round); some configs cannot run."""
+    """Return the search and the counts of latencies and energies measured per round; some configs cannot run."""
     search, rounds = GeneticSearch(SearchSpace(TUNABLES), weights, seed=1), []
     while len(search.latency_s) < configs and (chosen := search.latency_round()):
         for config in chosen:

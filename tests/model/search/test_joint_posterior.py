@@ -1,4 +1,4 @@
-"""Beliefs about many problems at once: exact, shared where they should be, and right about what is lost."""
+"""Test the joint posterior of many problems: its exactness, what problems share, and the expected loss."""
 
 import math
 
@@ -32,7 +32,7 @@ def contenders(seed: int, count: int = 6, shared: bool = True, weight: float = 1
 def brute_force(
     problems: list[Contenders], scales: list[float], rows: list[tuple[int, Measured]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(mean, covariance) of all contenders of all problems, by one Gaussian process."""
+    """Return mean and covariance of all contenders of all problems, computed with one Gaussian process."""
     blocks, slopes = [], []
     for problem, scale in zip(problems, scales, strict=True):
         deviation = scale * problem.deviation

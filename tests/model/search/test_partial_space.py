@@ -1,4 +1,4 @@
-"""Which configs of a large space are profiled, and when the others are left out."""
+"""Test which configs of a large space are profiled, and when the search stops."""
 
 import itertools
 
@@ -17,7 +17,7 @@ def few_trees(monkeypatch):
 
 
 def costs(seed: int) -> np.ndarray:
-    """Time and energy over the space: a tile that is best in the middle, a flag that costs time and saves energy."""
+    """Return time and energy over the space. A middle tile is best; a flag costs time and saves energy."""
     rough = np.random.default_rng(seed)
     x, y, unroll, flag = np.log2(np.maximum(TUNABLES, 0.5)).T
     time_s = 1e-3 * np.exp(0.3 * (x + y - 5.0) ** 2 + 0.1 * (unroll - 2.0) ** 2 + 0.2 * flag)
@@ -26,7 +26,7 @@ def costs(seed: int) -> np.ndarray:
 
 
 def searched(search: PartialSearch, cost: np.ndarray) -> np.ndarray:
-    """The configs tried until the search ends."""
+    """Return the configs tried until the search ends."""
     tried = np.zeros(0, np.int64)
     while len(rows := search.propose(tried, cost[tried]).rows):
         assert not np.isin(rows, tried).any()

@@ -1,4 +1,4 @@
-"""Power is learned from few measurements, and its intervals hold what they say."""
+"""Test that power is learned from few measurements, and that the intervals have their stated coverage."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ SPACE = SearchSpace(GRID)
 
 
 def recorded(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(log latencies, log powers) of a card on which faster configs draw more power."""
+    """Return log latencies and log powers of a GPU on which faster configs draw more power."""
     draw = np.random.default_rng(seed)
     tiles, splits, flag = GRID.T
     log_s = 0.1 * np.abs(np.log2(tiles) - 4.0) + 0.05 * np.log2(splits) + 0.05 * draw.standard_normal(len(GRID))

@@ -1,4 +1,4 @@
-"""Which problem is measured next: where a measurement lowers the regret most per second."""
+"""Test that refinement chooses the problem for which a measurement lowers the regret most per second."""
 
 import math
 
@@ -68,7 +68,7 @@ def test_more_time_never_gains_more_than_the_regret():
 
 
 def test_possibly_overlooked_problems_come_next_and_only_once():
-    """Ten uncertain problems and one that is sure: the sure one would be left to the end."""
+    """Of eleven problems, ten are uncertain; the certain one would otherwise come last."""
     policy = refinement(problem(0.001, weight=0.5), *(problem(0.1 + 0.01 * number) for number in range(10)))
     visited = []
     while not policy.below(0.03):

@@ -1,4 +1,4 @@
-"""What became of stated regrets corrects those that are left, and bounds what may be lost."""
+"""Test that observed outcomes of stated regrets correct the remaining regrets and bound the possible loss."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ PROBLEMS = 60
 
 
 def record(factor: float, measurements: int, seed: int = 0) -> RegretRecord:
-    """Of regrets of 1 to 3 % that fell to nothing, where losses are `factor` times as likely as was stated."""
+    """Record stated regrets of 1 to 3 %, when losses are `factor` times as likely as stated."""
     draw = np.random.default_rng(seed)
     regrets = RegretRecord()
     for stated in draw.uniform(0.01, 0.03, measurements).tolist():
@@ -36,7 +36,7 @@ def test_losses_are_below_the_95_percent_quantile_in_95_of_100_cases():
     held = []
     for seed in range(200):
         draw = np.random.default_rng(1000 + seed)
-        truth = float(draw.gamma(4.0, 0.25))  # as uncertain as is believed at first
+        truth = float(draw.gamma(4.0, 0.25))  # drawn from the assumed prior distribution
         lost = (0.08 * draw.standard_gamma(draw.poisson(truth * 0.01 / 0.08, PROBLEMS))).mean()
         held.append(lost <= np.quantile(means(record(truth, 60, seed), 0.01), 0.95))
     assert 0.9 <= np.mean(held) <= 0.995

@@ -1,4 +1,4 @@
-"""Retraining between visits: it carries the order of configs to problems nobody measured, and only where that pays."""
+"""Test that retraining between visits transfers the order of configs to unmeasured problems, where that helps."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ CONFIGS = 8
 
 
 def evidence(problem: int, error_of_input: float, measured: int = 4) -> Evidence:
-    """A problem whose configs are off by their first input times `error_of_input`, and by noise."""
+    """Return a problem whose log costs are off by `error_of_input` times the first input, plus noise."""
     draw = np.random.default_rng(problem)
     inputs = draw.random((CONFIGS, 2))
     log_cost = error_of_input * inputs[:, 0] + 0.01 * draw.standard_normal(CONFIGS) + draw.normal()

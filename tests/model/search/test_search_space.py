@@ -1,4 +1,4 @@
-"""The space that is searched: offspring keep constraints, and configs that cover it show every value."""
+"""Test that offspring keep the constraints of the space, and that covering configs contain every value."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Laws of the bound of stacks."""
+"""Test the laws of the lower bound for backends."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_batched_products_of_f32_have_the_tiles_of_the_generation_and_a_card_of_
     square = {"batch": 64, "m": 96, "n": 96, "k": 512}
     dims = {name: np.array([size]) for name, size in square.items()}
     times = {gpu: features("matmul", find_gpu(gpu), "f32", "nn", dims, GRAPH)[0].total_s[0] for gpu in ("a100", "v100")}
-    assert times["a100"] > times["v100"]  # tiles of 128 x 128 there, half empty; 64 x 64 here
+    assert times["a100"] > times["v100"]  # A100: half-empty tiles of 128 x 128; V100: 64 x 64
     share = {
         gpu: product_s(gpu, 8192, 8192, 8192, "f32", GRAPH) * find_gpu(gpu).peak_flops("f32") for gpu in ("l4", "a100")
     }

@@ -1,4 +1,4 @@
-"""Compact trees predict what XGBoost predicts, and arrays that do not fit together are refused."""
+"""Test that compact trees predict what XGBoost predicts and refuse arrays of mismatched lengths."""
 
 import json
 

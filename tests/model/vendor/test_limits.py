@@ -1,4 +1,4 @@
-"""No shipped recording beats the data sheet, with weights in L2 allowed for."""
+"""Test that no shipped recording exceeds the data sheet's limits, allowing for weights in L2."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_no_shipped_row_exceeds_the_limits_of_its_gpu(op, rows):
         for dtype in np.unique(columns["dtype"]):
             alike = (columns["gpu"] == gpu) & (columns["dtype"] == dtype)
             least = least_s(flops[alike], moved[alike], rates_of(card, str(dtype)))
-            assert (least <= LEEWAY * 1.001 * columns["latency_s"][alike]).all()  # times have four digits
+            assert (least <= LEEWAY * 1.001 * columns["latency_s"][alike]).all()  # recorded times have four digits
         assert not (columns["power_w"][columns["gpu"] == gpu] > card.tdp_w).any()
 
 

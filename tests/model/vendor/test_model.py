@@ -1,4 +1,4 @@
-"""The shipped model of products, asked for problems one by one and together."""
+"""Test the shipped matmul model for single problems and for several at once."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from kernrec.op import find_op
 
 
 def model(op: str = "matmul") -> VendorModel:
-    """Anew: what was asked before is kept."""
+    """Load the model afresh, because a loaded model caches its predictions."""
     return load(paths.shipped("db/prebuilt") / "models" / "vendor" / f"{op}.json")
 
 
@@ -40,7 +40,7 @@ def test_gpu_without_arithmetic_for_a_dtype_has_no_prediction():
 
 def test_cache_of_estimates_is_bounded():
     predictor, card, op = model(), find_gpu("a100"), find_op("matmul")
-    for start in range(0, 9000, 3000):  # batches, which nobody recorded: quickly answered
+    for start in range(0, 9000, 3000):  # batches are quick to predict: none was recorded
         predictor.predict_many([op.problem("bf16", "nt", m=start + m, n=1, k=1, batch=2) for m in range(1, 3001)], card)
     assert len(predictor._predicted) <= 7096
 

@@ -1,4 +1,4 @@
-"""A stack's line at other power limits and clocks: never faster under a lower one, never above the roof."""
+"""Test baselines at other power limits and clocks: a lower limit is never faster, and none beats the roofline."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +21,7 @@ from tests.helpers.depth import few_examples
 
 @dataclass(frozen=True)
 class Line:
-    """What is predicted of a stack, as far as it matters here."""
+    """Minimal prediction of a backend's baseline."""
 
     latency_s: Predicted
     power_w: Predicted | None
@@ -100,7 +100,7 @@ def test_no_baseline_beats_the_roofline_at_its_power_limit(gpu, dtype):
 
 
 def test_a_tf32_product_at_a_fourth_of_its_power_takes_several_times_as_long():
-    # Seen before: 40 ms at 450 W and at 100 W, where a kernel of ours went from 28 to 251 ms.
+    # An earlier model gave 40 ms at both 450 W and 100 W, where kernrec's kernel went from 28 to 251 ms.
     gpu, problem = find_gpu("rtx3090"), product(8192, "tf32")
     default = line(40e-3, None, 0.8, 0.2)
     assert at_point(default, gpu, OperatingPoint(100.0), problem).latency_s.value > 3 * 40e-3

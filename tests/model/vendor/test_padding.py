@@ -1,4 +1,4 @@
-"""Products with rows that are not aligned are predicted padded, too, where their layout says which rows there are."""
+"""Test that products with unaligned rows are also predicted with padding, if their layout has such rows."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Baselines by physics: every problem that a GPU can compute has one, and none breaks a law."""
+"""Test that every problem that a GPU can compute has a baseline that obeys physical laws."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Bytes and rates of data types as stacks' kernels see them."""
+"""Test the bytes and rates that backends' kernels have for each data type."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Versions of backends have the dates of their releases, and none where nobody knows it."""
+"""Test that versions of backends have their release dates, and unknown versions have none."""
 
 import json
 import re

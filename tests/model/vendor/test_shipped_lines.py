@@ -1,4 +1,4 @@
-"""The shipped models of attention, mixtures of experts, convolutions and operators over rows."""
+"""Test the shipped models of attention, mixtures of experts, convolutions and operators over rows."""
 
 from functools import cache
 

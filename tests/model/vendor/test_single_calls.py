@@ -1,4 +1,4 @@
-"""Calls timed one at a time become calls in a stream: the host's part goes, and the interval says how surely."""
+"""Test the conversion of single-call times to stream times: it removes the host's share and adjusts the interval."""
 
 from math import log
 

@@ -1,4 +1,4 @@
-"""Names of backends with versions."""
+"""Test the names of backends with versions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""As much of CuPy as the CUDA device uses, over NumPy arrays and the PTX emulator. Time is counted, not measured."""
+"""Emulation of the CuPy functions that the CUDA device uses, with NumPy and the PTX emulator; time is simulated."""
 
 from types import SimpleNamespace
 
@@ -7,11 +7,11 @@ from numpy import abs, count_nonzero, float32, isfinite, maximum, uint8, uint64,
 
 __version__ = "emulated"
 LIVE: dict[int, np.ndarray] = {}
-"""Every array by its address."""
+"""Maps an address to the array that is stored there."""
 
 
 class Array(np.ndarray):
-    """An array whose `data` has an address, as CuPy's has."""
+    """Array whose `data` has an address, as CuPy's arrays have."""
 
     @property
     def data(self):

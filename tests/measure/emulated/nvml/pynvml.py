@@ -1,4 +1,4 @@
-"""A stand-in for NVML: one card whose state is a file, which outlives the processes that change it, as a card does."""
+"""Emulated NVML for one GPU; a file holds its state, which therefore outlives processes as on a real GPU."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Laws of the bound of attention."""
+"""Test the laws of the lower bound for attention."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Laws of the bound of cuDNN's convolutions."""
+"""Test the laws of the lower bound for cuDNN's convolutions."""
 
 import numpy as np
 import pytest

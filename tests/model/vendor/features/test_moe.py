@@ -1,4 +1,4 @@
-"""Laws of the bound of mixtures of experts."""
+"""Test the laws of the lower bound for mixtures of experts."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Laws of the bounds of operators over rows and elements."""
+"""Test the laws of the lower bounds for operators over rows and elements."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Driver, runtime, events and streams; a launch takes 100 us of a clock of their own."""
+"""Emulated driver, runtime, events and streams; each launch takes 100 us of simulated time."""
 
 import ctypes
 
@@ -10,11 +10,11 @@ LAUNCH_S = 1e-4
 HELPERS = ("wait", "sm_clock", "reference_compute", "reference_memory")
 now = 0.0
 functions: list = []
-"""(module, entry) by the handle that `Module.get_function` gives, from 1."""
+"""(module, entry) pairs, indexed by the handle that `Module.get_function` returns, minus 1."""
 
 
 class Clock:
-    """The clock of the launches as a `time` module, so that nothing depends on how fast the emulator is."""
+    """Simulated replacement of the `time` module, so that no result depends on the emulator's speed."""
 
     @staticmethod
     def perf_counter():
@@ -130,7 +130,7 @@ class driver:  # noqa: N801
 
 
 def _helper(entry, parameters):
-    """The helper kernels read clocks, which the emulator has none of."""
+    """Compute the result of a helper kernel that reads clocks, which the emulator lacks."""
     if entry == "sm_clock":
         first = (ctypes.c_void_p * 1).from_address(parameters)[0]
         words = (ctypes.c_uint64 * 2).from_address(ctypes.c_uint64.from_address(first).value)
@@ -144,7 +144,7 @@ def _helper(entry, parameters):
 
 
 def _arguments(kernel, parameters):
-    """What lies in memory where the launch says its arguments are, as the emulator takes them."""
+    """Read a launch's arguments from memory and convert them for the emulator."""
     import cupy
 
     addresses = (ctypes.c_void_p * len(kernel.parameters)).from_address(parameters)

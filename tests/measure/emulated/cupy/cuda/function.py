@@ -1,4 +1,4 @@
-"""Modules: machine code is known by its hash, and what the emulator executes is the PTX beside it."""
+"""Emulated modules: a hash of the machine code selects the PTX that the emulator executes instead."""
 
 from types import SimpleNamespace
 
@@ -7,11 +7,11 @@ import numpy as np
 from kernrec.ptx import parse
 
 PTX: dict[bytes, str] = {}
-"""By the bytes that stand for the machine code."""
+"""Maps the bytes that represent machine code to the PTX."""
 
 
 CONSTANTS: dict[int, np.ndarray] = {}
-"""The bytes of `__constant__` symbols by their address."""
+"""Maps the address of each `__constant__` symbol to its bytes."""
 
 
 class Module:
