@@ -1,6 +1,6 @@
-"""Programs run on the stand-ins for CUDA's libraries, and their launches become calls.
+"""Test that `kernrec` captures the launches of programs that run on stand-ins for CUDA's libraries.
 
-The system's compiler makes the program of these tests, which registers its code by hand as nvcc's host code does.
+The system's C++ compiler builds the test program, which registers its GPU code by hand as nvcc's host code does.
 """
 
 import shutil
@@ -91,7 +91,7 @@ def test_equal_launches_become_one_call(program, tmp_path):
     assert (data["launches"], data["grid"], data["block"]) == (3, [4, 1, 1], [64, 1, 1])
     assert data["arguments"] == ["b1=f32[200]", "b2=f32[200]", "u32:200"]
     ptx = (tmp_path / data["ptx"]).read_text()
-    assert ".b8 gain[4] = {0, 0, 32, 65};" in ptx  # 10.0, which the program copied there
+    assert ".b8 gain[4] = {0, 0, 32, 65};" in ptx  # the program copied 10.0 into this variable
     assert ".const .align 8 .b8 by[16] = {0, 0, 0, 64, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};" in ptx
     kernel, _ = read_cuda_call(file).kernel()
     assert kernel.launches[0].entry == "scale"

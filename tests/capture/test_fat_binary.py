@@ -1,4 +1,4 @@
-"""PTX is found in fat binaries, compressed in each way that nvcc has."""
+"""Test that PTX is extracted from fat binaries with every compression that nvcc uses."""
 
 import ctypes
 import ctypes.util
@@ -13,7 +13,7 @@ PTX = ".version 8.0\n.target sm_80\n.address_size 64\n" + "// nothing\n" * 40
 
 
 def fat_binary(*entries: tuple[int, int, int, bytes, int]) -> bytes:
-    """Return a fat binary of (kind, sm, flags, content, unpacked size)."""
+    """Return a fat binary with the given entries, each (kind, sm, flags, content, unpacked size)."""
     body = b""
     for kind, sm, flags, content, unpacked in entries:
         padded = content.ljust(-(-len(content) // 8) * 8, b"\0")
@@ -24,7 +24,7 @@ def fat_binary(*entries: tuple[int, int, int, bytes, int]) -> bytes:
 
 
 def lz4(text: bytes) -> bytes:
-    """Compress: the first line, then a match of the last 11 bytes for each repetition, then literals."""
+    """Compress `text` as its first line, one match of the last 11 bytes per repeated line, and final literals."""
     head, tail = text[:-401], text[-401:]
     token = lambda literals, match: bytes([min(literals, 15) << 4 | min(match, 15)])  # noqa: E731
     length = lambda n: b"" if n < 15 else b"\xff" * ((n - 15) // 255) + bytes([(n - 15) % 255])  # noqa: E731

@@ -1,6 +1,6 @@
-"""Small kernels for `kernrec check`: bugs of many kinds, and correct kernels that look like them.
+"""Small kernels for testing `kernrec check`: some have a planted bug, and similar ones are correct.
 
-The line of a bug is marked with `// BUG`.
+The comment `// BUG` marks the line of each planted bug.
 """
 
 from typing import NamedTuple
@@ -16,9 +16,9 @@ class Case(NamedTuple):
     block: int = 64
     shared: int = 0
     kind: str = ""
-    """The finding; empty for a correct kernel."""
+    """Kind of the finding that `kernrec check` must report; empty for a correct kernel."""
     memory: str = ""
-    """The buffer or array that the finding names."""
+    """Name of the buffer or array that the finding must report."""
 
 
 BUGS = (

@@ -1,20 +1,20 @@
-"""Small slow programs for `kernrec explain`: each wastes time in one way, on the line marked `// SLOW`."""
+"""Small programs for testing `kernrec explain`: each wastes time in one way, on the line marked `// SLOW`."""
 
 from typing import NamedTuple
 
 
 class Slow(NamedTuple):
-    """A program, and how the advice on it begins."""
+    """A slow program, and the first words of the advice that `kernrec explain` must give."""
 
     name: str
     problem: str
     kernel: str
     launch: str
-    """Host code: allocations and the launch."""
+    """Host code that allocates the buffers and launches the kernel."""
 
     @property
     def source(self) -> str:
-        """The whole program."""
+        """Return the whole program as CUDA source."""
         return f"#include <stdio.h>\n{self.kernel}\nint main() {{ {self.launch} }}\n"
 
 

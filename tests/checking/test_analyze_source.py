@@ -1,4 +1,4 @@
-"""The analysis of a source at hand is that of `kernrec analyze`, apart or in the caller's process."""
+"""Test that `analyze_source` gives the answer of `kernrec.analyze`, in a separate process or in the caller's."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ ARGUMENTS = ["f32:2", "x=f32[100000]", "y=f32[100000]", "i32:100000"]
 
 @pytest.mark.slow
 def test_analysis_in_a_separate_process_gives_the_same_answer(tmp_path, monkeypatch):
-    monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))  # the profile is stored
+    monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))  # the analysis stores a profile there
     wanted = SourceAnalysis(AXPY, "rtx4090", arguments=ARGUMENTS, grid=[391], block=[256])
     apart = analyze_source(wanted)
     arguments = {"alpha": 2.0, "x": np.zeros(100_000, np.float32), "y": np.zeros(100_000, np.float32), "n": 100_000}

@@ -1,4 +1,4 @@
-"""A check says whether a kernel is right, and survives kernels that are not."""
+"""Test that a check reports whether a kernel is correct, and survives kernels that hang or crash."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_correct_kernel_passes_with_an_expression_as_reference():
     assert result.correct, result.message
     assert result.counts["global.y.write_bytes"] == 4000
     assert (result.registers or 0) > 0
-    np.testing.assert_array_equal(Y, np.ones(1000))  # the caller's arrays stay as they are
+    np.testing.assert_array_equal(Y, np.ones(1000))  # the check must not write to the caller's arrays
 
 
 def test_wrong_kernel_fails_and_reports_the_first_wrong_element():

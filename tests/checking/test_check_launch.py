@@ -1,4 +1,4 @@
-"""`kernrec check` finds planted bugs with their lines, and nothing in correct kernels."""
+"""Test that `kernrec check` reports the line of every planted bug, and reports nothing for correct kernels."""
 
 from pathlib import Path
 

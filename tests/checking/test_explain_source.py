@@ -1,4 +1,4 @@
-"""`kernrec explain FILE.cu` names what makes a program slow, with its line."""
+"""Test that `kernrec explain FILE.cu` reports why a program is slow, and on which line."""
 
 import json
 

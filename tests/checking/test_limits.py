@@ -1,4 +1,4 @@
-"""A limited process sees no files but those it needs, and no network."""
+"""Test that a confined process can reach only the files it needs, and no network."""
 
 import subprocess
 import sys
@@ -55,7 +55,7 @@ def test_sandboxed_process_cannot_reach_files_or_network(tmp_path):
     if not ended.pop("confined"):
         pytest.skip("this kernel has no Landlock")
     reached = {name for name, how in ended.items() if how == "done"}
-    assert reached - {"network"} == {"own", "numpy"}  # an old Landlock does not know the network
+    assert reached - {"network"} == {"own", "numpy"}  # old versions of Landlock cannot restrict the network
 
 
 @pytest.mark.parametrize("wrong", [{"time_s": 0.0}, {"time_s": float("nan")}, {"memory_bytes": 1000}])

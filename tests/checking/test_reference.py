@@ -1,4 +1,4 @@
-"""References are expressions of NumPy: they compute as NumPy does, and reach nothing else."""
+"""Test that reference expressions give the same results as NumPy and can access nothing outside NumPy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`kernrec analyze` and `kernrec explain` as people run them: real sources, real PTX, one line for what cannot be."""
+"""Test `kernrec analyze` and `kernrec explain` on real sources and real PTX, and their one-line errors."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def folder(tmp_path):
 
 @dataclass(frozen=True)
 class Done:
-    """The status and output of a command."""
+    """Exit status and output of a command."""
 
     returncode: int
     stdout: str
@@ -62,7 +62,7 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def run(folder, capsys, monkeypatch):
-    """Runs one command line in a home of its own."""
+    """Return a function that runs one command line in an empty home directory."""
     monkeypatch.delenv("KERNREC_DB", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(folder / "own"))
 
@@ -116,7 +116,7 @@ def test_interrupted_analysis_reports_one_line_and_resumes(folder, number):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     values = list(range(32, 1025, 32 if number == signal.SIGINT else 4))
     (folder / "scale.toml").write_text(SPEC.replace("[64, 128, 256]", str(values)))
-    on_one_cpu = ["taskset", "-c", "0"] if shutil.which("taskset") else []  # else most are done before the signal
+    on_one_cpu = ["taskset", "-c", "0"] if shutil.which("taskset") else []  # several cores could finish first
     command = [*on_one_cpu, sys.executable, "-m", "kernrec", "analyze", folder / "scale.cu"]
     command += ["--spec", folder / "scale.toml"]
     command += ["--gpu", "t4", "--db", folder / "own.duckdb", "--json"]
@@ -128,18 +128,18 @@ def test_interrupted_analysis_reports_one_line_and_resumes(folder, number):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # under nohup a hang-up is ignored
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # nohup would ignore SIGHUP
     )
     until = time.monotonic() + 60
     while len(list((folder / "cache").rglob("*.z"))) < 10 and time.monotonic() < until and process.poll() is None:
         time.sleep(0.05)
-    os.killpg(process.pid, number)  # all of them get it, as from a terminal
+    os.killpg(process.pid, number)  # a terminal signals the whole process group
     output, errors = process.communicate(timeout=30)
     assert process.returncode == 128 + number, errors
     assert output == ""
     *progress, last = errors.splitlines()
     assert last == "kernrec: interrupted; finished work is kept. Run the same command to resume"
-    assert all(line.startswith("scale: ") for line in progress), errors  # a slow machine says how far it is
+    assert all(line.startswith("scale: ") for line in progress), errors  # only slow machines print progress
     if number == signal.SIGINT:
         again = subprocess.run([*map(str, command)], env=env, capture_output=True, text=True, timeout=60, check=True)
         answer = json.loads(again.stdout)
@@ -185,7 +185,7 @@ def test_triton_function_is_analyzed_once_per_architecture(run, folder, monkeypa
     assert {choice["config"]["block_n"] for choice in answer["choices"]} == {32}
     (failure,) = answer["failed"]
     assert "bytes of shared memory a block; sm_86 has" in failure["message"]
-    monkeypatch.setattr("kernrec.compile.pool.LocalProcessors.submit", None)  # nothing is emulated again
+    monkeypatch.setattr("kernrec.compile.pool.LocalProcessors.submit", None)  # makes any new emulation fail
     again = json.loads(run(*call, "--gpu", "rtx3080").stdout)
     assert (again["profiled"], again["cached"]) == (0, 1)
     assert run("recommend", "--kernel", "matmul", "--gpu", "rtx3090").returncode == 0

@@ -1,4 +1,4 @@
-"""`kernrec analyze` of a file with several kernels, and for several GPUs."""
+"""Test `kernrec analyze` on files with several kernels, and for several GPUs."""
 
 import json
 import shlex

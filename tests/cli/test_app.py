@@ -1,4 +1,4 @@
-"""The command line as a whole: help of every command, shell completion, and what an unforeseen error leaves behind."""
+"""Test the help of every command, shell completion, and the report that an unexpected error leaves behind."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from tests.helpers.process import environment
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command of the tree with the words that name it."""
+    """Yield every command of the command tree with the words that name it."""
     yield path, command
     for name, sub_command in getattr(command, "commands", {}).items():
         yield from commands(sub_command, (*path, name))
@@ -22,7 +22,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
 MOST_COMMANDS, MOST_OPTIONS = 24, 160
-"""Limits for the whole application; the goal is 26 and 160."""
+"""Most commands and options that the whole application may have; the goal is 26 and 160."""
 NAMES = [" ".join(path) for path in COMMANDS]
 
 
@@ -90,7 +90,7 @@ def fail(arguments: object, **options: object) -> None:
 
 @pytest.fixture
 def failing(tmp_path, monkeypatch):
-    """A command line that raises something nobody foresaw; returns its cache folder."""
+    """Make a command raise an unexpected exception, and return its cache folder."""
     monkeypatch.setattr(application, "application", lambda names: fail)
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("KERNREC_DEBUG", raising=False)

@@ -1,4 +1,4 @@
-"""What a stranger sends, by the commands that read it: one line, nothing of it stays, and nothing is waited for."""
+"""Test that commands refuse hostile files from an untrusted source at once, in one line, and store nothing of them."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def stranger(tmp_path):
 
 @pytest.fixture
 def user(tmp_path):
-    """Somebody who measured three configs."""
+    """Return a user who measured three configs."""
     person = Person(tmp_path / "user")
     person.measure(measurements("mine", 3))
     return person
@@ -45,7 +45,7 @@ def ask(person: Person, *words: object) -> "CompletedProcess[str]":
 
 
 def refusal(done: "CompletedProcess[str]") -> str:
-    """The one line of a command that refused something."""
+    """Return the one-line error of a command that refused its input."""
     line = done.stderr.strip().split("\n")[-1]
     assert done.returncode == 2, done
     assert line.startswith("kernrec: ")
@@ -67,17 +67,17 @@ HOSTILE: Mapping[str, dict[str, object]] = {
     "have an energy that h200-sxm cannot draw": {"energy_j": 1e-300},
     "were measured at an impossible time": {"measured_at": "2099-01-01"},
     "have an empty kernel": {"kernel": ""},
-    "have non-ASCII characters in kernel": {"kernel": "matmul_s\u0456mt"},  # a Cyrillic letter
+    "have non-ASCII characters in kernel": {"kernel": "matmul_s\u0456mt"},  # the \u escape is a Cyrillic letter
     "have an interval that does not contain their latency_s": {"latency_high_s": 1e-4},
     "have samples that are not positive": {"latency_samples_s": [1e-3, -1e-3]},
     "are of an unknown GPU": {"gpu": "h\u0432200"},
     "have control or invisible characters in session": {"session": "a\x1b[2Jb"},
 }
-"""What the refusal says, and the columns of a row that says it; its keys are the hashes of its content."""
+"""Maps the text of each refusal to the row columns that cause it; the row's keys are the hashes of its content."""
 
 
 def write_hostile(path: Path, columns: Mapping[str, object]) -> None:
-    """A database with a row of these columns, with keys that are right."""
+    """Write a database with one row that has these columns and valid keys."""
     honest = measurement(session="theirs").columns()
     problem, config = vars(honest.pop("problem")), {"kernel": honest["kernel"], "tunables": honest.pop("config")}
     rows = {"config": config, "problem": dict(problem), "measurement": honest}
@@ -167,7 +167,7 @@ def test_pipe_is_refused_without_waiting(user, tmp_path, words):
 
 
 def signed_bundle(stranger: Person, path: Path, parts: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> Path:
-    """A bundle in an index that a stranger signed; parts: by table the content of its segment."""
+    """Write an index with a bundle that an untrusted user signed; `parts` maps each table to its segment's content."""
     segments = tuple(Segment(table, sha256(content).hexdigest(), len(content), 1) for table, content in parts.items())
     manifest = Manifest(segments, (), "2026-03-01T12:00:00", "kernrec", provenance={"gpus": [GPU]})
     files = {}
@@ -200,7 +200,7 @@ def test_bundle_that_unpacks_to_1000_times_its_size_is_refused(user, stranger, t
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_damaged_bundle_is_refused_in_one_line(user, stranger, tmp_path, method):
-    """Each decompressor has errors of its own."""
+    """Each decompressor raises different exceptions for damaged data."""
     path = signed_bundle(stranger, tmp_path / "index", {"measurement": os.urandom(300)}, method)
     content = path.read_bytes()
     for place in range(30, len(content), len(content) // 20):

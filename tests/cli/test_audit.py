@@ -1,4 +1,4 @@
-"""`kernrec audit` prints the files, and names what it cannot use."""
+"""Test that `kernrec audit` lists the files it reads, and names the files it cannot use."""
 
 import json
 from pathlib import Path

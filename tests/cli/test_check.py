@@ -1,4 +1,4 @@
-"""`kernrec check` as people run it, on PTX (no compiler needed) and on CUDA."""
+"""Test the `kernrec check` command on PTX, which needs no compiler, and on CUDA."""
 
 import json
 import subprocess
@@ -53,7 +53,7 @@ def test_check_runs_a_kernel_and_counts_its_operations(scale, tmp_path):
     counts = json.loads(done.stdout)
     assert done.returncode == 0
     assert (np.load(result) == values * 2.5).all()
-    # Three full warps of four sectors each, and four threads of the last in one.
+    # Three full warps read four sectors each, and the four threads of the last warp read one: 13 sectors.
     assert counts["global.x.read_sectors"] == counts["global.x.write_sectors"] == 13
     assert counts["global.x.read_bytes"] == 400
     assert counts["issue.fma32"] == 4

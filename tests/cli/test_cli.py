@@ -1,4 +1,4 @@
-"""The command as people run it: real processes, what they print and where, and how they fail."""
+"""Test the command in real processes: standard output, standard error and exit status."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def test_recommend_prints_only_the_answer_to_stdout(tmp_path):
     assert done.stderr == ""
     assert answer["gpu"] == "rtx4090"
     assert {choice["source"] for choice in answer["choices"]} == {"predicted"}
-    # What it leaves is a cache, and a second time, or in a home that cannot be written, it answers the same.
+    # The command leaves only a cache. A second run, or one that cannot write the cache, gives the same answer.
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.parent for path in left} == {tmp_path / ".cache/kernrec/derived"}
     assert run(*MATMUL, "--json", home=tmp_path).stdout == done.stdout
@@ -88,7 +88,7 @@ def test_invalid_database_is_refused_in_one_line(tmp_path):
         done = run_here(*MATMUL, variables=os.environ | {"KERNREC_DB": str(path)})
         if path.exists():
             assert_one_line(done, path.name)
-        else:  # the user's own is made by the first command that adds to it
+        else:  # the first command that stores a measurement creates the user's database
             assert done.returncode == 0
             assert f"KERNREC_DB names {path}, which does not exist yet" in done.stderr
     assert_one_line(run(*MATMUL, KERNREC_DB=str(text)), text.name)

@@ -1,4 +1,4 @@
-"""`kernrec collect` and `kernrec doctor` as people run them."""
+"""Test the `kernrec collect` and `kernrec doctor` commands."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Macros, standards and `compile_commands.json` of CUDA files in `kernrec check` and `kernrec analyze`."""
+"""Test that `kernrec check` and `kernrec analyze` use `-D`, `-std` and `compile_commands.json` for CUDA files."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from kernrec.kernel.compile_flags import compile_flags
 from tests.helpers.command import run_here
 
-# Without -D and -std=c++20 neither of the first two lines compiles.
+# The first two lines compile only with -D and -std=c++20.
 KERNEL = """
 template <typename T> concept Small = sizeof(T) <= SIZE;
 template <Small T> __device__ T twice(T x) { return 2 * x; }
@@ -35,7 +35,7 @@ def test_check_and_analyze_accept_nvcc_flags(source, tmp_path):
     exact, fast = (
         json.loads(run_here("check", *launch, *flags, "--json").stdout)["issue"] for flags in (FLAGS[:3], FLAGS)
     )
-    assert fast < exact  # a division by multiplication
+    assert fast < exact  # fast math divides by multiplying with the reciprocal
     done = run_here("analyze", *launch, *FLAGS, "--gpu", "t4", "--db", tmp_path / "db", "--json")
     assert done.returncode == 0, done.stderr
 

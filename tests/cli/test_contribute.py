@@ -1,4 +1,4 @@
-"""`kernrec contribute` on a simulated card: the plan of a card, and the bundle that somebody would send."""
+"""Test `kernrec contribute` on a simulated GPU: the measurement plan, and the bundle to send."""
 
 import getpass
 import socket
@@ -31,7 +31,7 @@ def bundles(home: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def contributed(tmp_path_factory):
-    """A home after a contribution, and what it printed."""
+    """Run `kernrec contribute` once, and return its home directory and output."""
     home = tmp_path_factory.mktemp("somebody-at-home")
     status, out, err = contribute(home, "--budget", "20configs")
     assert status == 0, err
@@ -70,7 +70,7 @@ def test_bundle_contains_no_user_machine_or_folder_names(contributed, tmp_path):
     for part in tmp_path.rglob("*"):
         if part.is_file():
             texts.append(part.read_bytes())
-        if part.suffix == ".parquet":  # whose content is compressed
+        if part.suffix == ".parquet":  # Parquet is compressed, so private names would not show in its bytes
             texts += [repr(row).encode() for row in duckdb.sql(f"FROM read_parquet('{part}')").fetchall()]
     assert not {name for name in private for text in texts if name.encode() in text}
 

@@ -1,4 +1,4 @@
-"""`kernrec db`, as people run it."""
+"""Test the `kernrec db` commands."""
 
 import json
 
@@ -19,7 +19,7 @@ SHAPE = ("--op", "matmul", "--shape", "m=64,n=32,k=16")
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """The user's own database; there is none yet."""
+    """Return the path of the user's database, which does not exist yet."""
     path = tmp_path / "data" / "own.duckdb"
     monkeypatch.setenv("KERNREC_DB", str(path))
     return path
@@ -68,7 +68,7 @@ def test_imported_kernel_is_ranked_among_the_recommendations(own, cache, capsys)
     assert run(["recommend", "--gpu", "3090", "--format", "wide", *SHAPE]) == 0
     rows = capsys.readouterr().out.splitlines()
     (row,) = [number for number, line in enumerate(rows) if "theirs" in line]
-    assert row == 3  # below title, heading and rule: the fastest
+    assert row == 3  # the first row below title, heading and rule has the fastest config
     assert "measured" in rows[row]
     assert "~1" in rows[row + 1]
 

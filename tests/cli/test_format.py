@@ -1,4 +1,4 @@
-"""Lines go on between words on a terminal and in a pipe; a note in a log is one line."""
+"""Test that long lines wrap between words on a terminal and in a pipe, and that a log note stays on one line."""
 
 import io
 
@@ -20,7 +20,7 @@ def test_wide_line_wraps(monkeypatch):
     lines = narrow.getvalue().splitlines()
     assert max(map(len, lines)) <= 30
     assert [line[: len(line) - len(line.lstrip())] for line in lines] == ["  ", *["      "] * (len(lines) - 1)]
-    assert not any(line.lstrip().startswith("ms") for line in lines)  # a number stays with its unit
+    assert not any(line.lstrip().startswith("ms") for line in lines)  # a unit stays next to its number
     assert " ".join(narrow.getvalue().split()) == " ".join(TEXT.split())
     assert pipe.getvalue() == narrow.getvalue()
 

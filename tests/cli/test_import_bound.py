@@ -1,4 +1,4 @@
-"""A recording bound to one's own kernel answers, explains and teaches, from the first command to the last."""
+"""Test that a recording imported for a user's kernel is used by `recommend`, `explain` and `train`."""
 
 import json
 from pathlib import Path
@@ -39,17 +39,17 @@ block = ["bx"]
 arguments = ["x", "y", "i32 n"]
 """
 CARDS = {"rtx4090": 160e-6, "rtx4080": 220e-6}
-"""Seconds of the fastest config; 134 MB take 133 and 187 us at the data sheet's bandwidth."""
+"""Latency of the fastest config in seconds; at data sheet bandwidth, its 134 MB take 133 and 187 us."""
 
 
 def measured_s(card: str, bx: int, taps: int) -> float:
-    """A made-up card, on which the longest filter is slow and blocks of 128 threads are fast."""
+    """Return the latency on a made-up GPU on which blocks of 128 threads are fastest and the longest filter is slow."""
     return CARDS[card] * (1.0 + 0.1 * abs(bx.bit_length() - 8)) * (2.0 if taps == 8 else 1.0)
 
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    """A folder with the kernel, a table of each card, and a database in which the kernel was analyzed."""
+    """Return a folder with the kernel, a results table for each GPU, and a database with the kernel's analysis."""
     folder = tmp_path_factory.mktemp("bound")
     (folder / "smooth.cu").write_text(SOURCE)
     (folder / "smooth.toml").write_text(SPEC)
@@ -72,7 +72,7 @@ def kernel(tmp_path_factory):
 
 
 def recommended(kernel: Path, capsys: pytest.CaptureFixture[str], gpu: str, *more: str) -> list[dict]:
-    """The choices of `recommend --kernel`."""
+    """Return the recommendations of `recommend --kernel`."""
     capsys.readouterr()
     wanted = ("--objective", "latency", "--top", "20", "--json", "--power-limit", {"rtx4090": "450W"}.get(gpu, "320W"))
     assert (

@@ -1,4 +1,4 @@
-"""Misuse is answered at once, in one line, before any work: nothing is written. `refusals.txt` has the messages."""
+"""Test that commands refuse misuse in one line before they do any work; `refusals.txt` has the messages."""
 
 import json
 import os
@@ -27,7 +27,7 @@ TRANSCRIPT = Path(__file__).with_name("refusals.txt")
 
 
 def make_folder(folder: Path) -> Path:
-    """Make the folder that the commands of the transcript run in."""
+    """Create the folder in which the commands in `refusals.txt` run."""
     shutil.copytree(TRANSCRIPT.with_suffix(""), folder)
     written(folder / "mixtral", MIXTRAL)
     (folder / "empty").mkdir()
@@ -35,15 +35,15 @@ def make_folder(folder: Path) -> Path:
         (folder / name).write_bytes(bytes(range(256)))
     for name in ("huge.cu", "huge.ptx"):
         with (folder / name).open("wb") as file:
-            file.truncate(2 << 30)  # a hole: nothing is written
+            file.truncate(2 << 30)  # a sparse file takes no disk space
     (folder / "huge.toml").write_text((folder / "scale.toml").read_text().replace("scale.cu", "huge.cu"))
     return folder
 
 
 def refusal(command: str, folder: Path, home: Path, *databases: str) -> str:
-    """Run a command that has to refuse in one line, and return its status and message without machine paths.
+    """Run a command that must fail with a one-line error; return its status and message without machine paths.
 
-    `databases` names folders of the home that may be left: damaged code is read after the database is made.
+    The command may leave the home's folders named in `databases`: kernrec reads damaged code after creating a database.
     """
     before = sorted(folder.rglob("*"))
     done = run_here(*shlex.split(command)[1:], cwd=folder, home=home)
@@ -53,7 +53,7 @@ def refusal(command: str, folder: Path, home: Path, *databases: str) -> str:
     assert {path.name for path in home.glob("*")} <= {".cache", *databases}, command
     shutil.rmtree(home / ".local", ignore_errors=True)
     message = done.stderr.rstrip().replace(str(folder), "FOLDER").replace(str(home), "HOME")
-    # Which of several configs is refused first depends on the processors.
+    # The config that is refused first depends on process timing.
     message = re.sub(r"block_x=[0-9]+", "block_x=N", message)
     return f"{done.returncode} {message}"
 
@@ -88,7 +88,7 @@ def test_misuse_prints_the_recorded_messages(tmp_path):
 def test_removed_name_is_answered_with_its_replacement():
     for name in (name for name in misuse.REMOVED if name not in NAMES):
         *command, last = name.split()
-        if not command and last.startswith("-"):  # an option of several commands: any that lacks it answers
+        if not command and last.startswith("-"):  # several commands had this option, so try one that lacks it now
             command = [next(each for each in ("recommend", "analyze", "train") if last not in OPTIONS[each])]
         done = run_here(*command, last)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), name

@@ -1,4 +1,4 @@
-"""`kernrec monitor` as people run it: on a library that stands in for NVML where there is no GPU, and on a trace."""
+"""Test `kernrec monitor` on a stand-in for NVML, and on a recorded trace."""
 
 import csv
 import json
@@ -48,7 +48,7 @@ def nvmlDeviceGetCurrentClocksEventReasons(handle): return 4
 
 @pytest.fixture
 def nvml(tmp_path):
-    """An environment in which Python finds a stand-in for NVML."""
+    """Return environment variables with which Python imports a stand-in for NVML."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "pynvml.py").write_text(NVML)
     return os.environ | {"PYTHONPATH": f"{tmp_path / 'lib'}{os.pathsep}{os.getcwd()}"}
@@ -104,12 +104,12 @@ def test_ctrl_c_ends_the_command_and_keeps_the_trace(nvml, tmp_path):
     assert process.stdout.readline() == "up\n"
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=60)
-    assert process.returncode in (1, 130)  # Python's own on an interrupt, or the signal's
+    assert process.returncode in (1, 130)  # Python's exit status after an interrupt, or the shell's for SIGINT
     assert len(read_trace(trace)) >= 2
 
 
 def begun(*arguments: object, env: dict[str, str]) -> subprocess.Popen[str]:
-    """A monitor whose command, Python code that prints something, is up."""
+    """Start a monitor of a Python program, and return the monitor once the program has printed "up"."""
     *options, code = arguments
     process = subprocess.Popen(
         command(*options, "--", sys.executable, "-c", code),
@@ -141,7 +141,7 @@ def test_killed_monitor_leaves_its_trace(nvml, tmp_path):
     while part.stat().st_size < 600:
         time.sleep(0.02)
     process.kill()
-    process.communicate("\n", timeout=60)  # the command, which its monitor left behind, ends too
+    process.communicate("\n", timeout=60)  # a newline ends the monitored program, which outlives the killed monitor
     assert [file.name for file in tmp_path.glob("*t.csv*")] == [part.name]
     assert len(read_trace(part)) >= 4
 

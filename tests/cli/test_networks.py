@@ -1,4 +1,4 @@
-"""`recommend` on whole networks, as a user types them: tables, forms, and one line for what is wrong."""
+"""Test `recommend` on whole networks: tables, output formats, and one-line errors."""
 
 import json
 import shlex
@@ -85,7 +85,7 @@ def test_gpus_are_compared_in_one_table(capsys):
     assert run(problem) == 0
     out = capsys.readouterr().out
     rows = [line.split()[0] for line in out.splitlines() if line.startswith(("h200-sxm ", "l40s "))]
-    assert rows == ["h200-sxm", "h200-sxm", "l40s", "l40s"]  # the best config and the best baseline of each
+    assert rows == ["h200-sxm", "h200-sxm", "l40s", "l40s"]  # a kernel and a baseline each
     assert "The fastest is expected to be h200-sxm with" in out
     assert run([*problem, "--bill", "h200=3EUR/h,l40s=1EUR/h", "--json"]) == 0
     assert all(row["price_per_million"] > 0 for row in json.loads(capsys.readouterr().out)["gpus"])

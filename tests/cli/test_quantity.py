@@ -1,4 +1,4 @@
-"""Quantities as people type and read them."""
+"""Test parsing and printing of quantities with units."""
 
 from kernrec.cli.quantity import fraction, hertz, watts
 

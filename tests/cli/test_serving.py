@@ -1,4 +1,4 @@
-"""The question of people who serve a model: one table of GPUs and batches, for a `config.json` and a backend."""
+"""Test the table of GPUs and batch sizes that `recommend` prints for serving a model from its `config.json`."""
 
 import csv
 import io
@@ -40,7 +40,7 @@ def test_one_table_has_every_gpu_and_batch_size(question, capsys, monkeypatch):
     assert [row[:3] for row in rows] == [
         ["l40s", "1", "yes"], ["l40s", "128", "no"], ["h100-sxm", "1", "yes"], ["h100-sxm", "128", "no"],
     ]  # fmt: skip
-    assert len(rows[1]) == 3  # no time of what does not fit
+    assert len(rows[1]) == 3  # a model that does not fit gets no time
     assert sum("needs 155 GB" in line for line in lines) == 2
     assert sum("mlp gate_up_proj" in line for line in lines) == 2
 
@@ -91,7 +91,7 @@ def test_gpu_with_too_little_memory_gets_a_row_without_a_time(capsys):
     assert run(["recommend", *seventy, "--gpu", "rtx4090,h200,l4"]) == 0
     shown = capsys.readouterr()
     assert "needs 143 GB, has 25.8 GB; fits with --tp 8" in shown.out
-    assert "is expected to be" not in shown.out  # nothing to rank beside the only one that fits
+    assert "is expected to be" not in shown.out  # only one GPU fits, so there is no ranking
 
 
 @pytest.mark.parametrize("objective", ["latency", "energy", "edp"])

@@ -1,4 +1,4 @@
-"""`kernrec db push`, `pull`, `withdraw` and `trust`, as two people use them."""
+"""Test that two users can share measurements with `kernrec db push`, `pull`, `withdraw` and `trust`."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Ask = Callable[..., str]
 
 @pytest.fixture
 def ask(capsys):
-    """Runs a command of somebody and gives what it printed; status 0 is expected, or the one given."""
+    """Return a function that runs a person's command, checks its exit status, and returns its output or its errors."""
 
     def ask(person: Person, *arguments: str, status: int = 0) -> str:
         with person.at_work():
@@ -52,7 +52,7 @@ def test_two_users_share_a_folder(tmp_path, ask):
     words = ("--licence", "internal use at ACME")
     pushed = ask(alice, "db", "push", team, *words)
     assert f"1 measurement pushed to {team}, licence internal use at ACME" in pushed
-    assert ask(alice, "db", "push", team) == f"{team} already has all of these measurements\n"  # the licence is known
+    assert ask(alice, "db", "push", team) == f"{team} already has all of these measurements\n"
     assert ask(bob, "db", "pull", team) == f"{team}: 0 new measurements\n"
     assert ask(bob, "db", "trust", key, "alice").startswith(f"{key}: trusted as alice")
     assert ask(bob, "db", "pull", team) == f"{team}: 1 new measurement\n"

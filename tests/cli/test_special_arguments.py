@@ -1,4 +1,4 @@
-"""Null pointers, pointers into a buffer, structures and halves as arguments of `check` and `analyze`."""
+"""Test null pointers, pointers into a buffer, structures and half-precision numbers as kernel arguments."""
 
 import json
 
@@ -41,7 +41,7 @@ def test_kernel_receives_the_given_arguments(source, tmp_path):
     assert done.returncode == 0, done.stderr
     assert np.load(result).tolist() == [-(2.0 * i + 32) + 3 for i in range(32)]
     done = run_here("check", source, x, "tail=x+33", "bias=null", FIELDS, "f16:0.5", "y=f32[32]", *LAUNCH)
-    assert done.returncode == 1  # the last thread reads behind the buffer
+    assert done.returncode == 1  # the last thread reads past the end of the buffer
 
 
 def test_analyze_accepts_special_arguments_for_source_and_ptx(source, tmp_path):

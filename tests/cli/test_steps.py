@@ -1,4 +1,4 @@
-"""Progress of long commands: silent when quick, honest about what is left."""
+"""Test that quick commands print no progress, and that long commands estimate the remaining time correctly."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""Tables fit the terminal, whatever its width, and lose nothing."""
+"""Test that tables fit a terminal of any width without losing content."""
 
 import os
 import re
@@ -90,7 +90,7 @@ def test_every_command_fits_its_terminal_or_100_columns(command, columns, tmp_pa
     done = run_here(*command.split(), home=tmp_path, variables=variables, in_terminal=columns is not None)
     assert done.stdout
     assert max(map(len, done.stdout.splitlines())) <= int(columns or PIPE_WIDTH)
-    if command in ("list gpus", "list kernels"):  # a row is a line, each value under its heading
+    if command in ("list gpus", "list kernels"):  # each row of these tables is one line
         heading, _, *rows = done.stdout.splitlines()
         left = [place.start() for place in re.finditer(r"(?<= {2})[a-z]", heading)] if command == "list kernels" else []
         assert all(row[start - 1] == " " and row[start].strip() for row in rows for start in left[:-1])

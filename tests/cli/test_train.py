@@ -1,4 +1,4 @@
-"""`kernrec train` and `kernrec evaluate` on a database of simulated measurements: prior times a known factor."""
+"""Test `kernrec train` and `kernrec evaluate` on simulated measurements: the analytical model times a known factor."""
 
 import json
 import subprocess
@@ -29,11 +29,11 @@ FACTOR = 1.3
 
 
 def simulated(problems: int, configs: int = 12) -> Iterator[dict[str, Any]]:
-    """Rows as a device would have left them on which everything takes FACTOR times as long as the prior says."""
+    """Yield measurement rows of a simulated GPU on which each config takes FACTOR times its predicted latency."""
     recommender, draw = Recommender([]), np.random.default_rng(0)
     for number in range(problems):
         problem = find_op("matmul").problem(m=256 * (number + 1), n=512, k=256)
-        table = recommender.context.tables(problem, find_gpu(GPU))[0]  # of matmul_simt
+        table = recommender.context.tables(problem, find_gpu(GPU))[0]  # the first table is matmul_simt's
         problem_space = table.space.at(problem)
         rows = np.sort(draw.choice(table.runnable(problem_space), configs, replace=False))
         limited = predict(table, problem_space, rows).limited()
@@ -74,8 +74,8 @@ def test_trained_model_predicts_an_unmeasured_shape(trained):
 
 
 def test_unmeasured_gpu_keeps_the_upper_end_of_the_predicted_interval(trained):
-    # The lower end is nearer: what a stack takes on this card bounds how fast a kernel is believed to be, and raises
-    # the value by up to a few per cent; the upper end stays.
+    # The backend's time on this GPU limits how fast a kernel is predicted to be. This limit raises the value by a few
+    # per cent and the lower end of the interval, but not the upper end.
     latency = Recommender([trained]).recommend("matmul", "a100", {"m": 900, "n": 700, "k": 300}).best.latency_s
     assert latency.source == "transferred"
     assert latency.high / latency.value >= 1.9
@@ -103,7 +103,7 @@ def test_evaluate_scores_every_ranking_method(measured, tmp_path, capsys):
     assert learned["efficiency"]["1"] > random["efficiency"]["1"]
     assert learned["median_error"] < by_method["prior", "latency"]["median_error"]
     assert by_method["occupancy", "energy"]["energy_saved"] == pytest.approx(0.0, abs=0.5)
-    # The simulated card is the prior, and a factor on time alone.
+    # The simulated GPU differs from the analytical model only by a factor on latency.
     calibrated = by_method["calibrated", "latency"]
     assert calibrated["median_error"] < 0.1 < by_method["prior", "latency"]["median_error"]
     assert {quantity for _, quantity in by_method} == {"latency", "energy", "edp"}
@@ -145,7 +145,7 @@ def test_calibration_applies_to_every_gpu_of_the_architecture(calibrated):
         assert answer.best.latency_s.source == "predicted"
         assert answer.best.latency_s.value / plain.best.latency_s.value == pytest.approx(FACTOR, rel=0.1)
         assert answer.calibration is not None
-        rows = answer.calibration.rows  # of the 144, those that draw less than the limit
+        rows = answer.calibration.rows  # only the configs (of 144) that draw less power than the limit
         assert answer.calibration.problems == 12
         assert 48 <= rows <= 144
         assert any(answer.calibration.hash in n and f"{rows} configs on 12 problems" in n for n in answer.notes)
@@ -162,7 +162,7 @@ def test_calibration_applies_to_every_gpu_of_the_architecture(calibrated):
 def test_model_is_used_with_the_calibration_it_was_trained_on(calibrated, tmp_path, capsys):
     own = tmp_path / "own.duckdb"
     own.write_bytes(calibrated.read_bytes())
-    assert run(["train", "--op", "mm", "--db", str(own)]) == 0  # a residual of the prior as it was
+    assert run(["train", "--op", "mm", "--db", str(own)]) == 0  # this model corrects the uncalibrated analytical model
     query = Query(Objective.LATENCY, top=1)
     before = Recommender([own]).recommend("matmul", GPU, SHAPE, query=query)
     assert run(["train", "--calibrate", "--db", str(own)]) == 0
@@ -222,7 +222,7 @@ def test_train_refuses_too_few_measurements(tmp_path, capsys):
     assert capsys.readouterr().err == "kernrec: matmul: 5 measured configs to learn from; a model needs at least 8\n"
     assert not (tmp_path / "models").exists()
     with Database.open(path, read_only=False) as database:
-        database.add_measurements(map(Measurement.from_columns, rows[5:13]))  # the last is of a second problem
+        database.add_measurements(map(Measurement.from_columns, rows[5:13]))  # the last row belongs to a second problem
     assert run(["evaluate", "--db", str(path), "--json"]) == 0
     printed = capsys.readouterr()
     assert "no learned estimate is scored: the other folds have 1 measured config to learn from" in printed.err
@@ -252,9 +252,9 @@ def test_query_with_a_model_does_not_import_xgboost(trained):
 
 
 def test_40_measurements_adapt_a_model_to_a_new_gpu(trained, tmp_path):
-    """A simulated card on which all takes 2.6 times the prior's latency, and configs in several stages a half more."""
+    """The simulated GPU takes 2.6 times the predicted latency; configs with several stages take 3.9 times."""
     gpu, problem = find_gpu("rtx2080ti"), find_op("matmul").problem(m=1024, n=1024, k=1024)
-    (table,) = Recommender([]).context.tables(problem, gpu)  # Triton compiles for none before Ampere
+    (table,) = Recommender([]).context.tables(problem, gpu)  # Triton supports no GPU before Ampere
     problem_space = table.space.at(problem)
     rows = SpaceCosts(Space([table]), [problem], [DEFAULT_POINT]).kernels[0].whole.rows
     limited = predict(table, problem_space, rows).limited()

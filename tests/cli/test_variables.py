@@ -1,4 +1,4 @@
-"""`__constant__` and `__device__` variables as arguments of `kernrec check` and `kernrec analyze`."""
+"""Test setting `__constant__` and `__device__` variables in `kernrec check` and `kernrec analyze`."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A campaign on several machines: its rows are those of one machine, and a machine that dies costs its open block."""
+"""Test that several machines collect the same rows as one, and that a dead machine loses only its open block."""
 
 import json
 from collections import Counter
@@ -22,7 +22,7 @@ CONFIGS = 30
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch):
-    """Cards hand over a few rows at a time."""
+    """Make each GPU's actor send a few rows at a time."""
     monkeypatch.setattr(shared_problems, "_SLICE_S", 0.1)
 
 
@@ -33,7 +33,7 @@ def collect(
     notes: list[str] | None = None,
     **more: object,
 ) -> tuple[CollectResult, list[dict[str, object]]]:
-    """The result of a campaign on machines, and its rows."""
+    """Run a campaign on `machines` machines; return its result and its rows in the database."""
     recording, database = folder / "recorded.duckdb", folder / "own.duckdb"
     if not recording.exists():
         make_recording(recording, CONFIGS, energy=False)
@@ -60,7 +60,7 @@ def test_cluster_measures_every_config_once(tmp_path):
     assert set(times_measured(rows).values()) == {1}
     best = result.results[0].best
     assert best is not None
-    assert best.identity.config["x"] == CONFIGS - 2  # the recording falls up to x = 77, and CONFIGS - 1 cannot run
+    assert best.identity.config["x"] == CONFIGS - 2  # latency falls up to x = 77, and CONFIGS - 1 cannot run
     assert not list(tmp_path.rglob("*.journal*"))
 
 
@@ -99,7 +99,7 @@ def test_killed_driver_resumes_with_all_rows(tmp_path):
         config_of = {row["config_id"]: json.loads(str(row["tunables"]))["x"] for row in opened.rows("config")}
     times = {config_of[config]: count for config, count in times_measured(rows).items()}
     assert len(times) == CONFIGS
-    assert set(times.values()) == {1}  # what a machine had closed and nobody had acknowledged, too
+    assert set(times.values()) == {1}  # also for closed blocks that were not yet acknowledged
     moments = Counter((row["session"], row["block"], row["position"]) for row in rows)
     assert set(moments.values()) == {1}
 
@@ -123,7 +123,7 @@ def test_restarted_driver_skips_rows_added_meanwhile(tmp_path, monkeypatch):
         collect(tmp_path, 1, die)
     with Database.open(tmp_path / "own.duckdb") as opened:
         entered = opened.rows("measurement")
-    assert len(entered) == 12  # the first problem, whose block has ended
+    assert len(entered) == 12  # the rows of the first problem, whose block is closed
     assert not any(row["block_open"] for row in entered)
     monkeypatch.undo()
     result, rows = collect(tmp_path, 1)

@@ -1,4 +1,4 @@
-"""The driver: whom it refuses, what it keeps before it goes on, and what it gives out; its cards are scripted."""
+"""Test with scripted GPUs which GPUs the driver refuses, what it journals, and which visits it assigns."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def row(config: int, tier: str = "screen", **more: object) -> dict[str, Any]:
 
 
 class Scripted:
-    """Cards that answer as they are told; each answers its calls at once."""
+    """Stand-in for `Cluster` whose GPUs return scripted replies at once."""
 
     def __init__(self, journal: Path) -> None:
         self.journal = journal
@@ -45,25 +45,25 @@ class Scripted:
         self._new: list[str] | None = None
         self.visits: list[tuple[str, Visit]] = []
         self.replies: list[list[Reply]] = []
-        """To each call of `measure`, one after the other."""
+        """Replies to the calls of `measure`, in order."""
         self.journaled: list[int] = []
-        """Rows in the driver's journal at each call of `measure`."""
+        """Number of rows in the driver's journal at each call of `measure`."""
         self._calls: list[tuple[str, str, tuple[Any, ...]]] = []
 
     def join(self) -> list[str]:
-        """All cards, once."""
+        """Return all GPUs on the first call, then none."""
         new, self._new = list(self.opened) if self._new is None else self._new, []
         return new
 
     def call(self, card: str, method: str, *arguments: object) -> None:
-        """As of `Cluster`."""
+        """See `Cluster.call`."""
         if method == "measure":
             with sqlite3.connect(self.journal) as reader:
                 self.journaled += reader.execute("SELECT count(*) FROM record WHERE measured").fetchone()
         self._calls.append((card, method, arguments))
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Reply]]:
-        """As of `Cluster`."""
+        """See `Cluster.wait`."""
         for card, method, arguments in [self._calls.pop(0) for _ in self._calls[:1]]:
             if method == "hello":
                 yield card, Greeting("node", self.sources.get(card, "sources"))
@@ -76,7 +76,7 @@ class Scripted:
                     yield card, reply
 
     def close(self) -> None:
-        """As of `Cluster`."""
+        """See `Cluster.close`."""
 
 
 def opened(**changed: Any) -> Answer:
@@ -98,7 +98,7 @@ def cluster(tmp_path, monkeypatch):
 
 
 def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: str | None = None) -> list[str]:
-    """The notes of a campaign on one problem, which ends with this error; its rows are in the database then."""
+    """Run a campaign on one problem that must end with `error`, store its rows, and return its notes."""
     notes: list[str] = []
     planned = SharedProblems([PLANNED], 12)
 
@@ -148,7 +148,7 @@ def test_failed_gpu_is_named_with_its_node_and_another_takes_its_visit(cluster, 
     (_, lost), (other, again) = cluster.visits[:2]
     assert other == "second"
     assert again.planned is lost.planned
-    assert [measured.identity.config["a"] for measured in again.earlier] == [0, 1, 2]  # the rest is made again
+    assert [measured.identity.config["a"] for measured in again.earlier] == [0, 1, 2]  # the rest is repeated
 
 
 def test_lost_gpu_is_restarted_until_it_is_lost_three_times(cluster, tmp_path):
@@ -157,7 +157,7 @@ def test_lost_gpu_is_restarted_until_it_is_lost_three_times(cluster, tmp_path):
     notes = run(cluster, tmp_path)
     assert notes == ["rtx3090 on node: lost: its node died; another GPU continues its visit, and this one is restarted"]
     earlier = [measured.identity.config["a"] for measured in cluster.visits[1][1].earlier]
-    assert earlier == [0, 1]  # what was in an open block is made again
+    assert earlier == [0, 1]  # rows of the open block are measured again
     cluster.opened = {"first": opened(), "second": CardLost("lost: it does not start")}
     cluster._new = None
     assert run(cluster, tmp_path) == ["second: lost: it does not start; the campaign continues without this GPU"]

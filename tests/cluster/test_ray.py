@@ -1,6 +1,6 @@
-"""The same campaign on a real Ray cluster of this machine: nodes and drivers that are killed, and what is refused.
+"""Test campaigns on a real Ray cluster on this machine, including killed nodes and drivers.
 
-Skips where Ray is not installed (`pip install '.[ray]'`).
+The tests skip if Ray is not installed (`pip install '.[ray]'`).
 """
 
 import json
@@ -34,7 +34,7 @@ driver._STORE_S = 0.5
 shared_problems._SLICE_S = 0.1
 main()
 """
-"""kernrec, whose rows enter the database every half second, and whose cards hand over a few rows at a time."""
+"""Program that runs kernrec, but stores rows every half second and lets each GPU send a few rows at a time."""
 HELD = """
 import os
 import sys
@@ -80,15 +80,15 @@ if card_rows:
     driver.Driver._lose = lost
 hold(Journal, driver_rows, events / "driver", lambda: not card_rows or (events / "lost").exists(), events / "never")
 """
-"""A driver that waits for its end once so many rows are in its journal, and says so in a file.
+"""Program of a driver that writes an event file after `driver_rows` journal rows, then waits to be killed.
 
-With rows of cards, each of its cards waits likewise, until the file `go` is there, and the driver's rows count once it
-knows that a card is lost.
+If `card_rows` is not 0, each GPU also waits after that many rows, until the file `go` exists. The driver then waits
+only once a GPU is lost.
 """
 
 
 def command(folder: Path, address: str, held: tuple[Path, int, int] | None = None) -> list[str]:
-    """held: the folder of events, the rows of a card, 0: cards do not wait, and of the driver."""
+    """Return the command of a campaign; `held` has the arguments of `HELD`: events, card_rows, driver_rows."""
     recording = folder / "recorded.duckdb"
     if not recording.exists():
         make_recording(recording, CONFIGS, energy=False)
@@ -102,7 +102,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def acknowledged(folder: Path) -> set[tuple[object, object, object]]:
-    """The rows in the driver's journal, by session, block and position; some have entered the database already."""
+    """Return (session, block, position) of each row in the driver's journal, even if it is already in the database."""
     path = journal_path(folder / "own.duckdb")
     if not path.exists():
         return set()
@@ -112,7 +112,7 @@ def acknowledged(folder: Path) -> set[tuple[object, object, object]]:
 
 
 def moments(folder: Path) -> Counter[tuple[object, object, object]]:
-    """The rows in the database."""
+    """Count the database's rows by (session, block, position)."""
     if not (folder / "own.duckdb").exists():
         return Counter()
     with Database.open(folder / "own.duckdb") as opened:
@@ -121,7 +121,7 @@ def moments(folder: Path) -> Counter[tuple[object, object, object]]:
 
 
 def happened(event: Path, process: "subprocess.Popen[bytes]") -> Any:
-    """What a process that waits has written; waits for it."""
+    """Wait for an event file, and return its content."""
     while not event.exists():
         assert process.poll() is None, f"the driver ended before {event.name}"
         time.sleep(0.01)
@@ -129,7 +129,7 @@ def happened(event: Path, process: "subprocess.Popen[bytes]") -> Any:
 
 
 def lose_a_node(cluster: Any, events: Path, process: "subprocess.Popen[bytes]") -> None:
-    """Kill a node whose card waits after some rows."""
+    """Kill a node whose GPU is waiting after some rows, and add a new node."""
     while not (cards := list(events.glob("card-*[!t]"))):
         assert process.poll() is None, "the driver ended before a card had measured"
         time.sleep(0.01)
@@ -146,7 +146,7 @@ def lose_a_node(cluster: Any, events: Path, process: "subprocess.Popen[bytes]") 
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [1, pytest.param(int(os.environ.get("KERNREC_KILLS", "6")), marks=pytest.mark.deep)])
 def test_killed_nodes_and_drivers_lose_no_rows(cluster, kills, tmp_path):
-    """Each waits for it once it has written a row that was drawn: what is written by then is there in the end, once."""
+    """Nodes and drivers wait for their kill after a random number of rows, and each of these rows must be kept once."""
     draw = random.Random(int(os.environ.get("KERNREC_KILL_SEED", "0")))
     problems = 1 + kills
     for number in range(problems):
@@ -184,7 +184,7 @@ def test_killed_nodes_and_drivers_lose_no_rows(cluster, kills, tmp_path):
 
 
 def screened(folder: Path) -> Counter[tuple[object, object]]:
-    """How often each config was screened in a block that ended; finals repeat by plan."""
+    """Count the screening rows of each config in closed blocks; the final tier repeats configs on purpose."""
     if not (folder / "own.duckdb").exists():
         return Counter()
     with Database.open(folder / "own.duckdb") as opened:
@@ -198,7 +198,7 @@ def test_second_campaign_on_a_cluster_is_refused_with_the_name_of_the_first(clus
     from kernrec.cluster.ray_cluster import RayCluster
 
     cluster.add_node(num_cpus=1)
-    first = RayCluster(cluster.address, tmp_path / "first.duckdb", replays=True)  # until it is closed
+    first = RayCluster(cluster.address, tmp_path / "first.duckdb", replays=True)  # locks the cluster until closed
     try:
         second = subprocess.run(
             command(tmp_path, cluster.address), env=environment(tmp_path), capture_output=True, text=True
@@ -222,7 +222,7 @@ def test_cluster_without_gpus_explains_how_nodes_announce_them(cluster, tmp_path
 
 
 def test_collect_without_ray_names_the_package_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, "ray", None)  # makes `import ray` fail
     arguments = ["--op", "matmul", "--shape", "m=64,n=64,k=64", "--db", "own.duckdb", "--cluster", "auto"]
     done = run_here("collect", *arguments, cwd=tmp_path, home=tmp_path)
     assert done.returncode == 1

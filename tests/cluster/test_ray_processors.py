@@ -1,6 +1,6 @@
-"""Configs compiled and emulated on a real Ray cluster of this machine: the same rows, though nodes come and go.
+"""Test that a Ray cluster on this machine compiles and emulates configs with the same rows, though nodes come and go.
 
-Skips where Ray is not installed (`pip install '.[ray]'`).
+The tests skip if Ray is not installed (`pip install '.[ray]'`).
 """
 
 import time
@@ -26,13 +26,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nvrtc")]
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Nodes are looked at often, and one second without any is enough."""
+    """Check for nodes every 0.2 s, and give up after one second without nodes."""
     monkeypatch.setattr(ray_processors, "_LOOK_S", 0.2)
     monkeypatch.setattr(ray_processors, "_NO_NODE_S", 1.0)
 
 
 def analyzed(folder: Path, profiles: Profiles | None) -> tuple[Analysis, list[dict[str, object]]]:
-    """The analysis of the guide's kernel, and the profiles in its database."""
+    """Analyze the guide's kernel; return the analysis and the profiles in its database."""
     kernel = load_kernel(ROOT / "docs" / "examples" / "blur.toml")
     database = folder / "own.duckdb"
     options = ProfilingOptions(processes=1, profiles=profiles)
@@ -45,7 +45,7 @@ def analyzed(folder: Path, profiles: Profiles | None) -> tuple[Analysis, list[di
 def test_two_nodes_produce_the_rows_of_one_machine_despite_failure_and_late_start(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     dying = cluster.add_node(num_cpus=1)
-    # nodes are started by the main thread alone
+    # only the main thread may start nodes
     with RayProcessors(cluster.address) as processors, ThreadPoolExecutor(1) as thread:
         result = thread.submit(analyzed, tmp_path / "far", profiles_with(processors))
         while not list((tmp_path / "cache" / "compile").rglob("*.z")) and not result.done():
@@ -67,7 +67,7 @@ def test_analysis_without_nodes_ends_with_one_line(cluster, tmp_path, monkeypatc
     only = cluster.add_node(num_cpus=1)
     with RayProcessors(cluster.address) as processors, ThreadPoolExecutor(1) as thread:
         result = thread.submit(analyzed, tmp_path, profiles_with(processors))
-        while not list((tmp_path / "cache" / "compile").rglob("*.z")):  # the first of many is compiled
+        while not list((tmp_path / "cache" / "compile").rglob("*.z")):  # until the first config is compiled
             time.sleep(0.05)
         cluster.remove_node(only, allow_graceful=False)
         with pytest.raises(KernrecError, match=r"no node of the cluster answers for 1 s; finished work is kept"):

@@ -1,4 +1,4 @@
-"""Sharing problems among cards: whatever they do and whenever they die, every config is measured, by one card."""
+"""Test that GPUs sharing problems measure every config exactly once, whenever a GPU dies."""
 
 from collections import Counter
 
@@ -32,7 +32,7 @@ def measured(task: Task) -> Measurement:
 
 
 def screened(visit: Visit, count: int) -> list[Task]:
-    """The next configs that a card measures in a visit."""
+    """Return the next `count` configs that a GPU measures in a visit."""
     planned = visit.planned
     places = {task.key: i for i, task in enumerate(planned.tasks)}
     tried = [places[row.identity.kernel, "h", f'{{"a":{row.identity.config["a"]}}}'] for row in visit.earlier]
@@ -76,7 +76,7 @@ def test_final_comparison_stays_on_one_gpu():
 @few_examples(30)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=60), st.integers(10, 70))
 def test_each_config_is_measured_once(moves, most):
-    """Moves: a card makes so many measurements of its visit; or it dies, and its visit is made by the next card."""
+    """In each move, a GPU takes up to 9 measurements of its visit, or dies and leaves the visit to the next GPU."""
     planned = problems(17, 30, 23)
     shared = SharedProblems(planned, most)
     cards = [f"card-{number}" for number in range(4)]
@@ -85,7 +85,7 @@ def test_each_config_is_measured_once(moves, most):
     times: Counter[tuple[str, int]] = Counter()
 
     def work(card: str, count: int) -> bool:
-        """Whether there was anything to do."""
+        """Measure up to `count` configs; return whether there was anything to measure."""
         visit = under_way.pop(card, None) or (lost.pop() if lost else shared.next(card, cards))
         if visit is None:
             return False

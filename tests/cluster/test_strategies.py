@@ -1,4 +1,4 @@
-"""Refining and searching on several machines: every measurement made once, and what one machine would measure."""
+"""Test that refining and searching on several machines takes the measurements of one machine, each once."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def rows_of(folder: Path) -> list[dict[str, object]]:
 
 
 def times(rows: list[dict[str, object]]) -> Counter[tuple[object, ...]]:
-    """How often each config was measured in each tier, in blocks that ended."""
+    """Count the measurements of each config in each tier, in closed blocks."""
     return Counter((row["problem_id"], row["config_id"], row["tier"]) for row in rows if not row["block_open"])
 
 

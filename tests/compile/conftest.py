@@ -1,4 +1,4 @@
-"""Shared by the tests of compiling: two sources and a cache of their own."""
+"""Fixtures for compiler tests: two sources and an empty cache."""
 
 import pytest
 
@@ -32,11 +32,11 @@ def cache(tmp_path):
 
 @pytest.fixture
 def saxpy():
-    """A small kernel that needs the define `SCALE`."""
+    """Return the source of a small kernel that needs the macro `SCALE`."""
     return SAXPY
 
 
 @pytest.fixture
 def slow():
-    """A source that takes the compiler some twenty seconds."""
+    """Return a source that takes about twenty seconds to compile."""
     return SLOW

@@ -1,4 +1,4 @@
-"""PTX that somebody else compiled: its resources with an assembler and without, and what is refused."""
+"""Test the resources of user-supplied PTX, with and without an assembler, and the PTX that is refused."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_registers_are_marked_as_estimated_without_an_assembler(monkeypatch):
     assert compiled.compiler == ESTIMATED
     resources = compiled.resources["sum"]
     assert resources.static_smem_bytes == 512
-    assert 6 <= resources.registers <= 10  # an address and four values
+    assert 6 <= resources.registers <= 10  # two registers for an address, four for values
     if assembler() is not None:
         monkeypatch.undo()
         assembled = assemble.assemble(SUM, 86, "sum.ptx")

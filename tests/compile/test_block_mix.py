@@ -1,4 +1,4 @@
-"""Machine code is read line by line, and its instructions count for the basic blocks of PTX that issue them."""
+"""Test that machine instructions are attributed to the PTX basic blocks they were compiled from."""
 
 import pytest
 
@@ -90,7 +90,7 @@ def test_unrolled_loop_counts_are_divided_by_its_trips(limit, sm):
     assert code is not None
     mix = block_mix(function, code["k"])
     assert all(mix.from_code)
-    assert mix.issue[-1]["branch"] == 1.0  # the padding behind the end is a branch to itself
+    assert mix.issue[-1]["branch"] == 1.0  # the padding after the code is a branch to itself
     assert mix.issue[1]["ld_global"] == pytest.approx(1.0)
     assert mix.issue[1]["fma32"] == pytest.approx(1.0)
     assert sum(mix.issue[1].values()) < sum(lowered(function)[1].values())

@@ -1,4 +1,4 @@
-"""The cache of compiled code: whole files or none, and never an error."""
+"""Test that the cache of compiled code never returns partial files and never raises an error."""
 
 import os
 

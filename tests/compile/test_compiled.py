@@ -1,4 +1,4 @@
-"""Reading what the compiler and the assembler print."""
+"""Test parsing of compiler and assembler output."""
 
 import pytest
 

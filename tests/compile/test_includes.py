@@ -1,4 +1,4 @@
-"""A source may include headers of CUDA by their names; no other file can be named, however it is written."""
+"""Test that a source can include CUDA headers by name, and no other file in any spelling."""
 
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def test_thousands_of_directives_are_scanned_in_linear_time(piece):
 
 
 def test_compiler_reads_only_cuda_headers(tmp_path):
-    """Past the check of includes: the thread that compiles cannot open the file, where Linux has Landlock."""
+    """Without the include check, Landlock must still keep the compiling thread from opening the file."""
     nvrtc = pytest.importorskip("kernrec.compile.nvrtc")
     try:
         sms = nvrtc.supported_sms()
@@ -75,7 +75,7 @@ def test_compiler_reads_only_cuda_headers(tmp_path):
         pytest.skip("there is no Landlock on this machine")
     assert "password" not in past_the_check.value.log + str(past_the_check.value)
     assert "secret.h" in str(past_the_check.value)
-    assert (tmp_path / "secret.h").read_text()  # this thread still can
+    assert (tmp_path / "secret.h").read_text()  # the calling thread is not confined
 
 
 def test_cuda_headers_compile_in_the_confined_thread():

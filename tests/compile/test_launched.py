@@ -1,4 +1,4 @@
-"""Kernels of a source that are not launched are left out where the launched one has the same code without them."""
+"""Test that kernels that are not launched are left out if that does not change the launched kernel's code."""
 
 import re
 
@@ -64,6 +64,6 @@ def test_launched_kernel_compiles_to_the_same_code(nvrtc, file, name):
 
 
 def body(ptx: str, name: str) -> str:
-    """The text of a kernel, in which labels are numbered by the kernels before it."""
+    """Return the PTX of one kernel with labels that do not depend on the kernels before it."""
     start = ptx.index(f".entry {name}(")
     return re.sub(r"\$L__BB\d+_", "$L__BB_", ptx[start : ptx.index("\n}", start)])

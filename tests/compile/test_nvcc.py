@@ -1,4 +1,4 @@
-"""nvcc: where it is found, and programs that it compiles without reading other files."""
+"""Test that kernrec finds nvcc, and that nvcc compiles programs without reading other files."""
 
 import stat
 import sys

@@ -1,4 +1,4 @@
-"""Compiling with the real compiler."""
+"""Test compiling with the real NVRTC."""
 
 import subprocess
 import sys
@@ -42,7 +42,7 @@ def test_static_shared_memory_and_spills_are_reported(nvrtc):
 
 def test_second_call_uses_the_cache_and_a_corrupt_entry_is_recompiled(nvrtc, cache, saxpy):
     first = compile_source(saxpy, 80, {"SCALE": 2}, cache=cache)
-    assert compile_source(saxpy, 80, {"SCALE": 2}, cache=cache) == first  # with the same timings in its log
+    assert compile_source(saxpy, 80, {"SCALE": 2}, cache=cache) == first  # even the timings in the log are equal
     (file,) = (path for path in cache.folder.rglob("*") if path.is_file())
     file.write_bytes(b"garbage")
     again = compile_source(saxpy, 80, {"SCALE": 2}, cache=cache)
@@ -76,7 +76,7 @@ def test_omitted_declarations_do_not_change_the_code(nvrtc, cache, saxpy):
 ])  # fmt: skip
 def test_source_receives_only_the_declarations_it_needs(nvrtc, cache, body):
     source = f'extern "C" __global__ void k(float* a, unsigned long long image) {{\n{body}\n}}'
-    defines = {"DIM(name)": "cuda##name"}  # a name that is not in the source
+    defines = {"DIM(name)": "cuda##name"}  # the macro forms a name that is not in the source
     compiled = compile_source(source, 86, defines, cache=cache)
     assert ("tex.2d" in compiled.ptx) == ("tex2D" in body)
 

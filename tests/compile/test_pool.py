@@ -1,4 +1,4 @@
-"""Compiling in parallel: processes that die, hang or are interrupted."""
+"""Test parallel compilation when worker processes die, hang or are interrupted."""
 
 import multiprocessing
 import os
@@ -48,7 +48,7 @@ def test_slow_job_is_stopped_and_the_others_continue(nvrtc, cache, saxpy, slow):
 
 @pytest.mark.slow
 def test_exponential_macros_stop_at_the_limit(nvrtc, cache):
-    """Ten macros of a line each stand for 10^9 terms: time without end, and memory."""
+    """Ten one-line macros expand to 10^9 terms, which would exhaust time and memory."""
     macros = ["#define M0(x) x", *(f"#define M{i}(x) {' + '.join([f'M{i - 1}(x)'] * 10)}" for i in range(1, 10))]
     source = "\n".join([*macros, 'extern "C" __global__ void k(float* a) { a[0] = M9(a[1]); }'])
     assert len(source) < 1500
@@ -64,7 +64,7 @@ def test_killed_worker_fails_only_one_job(nvrtc, cache, saxpy, slow):
 
     def jobs():
         yield CompileJob(saxpy, 80, {"SCALE": 0})
-        # The only worker has done a job, so it has started, and gets the slow one now.
+        # The only worker has finished a job, so it is running. It gets the endless job next.
         (worker,) = workers()
         threading.Timer(1.0, os.kill, (worker.pid, signal.SIGKILL)).start()
         yield endless
@@ -88,7 +88,7 @@ def test_processes_compile_several_batches_and_end_when_closed(nvrtc, cache, sax
     assert workers() == started
     left = compiling.compile(third, cache=cache)
     next(left)
-    left.close()  # while the other process compiles
+    left.close()  # while the other worker still compiles
     assert len(workers()) < len(started)
     results = dict(compiling.compile(third, cache=cache))
     assert all(results[job] == compile_source(job.source, job.sm, job.defines, cache=cache) for job in third)
@@ -126,7 +126,7 @@ def test_interrupt_stops_all_processes_silently(nvrtc, tmp_path, slow):
     process.stdin.close()
     process.stdin = None
     assert process.stdout.readline() == "going\n"
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the parent and all its workers
+    os.killpg(process.pid, signal.SIGINT)  # a terminal signals the parent and all workers
     output, errors = process.communicate(timeout=300)
     assert (output, errors, process.returncode) == ("stopped\n", "", 0)
     deadline = time.monotonic() + 300

@@ -1,4 +1,4 @@
-"""Triton functions are compiled as their users wrote them, and given up early where a card cannot run them."""
+"""Test that Triton functions compile unchanged, and that kernrec stops early if the GPU cannot run a config."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ KERNELS = ROOT / "tests" / "triton" / "tuned_kernels.py"
 
 
 def job_of(function: str, arguments: dict[str, Any], config: dict[str, int], sm: int) -> CompileJob:
-    """The compilation of a function with one config."""
+    """Return the job that compiles a function with one config."""
     kernel, _ = kernel_of_triton(TritonCall(KERNELS, function, arguments, [1], [config]))
     return compile_job_for(kernel, configs_of(kernel)[0], kernel.definition.problem(), sm, KERNELS.parent)
 

@@ -1,4 +1,4 @@
-"""The grid of a config is asked for what the config and the arguments name."""
+"""Test that a grid function can use only names of the config and of the arguments."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What a compile of Triton assumes where nobody says it is part of its key."""
+"""Test that the cache key of a Triton compilation includes the defaults it assumes."""
 
 import pytest
 

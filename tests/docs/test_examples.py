@@ -1,17 +1,17 @@
-"""Every example in README and docs works as it is printed.
+"""Test that every example in README and docs prints the output shown.
 
-The blocks of a page run in order, in an empty folder of their own with links to the checkout's `datasets` and `docs`,
+The blocks of a page run in order, in a new folder with links to the checkout's `datasets` and `docs`, with
 an empty database and a terminal of 80 columns:
 
-- `sh`: each line is a command that has to succeed; `console`: the same behind `$ `, and what follows is its output.
-  A line of only `...` in an output stands for any number of lines.
-- `python`: a program; a `text` block after it, under the comment `output`, is what it prints.
-- Any block under the comment `file: NAME` is written into the folder; under `same as PATH` it is the content of a file
-  of the checkout.
-- Under the comment `with measured.duckdb` the folder has a database of simulated measurements of that name.
-- `sh` and `console` blocks under the comment `not run: REASON` are parsed alone: each command and option has to exist.
+- `sh`: each line is a command that must succeed. `console`: each command follows `$ `, and its output follows.
+  In an output, the line `...` stands for any number of lines.
+- `python`: a program. Its output is in the next `text` block under the comment `output`.
+- A block under the comment `file: NAME` is written into the folder. A block under `same as PATH` must equal the file
+  at that path in the checkout.
+- Under the comment `with measured.duckdb`, the folder contains a database of simulated measurements with that name.
+- `sh` and `console` blocks under `not run: REASON` are only parsed: each command and option must exist.
 
-`KERNREC_UPDATE_DOCS=1 pytest tests/docs/test_examples.py` writes the outputs as they are now into the pages.
+`KERNREC_UPDATE_DOCS=1 pytest tests/docs/test_examples.py` updates the outputs in the pages.
 """
 
 import importlib.util
@@ -91,13 +91,13 @@ def test_every_code_block_states_its_language(page):
 
 
 def _lacks_extra(block: Block) -> bool:
-    """Whether the block needs a package that is not installed: for macOS there is no CUDA compiler."""
+    """Return whether the block needs a package that is not installed, such as CuPy on macOS."""
     needs = {".cu": "cupy", "kernrec train": "xgboost", "kernrec evaluate": "xgboost", "kernrec explore": "bokeh"}
     return any(text in block.code and importlib.util.find_spec(name) is None for text, name in needs.items())
 
 
 def _commands(block: Block) -> list[tuple[str, str]]:
-    """(command, expected output); a command that ends in a backslash goes on in the next line."""
+    """Return (command, expected output) pairs; a command that ends in a backslash continues on the next line."""
     result: list[tuple[str, str]] = []
     goes_on = False
     for line in block.code.splitlines(keepends=True):
@@ -127,10 +127,10 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def _run_in_terminal(block: Block, command: str, folder: Path, home: Path) -> str:
-    """What a terminal shows: standard output, then what is on standard error.
+    """Run a command, and return its standard output followed by its standard error.
 
-    Commands of the README, and those that need a shell, run in a process of their own; others in this one, which reads
-    databases, compiles and measures itself, and only the pipe or the redirection behind them in a shell.
+    README commands and commands that need a shell run in a separate process. Other commands run in this one, without
+    worker processes; a shell runs only the pipe or redirection at their end.
     """
     arguments, behind = (None, "") if block.page.name == "README.md" else _arguments(command)
     if arguments is None:
@@ -143,14 +143,14 @@ def _run_in_terminal(block: Block, command: str, folder: Path, home: Path) -> st
             shell = ["bash", "-c", f"cat {behind}"]
             piped = subprocess.run(shell, cwd=folder, input=shown, capture_output=True, text=True, check=False)
             status, shown, errors = status or piped.returncode, piped.stdout, errors + piped.stderr
-    output = shown + re.sub(r"^.* (?:so far|left)\n", "", errors, flags=re.MULTILINE)  # of a slow machine
+    output = shown + re.sub(r"^.* (?:so far|left)\n", "", errors, flags=re.MULTILINE)  # progress lines
     assert status == 0, f"{block}: {command}: exit status {status}\n{output}"
     return output
 
 
 def _arguments(command: str) -> tuple[list[str] | None, str]:
-    """The arguments of a call of kernrec, and the pipe or redirection of its output behind them; None for a command
-    that needs a shell for more."""
+    """Return the arguments of a kernrec command and its final pipe or redirection; return None as the arguments if the
+    command needs a shell."""
     parts = re.fullmatch(r"([^|>]*?)( [|>] .*)?", command.replace("\\\n", " "))
     if parts is None:
         return None, ""
@@ -162,7 +162,7 @@ def _arguments(command: str) -> tuple[list[str] | None, str]:
 
 
 def _in_a_shell(command: str, folder: Path, home: Path) -> tuple[int, str, str]:
-    """Exit status, standard output on a terminal, and standard error of a command."""
+    """Run a command in a shell on a terminal; return its exit status, standard output and standard error."""
     import pty
 
     ours, theirs = pty.openpty()
@@ -180,7 +180,7 @@ def _in_a_shell(command: str, folder: Path, home: Path) -> tuple[int, str, str]:
         while True:
             try:
                 piece = os.read(ours, 65536)
-            except OSError:  # Linux: the other end is closed
+            except OSError:  # Linux raises OSError once the terminal's other end is closed
                 piece = b""
             if not piece:
                 break
@@ -205,7 +205,7 @@ def _run_python(block: Block, folder: Path, home: Path) -> str:
 
 
 def _compare(block: Block, above: str, expected: str, output: str) -> None:
-    """Holds an output against what the page shows below the line `above`."""
+    """Compare an output with the text that the page shows below the line `above`."""
     output = re.sub(r"[ \t]+$", "", output, flags=re.MULTILINE)
     parts = re.split(rf"^{re.escape(ELISION)}\n", expected, flags=re.MULTILINE)
     pattern = r"(?:.*\n)*?".join(re.escape(part) for part in parts)
@@ -221,7 +221,7 @@ def _compare(block: Block, above: str, expected: str, output: str) -> None:
 
 
 def _elided(parts: list[str], output: str) -> str:
-    """The output with as many lines at its ends as the page shows, where it elides what is between."""
+    """Shorten the output with `...` to as many first and last lines as the page shows."""
     if len(parts) == 1:
         return output
     lines = output.splitlines(keepends=True)
@@ -230,9 +230,9 @@ def _elided(parts: list[str], output: str) -> str:
 
 
 def _check_options(block: Block, command: str) -> None:
-    """Parses a command without running it: an unknown option or a missing argument fails."""
+    """Parse a command without running it; fail for an unknown option or a missing argument."""
     words = shlex.split(re.split(r" [|>&;] ?", command.replace("\\\n", " ").split(" #")[0])[0])
-    while words and re.fullmatch(r"\w+=.*", words[0]):  # variables before a command
+    while words and re.fullmatch(r"\w+=.*", words[0]):  # skip environment variables before the command
         words.pop(0)
     program = words.pop(0)
     if Path(program).name == "kernrec":

@@ -1,4 +1,4 @@
-"""The first screen: a README that is short, and a picture of a command's output at 80 columns."""
+"""Test that the README is short, and that its picture shows a command's output at 80 columns."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -9,7 +9,7 @@ from tests.helpers.paths import ROOT
 def test_readme_is_short_enough_to_read_in_a_minute():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text) < 6000
-    assert text.index("```sh") < 2600  # the first command is within a screen
+    assert text.index("```sh") < 2600  # the first screen shows the first command
     proofs = re.findall(r"\]\((docs/accuracy/[\w-]+\.md)\)", text)
     assert len(proofs) >= 3
     assert all((ROOT / page).is_file() for page in proofs)

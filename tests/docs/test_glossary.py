@@ -1,4 +1,4 @@
-"""The glossary has the terms of the output, and the reference page of output values its values."""
+"""Test that the glossary explains every term in the output, and that the reference page lists every output value."""
 
 import ast
 import re
@@ -33,7 +33,7 @@ NOTES = (
     "roofline", "bank conflict", "`1=`", "`~2`", "power limit", "clock", "interval", "replay", "conformal",
     "extrapolated", "sampled",
 )  # fmt: skip
-"""Words that notes, errors and explanations use."""
+"""Terms used in notes, errors and explanations."""
 
 PLAIN = {
     "figure", "value", "change", "config", "against", "name", "title", "sm", "sms", "memory", "memory bandwidth", "l2",
@@ -47,7 +47,7 @@ PLAIN = {
     "total", "launches", "mean", "least", "most",
     "block", "best block", "component", "CO2", "database", "reason", "first", "gpu", "energy",
 }  # fmt: skip
-"""Column heads that are data sheet figures, or words of everyday."""
+"""Column headings that need no glossary entry: data sheet figures and everyday words."""
 
 
 def _known(term: str) -> bool:
@@ -55,7 +55,7 @@ def _known(term: str) -> bool:
 
 
 def _heads() -> set[str]:
-    """The column heads in the command line's code, without units: (name, "left" or "right") pairs, and `Column`s."""
+    """Return the column headings in the CLI code, without units: (name, "left" or "right") pairs and `Column`s."""
     heads = set()
     for path in (ROOT / "kernrec" / "cli").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -68,7 +68,7 @@ def _heads() -> set[str]:
                 parts = first.values if isinstance(first, ast.JoinedStr) else [first]
                 text = "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
                 heads.add(re.sub(r" ?\[[^]]*\]?", "", text).strip())
-    # The tables of the page: `["latency (90 % interval)", (row) => ...`.
+    # The explorer page defines its tables as `["latency (90 % interval)", (row) => ...`.
     for path in (ROOT / "kernrec" / "page" / "static").glob("*.js"):
         heads |= set(re.findall(r'\["([^"]+)", (?:\(|cell\()', path.read_text(encoding="utf-8")))
     return heads
@@ -90,7 +90,7 @@ def test_every_column_head_is_explained():
 
 
 def _outcomes() -> Iterable[str]:
-    """The values that the schema allows for tiers and outcomes."""
+    """Yield the values that the database schema allows for tiers and outcomes."""
     sql = "".join(step.sql for step in migrations())
     for allowed in re.findall(r"(?:tier|outcome) IN \(([^)]*)\)", sql):
         yield from re.findall(r"'(\w+)'", allowed)

@@ -1,4 +1,4 @@
-"""Pages stay short enough to be read."""
+"""Test that documentation pages stay short."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every file, folder, link and script option that README and docs name exists."""
+"""Test that every file, folder, link and script option named in README and docs exists."""
 
 import ast
 import re
@@ -52,7 +52,7 @@ def test_options_of_mentioned_scripts_exist(page):
 
 @pytest.mark.parametrize("page", [p for p in pages() if p.parent == ROOT], ids=_name)
 def test_relative_links_exist(page):
-    for target in _LINK.findall(prose(page)):  # MkDocs checks those between pages of the site
+    for target in _LINK.findall(prose(page)):  # MkDocs checks links between the site's pages
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{_name(page)} links to {target}"
 
@@ -66,7 +66,7 @@ def test_readme_is_short_and_fits_a_terminal():
             shown = line.startswith(("```console", "```text"))
         elif shown and not line.startswith(
             ("$ ", "note: ", "Capping the GPU ", "cuBLAS: ")
-        ):  # sentences wrap by themselves
+        ):  # the terminal wraps sentences
             assert len(line) <= 80, f"README.md:{number}: {len(line)} columns"
 
 

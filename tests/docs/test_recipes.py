@@ -1,4 +1,4 @@
-"""The recipes for Slurm and Kubernetes, as far as they can be tried without either."""
+"""Test the Slurm and Kubernetes recipes as far as possible without Slurm or Kubernetes."""
 
 import shlex
 import subprocess

@@ -1,4 +1,4 @@
-"""The reference is complete: what the code cannot say of itself has an entry, and no entry is stale."""
+"""Test that the reference has an entry for everything that the code does not document, and no stale entry."""
 
 import ast
 import importlib

@@ -1,4 +1,4 @@
-"""The output of `--emit cuda` compiles as it stands: with nvcc, both passes, without a warning."""
+"""Test that nvcc compiles the output of `--emit cuda` without changes and without warnings, for host and device."""
 
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ from tests.helpers.nvcc import complaints
 from tests.helpers.trial import OPS
 
 SMS = (75, 80, 90, 100, 120)
-"""The first and the last architecture, and those from which on the library's sources differ or take other configs."""
+"""The oldest and newest architecture, and each one that changes the library's sources or configs."""
 
 CASES = [(kernel, dtype, layout) for kernel in all_kernels() for dtype in kernel.dtypes for layout in kernel.layouts]
 DTYPES = [(kernel, place) for kernel in all_kernels() for place in range(len(kernel.dtypes))]
 
 
 def _case(number: int) -> Any:
-    """A kernel's dtype; those but one, which kernels take by turns, are deep."""
+    """Return the test parameter of one kernel and dtype; all but one dtype of each kernel are marked `deep`."""
     kernel, place = DTYPES[number]
     turn = all_kernels().index(kernel) % len(kernel.dtypes)
     marks = () if place == turn else pytest.mark.deep
@@ -32,7 +32,7 @@ def _case(number: int) -> Any:
 
 
 def variants(kernel: Kernel, dtype: str, layout: str) -> dict[tuple[int, ...], tuple[Config, list[int]]]:
-    """Configs that between them have every value of `vector`, each with the architectures on which it can run."""
+    """Return configs that cover every value of `vector`, each with the architectures on which it can run."""
     chosen: dict[tuple[int, ...], tuple[Config, list[int]]] = {}
     for sm in SMS:
         if sm < kernel.least_sm(dtype):
@@ -51,9 +51,9 @@ def variants(kernel: Kernel, dtype: str, layout: str) -> dict[tuple[int, ...], t
 
 
 def compiled(kernel: Kernel, place: int, number: int, folder: Path) -> None:
-    """Compiles one variant of the kernel's dtype at `place`, without a complaint.
+    """Compile one variant of the kernel for its dtype number `place`, and fail on any warning.
 
-    Dtypes take the kernel's layouts in turn, and the first and the last architecture that run it; an only one both.
+    Dtypes alternate between the layouts, and between the oldest and newest architecture. A single dtype uses both.
     """
     dtype, layout = kernel.dtypes[place], kernel.layouts[place % len(kernel.layouts)]
     chosen = list(variants(kernel, dtype, layout).values())
@@ -80,7 +80,7 @@ def test_variants_cover_every_architecture():
 @pytest.mark.every(4)
 @pytest.mark.parametrize("number", [_case(number) for number in range(len(DTYPES))])
 def test_every_kernel_and_dtype_compiles_without_warnings(number, tmp_path):
-    """Dtypes of a kernel take its vector widths in turn."""
+    """The dtypes of a kernel alternate between its vector widths."""
     compiled(*DTYPES[number], number, tmp_path)
 
 

@@ -1,7 +1,7 @@
-"""Folders that `--emit cuda` writes compile without a warning, and compute what the op says.
+"""Test that the folders written by `--emit cuda` compile without warnings and compute the op.
 
-Without a GPU they cannot run to their end, so three parts are tried alone: the kernels of an emitted file in the
-emulator, the values that the program expects against the op's reference, and the whole by the compilers and CMake.
+The programs need a GPU to finish, so the tests check three parts separately: the kernels of an emitted file in the
+emulator, the program's expected values against the op's reference, and the whole folder with compilers and CMake.
 """
 
 import shutil
@@ -43,7 +43,7 @@ def answer(
 
 @pytest.fixture(scope="module")
 def answers(recommender):
-    """A small problem of every op, in its first dtype and, where it has several, in another layout too."""
+    """Return recommendations for a small problem of every op in its first dtype, in up to two layouts."""
     problems = [(op, shape, layout) for op, shape in SHAPES.items() for layout in {None: 0, LAYOUTS.get(op): 0}]
     batched = answer(recommender, "matmul", "m=9,n=24,k=32,batch=2,activation=2", "nn", "f16")
     return [batched, *(answer(recommender, op, shape, layout) for op, shape, layout in problems)]
@@ -51,14 +51,14 @@ def answers(recommender):
 
 @pytest.fixture(scope="module")
 def answers_8bit(recommender):
-    """Problems of 8 bits with scales for rows, or for heads, and for whole tensors."""
+    """Return recommendations for 8-bit problems, with scales per row, per head and per tensor."""
     product, heads = "m=9,n=24,k=32,batch=2", "batch=2,heads=4,kv_heads=2,queries=5,keys=9,head_dim=64,causal=1"
     shapes = [("matmul", product + ",scales=1"), ("attention", heads + ",scales=1"), ("attention", heads)]
     return [answer(recommender, op, shape, None, "f8e4m3", "h100-sxm") for op, shape in shapes]
 
 
 def drawn(problem: Problem) -> dict[str, np.ndarray]:
-    """The inputs that an emitted program fills its tensors with."""
+    """Return the inputs with which an emitted program fills its tensors."""
     values = problem.definition.values(problem.sizes)
     tensors = {}
     with np.errstate(over="ignore"):
@@ -77,7 +77,7 @@ def drawn(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def emulated(text: str, recommended: Recommendation, suffix: str) -> np.ndarray:
-    """The output of the kernels in an emitted text, whose names end in `suffix`."""
+    """Emulate the kernels of an emitted text whose names end in `suffix`, and return their output."""
     from kernrec.compile import compile_source
 
     best, problem = recommended.best, recommended.problem
@@ -104,7 +104,7 @@ def test_emitted_kernels_compute_the_op(op, folder, recommender):
 
 
 def expectations(text: str) -> dict[str, np.ndarray]:
-    """What a program prints with --expected, by the problem in the title of each case."""
+    """Parse the output of a program with --expected into the expected values of each problem."""
     values: dict[str, list[float]] = {}
     title = ""
     for line in text.splitlines():
@@ -120,7 +120,7 @@ def expectations(text: str) -> dict[str, np.ndarray]:
 @pytest.mark.skipif(sys.platform != "linux", reason="links with the options of Linux")
 @pytest.mark.parametrize("kind", ["answers", "answers_8bit"])
 def test_expected_values_in_programs_match_the_op(kind, request, tmp_path):
-    """The program without the kernels, which a stand-in replaces: it is asked only for what it expects."""
+    """A stand-in replaces the kernels, because the program only prints its expected values."""
     answers: list[Recommendation] = request.getfixturevalue(kind)
     if kind == "answers":
         assert {answer.problem.op for answer in answers} == {kernel.op for kernel in all_kernels()}

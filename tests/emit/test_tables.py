@@ -1,4 +1,4 @@
-"""Answers in other tools' formats: they read what is emitted, and what does not fit is refused before it is written."""
+"""Test that other tools read the emitted tables, and that kernrec refuses an answer that a format cannot express."""
 
 import json
 import os
@@ -23,7 +23,7 @@ SHAPES = ("m=512,n=512,k=512", "m=64,n=4096,k=1024")
 
 
 def answers(query: Query | None = None) -> list[Recommendation]:
-    """About the library's product in Triton, whose profiles ship."""
+    """Return recommendations for the library's Triton matmul, whose profiles ship with kernrec."""
     recommender = Recommender([])
     return [
         recommender.answer(Request("a100", None, "matmul_triton", shape, query=query or Query())) for shape in SHAPES
@@ -56,7 +56,7 @@ def test_expert_file_has_the_best_config_per_token_count(refuses):
     recommended = []
     for name, shape in (("a", "m=64,n=512,k=512"), ("b", "m=64,n=512,k=64"), ("c", "m=512,n=512,k=64")):
         answer = Recommender([]).answer(Request("a100", None, "matmul_triton", shape, query=Query("latency")))
-        kernel = answer.best.kernel  # without the tunable for which the files have no place
+        kernel = answer.best.kernel  # drop `unaligned` below: vLLM has no field for it
         own = replace(kernel, name=name, tunables=tuple(t for t in kernel.tunables if t.name != "unaligned"))
         recommended.append(replace(answer, choices=(replace(answer.best, kernel=own),)))
     (path,) = emit(recommended, "vllm:e=8,n=512,m=2 * m,device=NVIDIA A100-SXM4-80GB").items()
@@ -83,7 +83,7 @@ k = 128
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with a database in which `product` was analyzed."""
+    """Return a folder with a database that has the analysis of `product`."""
     pytest.importorskip("triton", reason="needs the extra `triton`")
     folder: Path = tmp_path_factory.mktemp("emitted")
     with pytest.MonkeyPatch.context() as patch:
@@ -96,7 +96,7 @@ def folder(tmp_path_factory):
 
 
 class TestAnalyzed:
-    """Functions of a user's file, which are analyzed first."""
+    """Test tables for Triton functions from a user's file, analyzed beforehand."""
 
     def emitted(self, *arguments: str) -> Any:
         return run_here("recommend", "--kernel", "product", "--gpu", "a100", "--objective", "latency", *arguments)

@@ -1,4 +1,4 @@
-"""Kernels in Triton as Python with a launcher, and as PTX."""
+"""Test that Triton kernels are emitted as Python with a launcher, and as PTX."""
 
 import subprocess
 from dataclasses import replace
@@ -16,7 +16,7 @@ QUERY = Query(Objective.LATENCY, top=1)
 
 
 def answer() -> Recommendation:
-    """About the library's product in Triton, whose profiles ship."""
+    """Return a recommendation for the library's Triton matmul, whose profiles ship with kernrec."""
     return Recommender([]).answer(Request("a100", None, "matmul_triton", "m=40,n=512,k=64", "f16", "nn", QUERY))
 
 
@@ -41,7 +41,7 @@ def test_emit_never_substitutes_another_kernel_for_the_best(monkeypatch, refuses
 
 
 class Launched:
-    """Stands in for a Triton function: keeps the grid and the arguments of its launch."""
+    """Stand-in for a Triton function that stores the grid and the arguments of its launch."""
 
     def __getitem__(self, grid: object) -> "Launched":
         self.grid = grid

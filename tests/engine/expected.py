@@ -1,6 +1,6 @@
-"""Digests of what the engine computes, in `expected.json`: recorded when the engine equaled the interpreter in NumPy.
+"""Digests of the engine's results in `expected.json`, recorded when they equaled those of the former NumPy interpreter.
 
-With KERNREC_UPDATE_EXPECTED=1, tests record what they see instead of comparing it.
+With KERNREC_UPDATE_EXPECTED=1, tests record their results instead of comparing them.
 """
 
 import hashlib
@@ -19,13 +19,13 @@ FILE = Path(__file__).parent / "expected.json"
 
 @cache
 def table() -> dict[str, Any]:
-    """Return what was recorded, by name of the case."""
+    """Return the recorded results by case name."""
     recorded: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
     return recorded
 
 
 def check(case: str, seen: Any) -> None:
-    """Assert that a case gives what was recorded for it."""
+    """Assert that a case's result equals the recorded one."""
     if os.environ.get("KERNREC_UPDATE_EXPECTED"):
         table()[case] = seen
         text = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in sorted(table().items()))
@@ -34,7 +34,7 @@ def check(case: str, seen: Any) -> None:
 
 
 def digest(*parts: Any) -> str:
-    """Return 12 digits for arrays, counts and texts."""
+    """Return a hash of arrays, counts and texts, as 12 hexadecimal digits."""
     made = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray):
@@ -45,7 +45,7 @@ def digest(*parts: Any) -> str:
 
 
 def one_nan(kind: str, bits: np.ndarray) -> np.ndarray:
-    """Return numbers of a PTX type as bits, all NaN as one."""
+    """Replace every NaN in the bits of a PTX type by the same NaN."""
     if "bf16" in kind:
         halves = bits.view("u2")
         return np.where(halves & np.uint16(0x7FFF) > 0x7F80, np.uint16(0x7FFF), halves)

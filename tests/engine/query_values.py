@@ -1,8 +1,8 @@
-"""Values of the query's arithmetic on fixed inputs.
+"""Results of the engine's query functions for fixed inputs.
 
     python -m tests.engine.query_values > tests/engine/query_values.json
 
-The file holds what release 0.1.0 computes: run this module with that release's package.
+The file has the results of release 0.1.0. To renew it, run this module with that release installed.
 """
 
 import json
@@ -34,7 +34,7 @@ OVERLAPPED, SHAPES = 8, ((16, 4096, 4096), (1000, 520, 264), (8192, 1, 77))
 
 
 def launches(draw: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield times of launches, their traffic, and their costs under a power limit."""
+    """Yield launch times, launch costs under power limits, and memory traffic."""
     for name in GPUS:
         gpu, loops = find_gpu(name), int(draw.integers(0, 3))
         rates = 10.0 ** draw.uniform(-1, 5, (loops + 1, len(QUANTITIES), 7))
@@ -62,7 +62,7 @@ def launches(draw: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def models(draw: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield features, distances, least times, and what trees predict."""
+    """Yield features, minimum times, distances and tree predictions."""
     inputs = simulated_inputs(5, 3)
     for name in ("busy_s", "dram_s", "blocks", "pipe_s"):
         getattr(inputs, name)[..., draw.integers(0, 5)] = 0.0
@@ -81,7 +81,7 @@ def models(draw: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def backends() -> Iterator[tuple[str, np.ndarray]]:
-    """Yield bounds of matrix products, and predictions of backends."""
+    """Yield lower bounds for matmul times, and predicted backend times."""
     dims = {name: np.array(sizes) for name, sizes in zip("mnk", zip(*SHAPES, strict=True), strict=True)}
     dims["batch"] = np.array([1, 3, 1])
     for name, dtype, layout in CARDS:
@@ -97,7 +97,7 @@ def backends() -> Iterator[tuple[str, np.ndarray]]:
 
 
 def values() -> dict[str, list[float]]:
-    """Return at most twelve values of each result, evenly spaced, and their sum."""
+    """Return about twelve evenly spaced values of each result, and the sum of all its absolute values."""
     results: dict[str, list[float]] = {}
     for name, result in (*launches(np.random.default_rng(1)), *models(np.random.default_rng(2)), *backends()):
         flat = np.nan_to_num(result.astype(np.float64).ravel(), nan=-1.0, posinf=1e300, neginf=-1e300)

@@ -1,6 +1,6 @@
-"""Each instruction in `expected.json` computes what was recorded, on random operands, edge values and masks.
+"""Test that each instruction in `expected.json` gives the recorded results for random operands, edge values and masks.
 
-Approximations of transcendental functions depend on the C library: they are compared with NumPy.
+Approximate transcendental functions depend on the C library, so their results are compared with NumPy's.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ TRANSCENDENTAL = {"sin": np.sin, "cos": np.cos, "ex2": np.exp2, "lg2": np.log2, 
 
 
 def _values(kind: str, chance: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Random bits and edge values of a PTX type, for each thread."""
+    """Return random bits and edge values of a PTX type, one for each thread."""
     width = max(BITS[kind], 8)
     bits = chance.integers(0, 1 << 64, THREADS, np.uint64, False) >> np.uint64(64 - width)
     if BITS[kind] == 1:
@@ -43,7 +43,7 @@ def _values(kind: str, chance: np.random.Generator) -> np.ndarray[Any, Any]:
 
 
 def _kernel(name: str, slots: tuple[Slot, ...], guard: str) -> tuple[str, list[str]]:
-    """PTX that runs an instruction on a row of each buffer, and the types of the rows."""
+    """Return PTX that runs an instruction on one row of each buffer, and the types of these rows."""
     kinds = ["pred", *(slot.type for slot in slots)]
     lines, registers = [], []
     for i, kind in enumerate(kinds):
@@ -76,7 +76,7 @@ def _kernel(name: str, slots: tuple[Slot, ...], guard: str) -> tuple[str, list[s
 
 
 def _near(name: str, kind: str, operands: np.ndarray[Any, Any], results: np.ndarray[Any, Any]) -> bool:
-    """Return whether approximations of a function are as near as the PTX manual says."""
+    """Return whether the approximate results are within the error that the PTX manual allows."""
 
     def values(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         halves = bf16_values(bits.view("u2")) if "bf16" in kind else bits.view("f2" if "16" in kind else "f4")

@@ -1,4 +1,4 @@
-"""Whole programs leave the results, counts, races and errors that were recorded, in batches of any size."""
+"""Test that whole programs give the recorded results, counts, races and errors in batches of any size."""
 
 import random
 from typing import Any
@@ -107,7 +107,7 @@ class Text:
 
 
 def outcome(text: str, grid: int, block: int, races: bool, lanes: int = 1024) -> tuple[Any, np.ndarray[Any, Any]]:
-    """Return the counts, or the error, and the results of a program."""
+    """Emulate a program; return its counts, or its error message, and its output buffer."""
     x, y = np.random.default_rng(7).integers(0, 1 << 32, grid * block + 64, np.uint32), np.zeros(2048, np.uint32)
     launch = KernelLaunch("k", (grid,), (block,), ["x", "y"], {"x": x, "y": y})
     options = EmulationOptions(grid, check_races=races, budget=200_000, batch_lanes=lanes)
@@ -118,7 +118,7 @@ def outcome(text: str, grid: int, block: int, races: bool, lanes: int = 1024) ->
 
 
 def _random(chance: random.Random, whole: bool, depth: int = 0) -> tuple[Any, ...]:
-    """Return a statement; a shuffle, which may not name lanes that left, only if all lanes of a warp stay (`whole`)."""
+    """Return a random statement; a shuffle only if no lane exits early (`whole`), as it may not read exited lanes."""
     kinds = ("add", "if", "loop", "load", "atomic", *(() if whole else ("leave",)))
     kinds += () if depth else ("barrier", "vote", "redux", *(("shuffle",) if whole else ()))
     kind, number = chance.choice(kinds), chance.randrange

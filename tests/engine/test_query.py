@@ -1,6 +1,6 @@
-"""The engine's query arithmetic: values of release 0.1.0, and arguments that no caller may pass.
+"""Test that the engine's query functions give the values of release 0.1.0 and reject invalid arguments.
 
-Predictions of backends are those of the models of 28 November 2026, computed by the engine.
+The expected backend predictions come from the engine, with the models of 28 November 2026.
 """
 
 import json
@@ -27,7 +27,7 @@ def test_results_equal_release_0_1_0():
     stored, computed = json.loads(RELEASE.read_text()), values()
     assert computed.keys() == stored.keys()
     for name, expected in stored.items():
-        # Features are in single precision.
+        # Features have single precision.
         within = 2.0**-23 if name == "features" else 1e-12
         np.testing.assert_allclose(computed[name], expected, rtol=within, atol=1e-12, err_msg=name)
 
@@ -37,12 +37,12 @@ def integers(*numbers: int) -> np.ndarray:
 
 
 def tree(*node: object) -> None:
-    """Evaluate an expression with this tree."""
+    """Evaluate the expression whose root node is `node`."""
     query.evaluated(Expression("x", frozenset(), node, False), {}, 1)
 
 
 def launch(**changed: object) -> object:
-    """Make a launch of a space of two configs, with some arguments replaced."""
+    """Return a launch over a space of two configs, and the space; `changed` replaces arguments."""
     arguments = {
         "space": query.Space({"a": integers(1, 2)}, None, {}, {}, [], [], 9),
         "access": query.Access(integers(0), np.zeros((1, 1), np.uint8), integers(), np.zeros(1, np.uint8)),
@@ -56,7 +56,7 @@ def launch(**changed: object) -> object:
 
 
 def costs(rows: np.ndarray, problems: int = 1, **changed: object) -> object:
-    """Cost rows of a kernel with one launch."""
+    """Compute the costs of some rows of a kernel that has one launch."""
     made, space = launch(**changed)  # type: ignore[misc]
     kernel = query.Kernel(space, [made], np.ones(2, bool), np.ones(2), np.ones((4, 2)), 1.0, 1.0)
     each = [query.Problem(space, {}, {"x": 4.0}, False, 1.0, 1.0) for _ in range(problems)]

@@ -1,4 +1,4 @@
-"""Kernels with tensor cores leave the bits and counts that were recorded."""
+"""Test that tensor core kernels give the recorded bits and counts."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def _listed(first: int, count: int, letter: str = "r") -> str:
 
 
 def _mma(form: str, a: int, b: int, c: int, d: int, more: str = "", letter: str = "r") -> str:
-    """A product of registers that each thread loads, stored again."""
+    """Return PTX in which each thread loads the operands of an `mma`, runs the `mma` and stores the result."""
     size = 8 if letter == "d" else 4
     loads = [f"ld.global.b{8 * size} %{letter}{1 + i}, [%a2+{size * i % 64}];" for i in range(a + b + c)]
     first_d = 1 + a + b + c
@@ -34,7 +34,7 @@ def _mma(form: str, a: int, b: int, c: int, d: int, more: str = "", letter: str 
 
 
 def _wmma(shape: str, kind: str, registers: int, layout: str, space: str) -> str:
-    """Load an accumulator, and store it by columns; from shared memory with an address of 32 bits."""
+    """Return PTX that loads an accumulator and stores it by columns; shared memory is read with a 32-bit address."""
     registers_listed = _listed(1, registers)
     fill = "mov.u32 %r30, tile; mad.lo.u32 %r31, %r0, 32, %r30;" + "".join(
         f"ld.global.b32 %r32, [%a2+{4 * i}]; st.shared.b32 [%r31+{4 * i}], %r32;" for i in range(8)

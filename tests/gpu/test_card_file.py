@@ -1,4 +1,4 @@
-"""A card that the catalog does not have is described in a file, which is checked figure by figure before it answers."""
+"""Test that a file can describe a GPU missing from the catalog, and that kernrec checks every figure in it."""
 
 import dataclasses
 import tomllib

@@ -1,4 +1,4 @@
-"""Every entry of the catalog is consistent with itself and says where its figures come from."""
+"""Test that every GPU in the catalog has consistent figures and states their source."""
 
 import dataclasses
 import tomllib
@@ -23,7 +23,7 @@ def test_f32_peak_follows_from_sms_lanes_and_clock(gpu):
 def test_tensor_peaks_follow_from_sms_rates_and_clock(gpu):
     assert ("f16" in gpu.datasheet_tensor_flops) == (gpu.generation != "pascal")
     for dtype, peak in gpu.datasheet_tensor_flops.items():
-        # The data sheets' f64 tensor peak is stated at the boost clock, like the other peaks of ordinary pipes.
+        # The data sheets state the f64 tensor peak at the boost clock, like the peaks without tensor cores.
         clock = gpu.boost_clock_hz / gpu.tensor_clock_hz if dtype == "f64" else 1.0
         assert gpu.peak_flops(dtype, tensor=True) * clock == pytest.approx(peak, rel=0.03), dtype
 
@@ -56,7 +56,7 @@ def test_tensor_cores_are_faster_than_plain_pipes_and_slow_down_with_width(gpu):
     if gpu.generation == "pascal":
         assert tensor == {}
         return
-    # GTX 16 cards have FP16 lanes in place of tensor cores.
+    # GTX 16 GPUs have FP16 lanes instead of tensor cores.
     assert (
         tensor["f16"] == gpu.fma_per_clk_sm["f16"] if "GTX" in gpu.title else tensor["f16"] > gpu.fma_per_clk_sm["f16"]
     )
@@ -81,7 +81,7 @@ def test_every_figure_has_a_source(gpu):
 @pytest.mark.parametrize("sm", [60, 61, 70, 75, 80, 86, 89, 90, 100, 103, 120, 121])
 def test_sm_limits_are_consistent(sm):
     limits = kernrec.gpu.limits(sm)
-    # A block of Pascal has no opt-in to more than 48 KiB.
+    # On Pascal, a block cannot opt in to more than 48 KiB of shared memory.
     assert limits.sm < 70 or limits.smem_per_block + limits.smem_reserved_per_block == limits.smem_per_sm
     assert limits.smem_per_block % limits.smem_allocation_unit == 0
     assert limits.max_warps_per_sm * 32 >= limits.max_threads_per_block

@@ -1,4 +1,4 @@
-"""A GPU is found under every name people type for it, and under no other."""
+"""Test that `find_gpu` accepts every common name of a GPU, and no other name."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Occupancy holds NVIDIA's rules on every architecture, and both of its paths say the same."""
+"""Test that occupancy follows NVIDIA's rules on every architecture, and that its two implementations agree."""
 
 import shutil
 import subprocess
@@ -27,12 +27,12 @@ smem = st.one_of(st.integers(-200, 240_000), st.sampled_from([0, 65536, 65537, 1
     (89, (32, 32, 0), 24, "blocks"),
     (120, (32, 32, 0), 24, "blocks"),
     (80, (32, 32, 0), 32, "blocks"),
-    (75, (256, 64, 0), 4, "warps"),  # registers would hold 4 as well: the first of the two is named
-    (75, (128, 32, 32768), 2, "shared memory"),  # no reserve before compute capability 8.0
-    (86, (128, 32, 49152), 2, "shared memory"),  # 48 KB and the 1 KB reserve: two fill 98 of 100 KB
-    (86, (128, 32, 50176), 2, "shared memory"),  # 49 KB and the reserve: exactly 100 KB
+    (75, (256, 64, 0), 4, "warps"),  # registers also allow 4 blocks; the first limit is reported
+    (75, (128, 32, 32768), 2, "shared memory"),  # before compute capability 8.0, no shared memory is reserved
+    (86, (128, 32, 49152), 2, "shared memory"),  # two blocks of 48 KB, each plus 1 KB reserved, fill 98 of 100 KB
+    (86, (128, 32, 50176), 2, "shared memory"),  # two blocks of 49 KB, each plus 1 KB reserved, fill exactly 100 KB
     (86, (128, 32, 50177), 1, "shared memory"),
-    (80, (1024, 33, 0), 1, "registers"),  # 40 registers allocated per thread: 1,280 a warp, 48 warps
+    (80, (1024, 33, 0), 1, "registers"),  # 40 registers per thread are 1,280 per warp, so 48 warps fit
     (90, (128, 168, 0), 3, "registers"),
     (90, (384, 168, 0), 1, "registers"),
     (90, (256, 64, 232448), 1, "shared memory"),
