@@ -1,4 +1,4 @@
-"""The database: measurements, static profiles and what they refer to, in DuckDB files and shipped Parquet files.
+"""Store measurements, static profiles and the rows that they refer to, in DuckDB files and shipped Parquet files.
 
 A query reads a `Stack` of databases; `Database` is one file; `write_profiles` makes the Parquet files that ship. The
 type of a measurement is in `kernrec.store.measurement`, which a query does not import.
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`Database`, which a query without databases does not read."""
+    """Import `Database` lazily: a query without databases does not need it."""
     if name != "Database":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from kernrec.store.database import Database

@@ -1,14 +1,12 @@
-"""The scale of each contributor's GPU: its costs relative to other GPUs of its model, from configs that several
-measured.
+"""Estimate how each contributor's GPU compares with other GPUs of its model, from configs that several people measured.
 
-A throttled laptop, or a board with another power limit, ranks configs correctly, but its times are not those of its
-model. So before rows of others are combined (`db/schema/views.sql`), each GPU's costs are divided by its scale.
+A throttled laptop, or a board with another power limit, ranks configs correctly, but its times are not typical of its
+model. So `db/schema/views.sql` divides each GPU's costs by its scale before combining rows of several people.
 
     item        what can be compared: one config on one problem, at one power limit and clock, with one protocol
     reference   of an item: the median over at least three contributors, each with the median over their GPUs
     ratio       of a GPU: the median over its items of cost / reference
-    scale       the ratio, moved toward 1 by the spread of the items: a GPU with average memory and unusual cores
-                has no single scale
+    scale the ratio, moved toward 1 if items disagree: a GPU with average memory and unusual cores has no single scale
 
 With two contributors it is unclear which one is unusual: both stay as they are, and answers show how far they differ.
 Every GPU runs the fixed part (`kernrec.kernel.fixed_part`), which has five such items.
@@ -24,9 +22,9 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 LEAST_CONTRIBUTORS = 3
-"""Least number of contributors to an item: with two, neither can be called unusual."""
+"""Minimum contributors per item: with two, it is unclear which one is unusual."""
 LEAST_CONFIGS = 3
-"""Least number of items that a GPU shares with others."""
+"""Minimum number of items that a GPU must share with others."""
 UNLIKE = 0.1
 """Relative difference from the GPU's model above which a GPU is reported."""
 
@@ -40,14 +38,14 @@ class CardScale:
 
     gpu: str
     contributor: str
-    """`own`, a public key, or empty: unsigned."""
+    """`own`, a public key, or empty for unsigned rows."""
     card: str
-    """Hash that identifies one of the contributor's GPUs; empty if its rows do not have it."""
+    """Hash that identifies one of the contributor's GPUs; empty if its rows lack the hash."""
     latency_scale: float
-    """Number by which its latencies are divided."""
+    """Divisor for this GPU's latencies."""
     energy_scale: float | None
     latency_ratio: float
-    """Median of its latencies over those of its model."""
+    """Median ratio of this GPU's latencies to those of its model."""
     energy_ratio: float | None
     configs: int
     """Number of compared configs."""
@@ -102,19 +100,19 @@ def scales_query(rows: str, part: str = "true", contributors: int = LEAST_CONTRI
 
 
 def scale_statements() -> list[str]:
-    """Return the statements that estimate the scales of a database again, after rows of others were added or
-    removed."""
+    """Return the SQL statements that re-estimate a database's scales after rows of others were added or removed."""
     scales = f"FROM ({scales_query('sourced_rows', _RAN_WELL)})"
     estimate = with_derived("sourced_rows", scales)
     return ["DELETE FROM db.card_scale", f"INSERT INTO db.card_scale BY NAME {estimate}"]
 
 
 def scales_among_few() -> str:
-    """Return a relation that replaces `card_scale` where rows of several GPUs only have to fit together.
+    """Return SQL that replaces `card_scale` when training: rows of several GPUs only have to be consistent with each
+    other.
 
-    With two contributors, answers leave both as they are. A model that learns from both would mistake the difference of
-    the GPUs for a difference of configs. Here the scale is relative to the median of all contributors, or to the user's
-    own GPUs if there are any.
+    With two contributors, answers scale neither. A model trained on both would mistake the difference of the GPUs for a
+    difference of configs. Here the scale is relative to the user's own GPUs if there are any, otherwise to the median
+    of all contributors.
     """
     scales = [
         f"{name} / coalesce(median({name}) FILTER (WHERE contributor = 'own') OVER (PARTITION BY gpu), 1) AS {name}"
@@ -127,17 +125,16 @@ def scales_among_few() -> str:
 
 
 def update_scales(connection: "DuckDBPyConnection") -> None:
-    """Estimate the scales of a database within the caller's transaction; no row is read if there are too few
-    contributors."""
+    """Estimate a database's scales within the caller's transaction; read no row if there are too few contributors."""
     ((signers,),) = connection.execute("SELECT count(DISTINCT signer) FROM db.merged").fetchall()
     clear, estimate = scale_statements()
     connection.execute(clear)
-    if signers + 1 >= LEAST_CONTRIBUTORS:  # and the user
+    if signers + 1 >= LEAST_CONTRIBUTORS:  # The user counts as a contributor.
         connection.execute(estimate)
 
 
 def shown(scale: CardScale, whose: str) -> str | None:
-    """Return a line about a GPU with unusual costs, or None.
+    """Return a one-line note about a GPU with unusual costs; None if its costs are usual.
 
     Args:
         scale: Scale of the GPU.

@@ -1,12 +1,13 @@
-"""Open DuckDB files, and turn DuckDB's errors into one line each.
+"""Open DuckDB files, and convert DuckDB's errors to one-line errors.
 
 A file is attached to an empty database in memory under the name `db`, and every statement names its tables in full
-(`db.measurement`). So only base tables of the file are ever looked up: no view, and no macro with the name of a
-function. The connection cannot read or write anything else: access to other files is off, except for one folder with an
-unguessable name while rows are exchanged, no extension is loaded, and the settings are locked.
+(`db.measurement`). So statements use only base tables of the file, never its views or macros. The connection cannot
+read or write anything else: it loads no extension, its settings are locked, and it has no access to other files. The
+only exception is a folder with an unguessable name while rows are exchanged.
 
-If a path is not a readable database (nothing, a folder, another program's file, a damaged database, one in use),
-opening it raises an error of one line and changes nothing. DuckDB is imported when a file is opened: the import takes
+Opening a path that is not a readable database raises a one-line error and changes nothing. DuckDB is imported when a
+file is opened: the import
+takes
 longer than a query that needs no database.
 """
 
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
 STORAGE_VERSION = "v1.2.0"
 
 MEMORY_LIMIT = "600MB"
-"""Memory of one connection; DuckDB writes more data to temporary files. A process that merges 10^7 rows should need
+"""Memory limit of one connection, beyond which DuckDB uses temporary files. A process that merges 10^7 rows should need
 less than 1 GB, including memory that DuckDB does not count."""
 
 _MOST_THREADS = 4
-"""Threads of a connection that writes, because millions of rows may be added at once."""
+"""Maximum threads of a writing connection; a query may add millions of rows at once."""
 
 WAIT_S = 10.0
 """Seconds to wait for another process that has the file open."""
@@ -55,12 +56,12 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 _LOCK = "SET enable_progress_bar = false; SET enable_external_access = false; SET lock_configuration = true"
 
 _open: "WeakValueDictionary[tuple[str, bool], DuckDBPyConnection]" = WeakValueDictionary()
-"""The last connection by path and mode (read only or not). A file is never opened twice in a process, because closing
-the second connection would end the first one's lock (POSIX)."""
+"""Latest connection by path and mode (read only or not). A process never opens a file twice, because on POSIX closing
+the second connection would release the first one's lock."""
 
 
 def connect_memory() -> "DuckDBPyConnection":
-    """Return a new, empty database in memory, named `db` like that of a file."""
+    """Return a connection to a new, empty database in memory, attached as `db`."""
     return _locked(f"{_private_folder()}; ATTACH ':memory:' AS db")
 
 
@@ -68,7 +69,7 @@ def connect_memory() -> "DuckDBPyConnection":
 def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
     """Yield a connection that can read only one Parquet file, and the SQL source of its rows."""
     with ExitStack() as stack:
-        if any(char in str(path) for char in "*?["):  # DuckDB would interpret it as a pattern
+        if any(char in str(path) for char in "*?["):  # DuckDB would interpret the path as a pattern.
             import shutil
 
             path = shutil.copyfile(path, stack.enter_context(scratch_folder()) / "rows.parquet")
@@ -78,11 +79,11 @@ def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
 
 
 def connect_stranger(path: Path, folder: Path, limits: "Limits", *, filtered: bool = False) -> "DuckDBPyConnection":
-    """Return a read-only connection to an untrusted file, for a process with limits that may crash.
+    """Return a read-only connection to an untrusted file, for a process with resource limits that may crash.
 
     Args:
         path: Path of the file.
-        folder: The only folder in which other files can be read and written.
+        folder: The only folder in which the connection can read and write other files.
         limits: Limits of the process.
         filtered: Whether the file is attached as `file`, for `kernrec.store.filtered`.
     """
@@ -101,7 +102,8 @@ def _attached(path: Path, access: str, filtered: bool) -> str:
 def connect_files(
     files: Sequence[Path], folder: Path, limits: "Limits", database: Path | None = None
 ) -> "DuckDBPyConnection":
-    """Return a connection to an empty database `db` that can access some files and a folder, for a process with limits.
+    """Return a connection to an empty database `db`, for a process with resource limits; it can access only `files` and
+    `folder`.
 
     Args:
         files: Files that it can read.
@@ -154,7 +156,7 @@ def _private_folder() -> str:
 
 @contextmanager
 def exchange_folder(connection: "DuckDBPyConnection") -> Iterator[Path]:
-    """Yield the only folder in which a connection can read and write files; it is private, and deleted at the end."""
+    """Yield the private folder in which a connection can read and write files; delete it at the end."""
     query = "SELECT current_setting('allowed_directories')[1], current_setting('temp_directory')"
     exchanged, spilled = map(Path, connection.execute(query).fetchall()[0])
     with scratch_folder(exchanged, beside=spilled) as folder:
@@ -176,7 +178,7 @@ def _cursor(real: str, read_only: bool) -> "DuckDBPyConnection | None":
     if (connection := _open.get((real, read_only))) is not None:
         import duckdb
 
-        with suppress(duckdb.Error):  # it was closed
+        with suppress(duckdb.Error):  # The connection was closed.
             return connection.cursor()
     return None
 
@@ -212,7 +214,7 @@ def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False
             connection = _waiting(f"SET threads = {threads}; {_private_folder()}; {_attached(path, access, filtered)}")
     except UsageError:
         if not existed:
-            path.unlink(missing_ok=True)  # an incomplete file on a full disk
+            path.unlink(missing_ok=True)  # The disk is full, and the file incomplete.
         raise
     _open[same] = connection
     return connection
@@ -241,11 +243,11 @@ def transaction(connection: "DuckDBPyConnection") -> Iterator[None]:
         raise
 
 
-_HEADER_BYTES = 3 * 4096  # before a file's blocks: https://duckdb.org/docs/stable/internals/storage
+_HEADER_BYTES = 3 * 4096  # Bytes before a file's blocks: https://duckdb.org/docs/stable/internals/storage
 
 
 def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
-    """Raise `UsageError` if a file is too short for its blocks; DuckDB notices that only when it reads them.
+    """Raise `UsageError` if a file is too short for its blocks; DuckDB would fail only on reading the missing blocks.
 
     Only blocks in use count: DuckDB cuts free blocks off the end of a file but still lists them.
     """
@@ -255,7 +257,7 @@ def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
         raise UsageError(f"{path} is damaged or cut short")
 
 
-# Messages of DuckDB and kernrec's replacement; the first match counts.
+# Patterns of DuckDB's messages, and kernrec's replacements; the first match counts.
 _MEANINGS = (
     (r"not a valid DuckDB database|Cannot launch in-memory database", "is not a DuckDB database"),
     (r"Could not set lock.*\(PID (\d+)\)", r"is in use by another process (PID \1); close it there and try again"),
@@ -267,7 +269,7 @@ _MEANINGS = (
         "is damaged or cut short",
     ),
     (r"Permission denied", "cannot be opened: permission denied"),
-    (r"is not an? table", "is open read-only"),  # `kernrec.store.filtered` shows views
+    (r"is not an? table", "is open read-only"),  # `kernrec.store.filtered` creates views in place of tables.
     (r"[Rr]ead-only file ?system", "cannot be written: read-only file system"),
     (
         r"No space left|File too large|failed to offload|Could not write all bytes|no free space|Disk quota",
@@ -279,7 +281,7 @@ _MEANINGS = (
 
 @contextmanager
 def one_line(path: Path | str) -> Iterator[None]:
-    """Turn DuckDB's errors into a `UsageError` of one line that names `path`."""
+    """Convert DuckDB's errors in a `with` block to a one-line `UsageError` that names `path`."""
     import duckdb
 
     try:

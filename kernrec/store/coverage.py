@@ -1,4 +1,4 @@
-"""Coverage of databases: measurements by GPU and kernel, their outcomes and age, and the width of their intervals."""
+"""Summarize databases: measurements by GPU and kernel, their outcomes and age, and the width of their intervals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,10 +41,10 @@ _FAILED = """
 
 
 def coverage(stack: Stack) -> list[dict[str, Any]]:
-    """Return a row of plain values for each database, GPU, op and kernel with measurements.
+    """Return one row of plain values per database, GPU, op and kernel with measurements.
 
-    `answers` is the number of configs at an operating point. Half widths are fractions of the value: the median of the
-    rows with an interval, or None. `failed` is the number of rows of failed configs. Times are UTC, ISO 8601.
+    `answers` counts the pairs of config and operating point. Half widths are fractions of the value: the median of the
+    rows with an interval, or None. `failed` counts the rows of failed configs. Times are UTC, ISO 8601.
 
     Raises:
         UsageError: A database cannot be read.
@@ -66,7 +66,7 @@ def coverage(stack: Stack) -> list[dict[str, Any]]:
 def tally(database: Database) -> list[dict[str, Any]]:
     """Return the number of measurements for each GPU, op, kernel and outcome, in this order.
 
-    `replayed` and `mig` are the numbers of replayed rows and of rows of MIG slices among them.
+    `replayed` and `mig` count the replayed rows and the rows measured on MIG slices.
     """
     return [dict(zip(_COUNTED, values, strict=True)) for values in database.query(_grouped(_COUNTED, "db.measurement"))]
 
@@ -83,7 +83,7 @@ _SHARED = {
 
 
 def contributed(database: Database) -> list[dict[str, Any]]:
-    """Return the content of a database of pulled rows by GPU, op and kernel, with the names of the signers."""
+    """Summarize a database of pulled rows by GPU, op and kernel, with the names of the signers."""
     signers = "(SELECT measurement_id, list(DISTINCT signer) AS signers FROM db.merged GROUP BY 1)"
     source = f"db.measurement JOIN {signers} USING (measurement_id)"
     rows = [dict(zip(_SHARED, values, strict=True)) for values in database.query(_grouped(_SHARED, source))]
@@ -97,22 +97,22 @@ def _grouped(columns: Mapping[str, str], source: str) -> str:
 
 @dataclass(frozen=True)
 class MeasuredProblem:
-    """Rows of a problem on a GPU, without replayed ones."""
+    """Summary of a problem's rows on a GPU, without replayed rows."""
 
     gpu: str
     op: str
     problem: str
     """Key of the problem."""
     configs: int
-    """Number of measured configs, each at one operating point."""
+    """Number of measured pairs of config and operating point."""
     energies: int
-    """Number of these with an energy."""
+    """Number of these pairs with a measured energy."""
     last_measured: str
     """Day of the last measurement."""
 
 
 def measured_problems(stack: Stack) -> list[MeasuredProblem]:
-    """Return each measured problem of each database. Raises as `coverage` does."""
+    """Return each measured problem of each database; raise the errors of `coverage`."""
     query = (
         "SELECT gpu, op, problem.key, count(*), count(energy_j), strftime(max(measured_at), '%Y-%m-%d') FROM answer"
         " JOIN db.problem AS problem USING (problem_id) WHERE NOT coalesce(replayed, false) GROUP BY ALL ORDER BY ALL"

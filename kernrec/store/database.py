@@ -1,4 +1,4 @@
-"""A database file: opening, adding rows and queries."""
+"""Open a database file, and add rows to it."""
 
 import json
 import os
@@ -42,42 +42,42 @@ if TYPE_CHECKING:
     from kernrec.store.measurement import Measurement
 
 LONGEST_SOURCE = 2**20
-"""Characters of the longest kernel source that a database keeps."""
+"""Maximum characters of a kernel source that a database stores."""
 _ATTEMPTS = 5
-"""Attempts to check and open a file that is replaced in between."""
+"""Attempts to check and open a file, if another process replaces the file between both steps."""
 _CHUNK = 2000
-"""Measurements inserted at a time, so that a large recording is not in memory twice."""
+"""Measurements inserted at a time, to avoid a second copy of a large recording in memory."""
 
 
 class Database(DatabaseQueries):
     """An open database. Use it in a `with` statement, or close it; one thread at a time.
 
-    Every method raises `UsageError`, in one line that names the file, when the database cannot do it.
+    Every method raises a one-line `UsageError` with the file's name if the database cannot be read or written.
     """
 
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         super().__init__(connection, path, mark)
         self._written = ""  # device and inode of the file, if it was opened for writing
         self.schema = len(schema.migrations())
-        """The number of the last step of the schema that was applied."""
+        """Number of the last migration that was applied."""
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = True, create: bool = False, check_rows: bool = True) -> "Database":
         """Open a database and bring its schema up to date, even for reading.
 
-        A file is checked first by a separate process unless this program wrote or checked it before. Impossible rows of
-        the user's own files are skipped (`faults`). Claims of other people's files about who measured their rows are
-        ignored.
+        A separate process checks the file first, unless this program wrote or checked it before. Impossible rows of the
+        user's own files are skipped (`faults`). kernrec ignores what other people's files state about who measured
+        their rows.
 
         Args:
             path: Path of the file.
             read_only: Whether to open it for reading only.
             create: Whether to create a missing file; only for writing.
-            check_rows: Whether to skip changed and impossible rows; False shows all rows.
+            check_rows: Whether to skip changed and impossible rows.
 
         Raises:
-            UsageError: The file is not a kernrec database, is damaged, in use, of a newer schema, or somebody else's
-                with an impossible row. The file is not changed.
+            UsageError: The file is not a kernrec database, is damaged or in use, has a newer schema, or has an
+                impossible row and belongs to somebody else. The file is not changed.
         """
         path = Path(path)
         for _ in range(_ATTEMPTS):
@@ -103,11 +103,11 @@ class Database(DatabaseQueries):
         state: str = "",
         filtered: bool = False,
     ) -> "Database":
-        """Open a file that was checked; also used by the process that checks it. Other arguments are those of `open`.
+        """Open a checked file; the checking process also uses this. Other arguments are those of `open`.
 
         Args:
-            mark: Mark of the file; None: no mark is written.
-            state: Checked state of the file (`marks.file_state`); empty: any.
+            mark: Mark of the file; None to write no mark.
+            state: Checked state of the file (`marks.file_state`); empty for any state.
             filtered: Whether to hide rows and claims that the mark excludes.
         """
         existed = path.exists()
@@ -166,7 +166,7 @@ class Database(DatabaseQueries):
         self._connection.close()
         if self._written and self._mark is not None:
             state = file_state(Path(self.path))
-            if inode_of(state) == self._written:  # else another file has replaced it
+            if inode_of(state) == self._written:  # Otherwise another file has replaced this one.
                 write_mark(Path(self.path), replace(self._mark, state=state, writing=""))
                 renew(Path(self.path), type(self).open)
 
@@ -179,7 +179,7 @@ class Database(DatabaseQueries):
         self.close()
 
     def add(self, table: str, rows: Iterable[Row]) -> list[str]:
-        """Add rows to a table unless it has them already, all or nothing.
+        """Add rows that a table lacks, all or nothing.
 
         Args:
             table: One of `schema.TABLES`.
@@ -223,9 +223,9 @@ class Database(DatabaseQueries):
         return keys
 
     def add_kernel(self, kernel: "Kernel", problem: "Problem") -> None:
-        """Add a kernel of the user and a problem, from which `Context.kernel` rebuilds them.
+        """Add a user's kernel and a problem, so that `Context.kernel` can rebuild both.
 
-        Sources of more than `LONGEST_SOURCE` characters are skipped, because others would refuse the whole file.
+        Skip sources of more than `LONGEST_SOURCE` characters, because others would refuse the whole file.
         """
         row = {
             "name": kernel.name,
@@ -250,13 +250,14 @@ class Database(DatabaseQueries):
         then: Callable[[Path], Sequence[str]] | None = None,
         signer: str | None = None,
     ) -> int:
-        """Add rows from files unless they are here already, all or nothing; return the number of new rows.
+        """Add the rows of files that the database lacks, all or nothing; return the number of new rows.
 
         Args:
-            write: Writes the files, with checked rows, to the folder that it gets (`exchange.add_rows`).
-            apart_from: Columns of `measurement`. A row that differs from a stored one only in these is not added.
-            then: Returns statements that belong to the same transaction; gets the folder.
-            signer: Public key of the rows' owner, empty if unknown; None: the rows are the database's own.
+            write: Function that writes files of checked rows to the folder that it gets (`exchange.add_rows`).
+            apart_from: Columns of `measurement`. A row that differs from a stored row only in these columns is not
+                added.
+            then: Function that gets the folder, and returns SQL statements for the same transaction.
+            signer: Public key of the rows' owner, empty if unknown; None for the database's own rows.
         """
         remove_abandoned()
         with exchange_folder(self._connection) as folder:
@@ -266,7 +267,7 @@ class Database(DatabaseQueries):
                 return exchange.add_rows(self._connection, folder, self.path, apart_from, last, signer)
 
     def rescale(self) -> None:
-        """Estimate the scales of GPUs again, after measurements were withdrawn or restored."""
+        """Re-estimate the scales of GPUs after measurements were withdrawn or restored."""
         with one_line(self.path), transaction(self._connection):
             update_scales(self._connection)
 
@@ -305,14 +306,14 @@ def _checked(path: Path, state: str, check_rows: bool) -> Mark:
 
 
 def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
-    """Replace a database by another one that this program wrote and closed.
+    """Replace a database file by a new file that this program wrote and closed.
 
     Args:
         new: Path of the new database.
         path: Path of the database to replace, which may not exist.
-        faults: Rows of the new database that are skipped.
+        faults: Rows to skip in the new database.
     """
-    # If the process is killed in between, the mark fits either file.
+    # Write a mark that fits either file, in case the process is killed between the two steps.
     write_mark(path, replace(read_mark(path), writing=inode_of(file_state(new))))
     os.replace(new, path)
     write_mark(path, Mark(file_state(path), True, "", faults or {}, time.time()))

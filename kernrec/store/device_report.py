@@ -1,8 +1,7 @@
-"""The report of a device on one config: latency, energy, state of the GPU, numeric error.
+"""Define a device's report on one config: latency, energy, state of the GPU, numeric error.
 
-It is the part of a measurement that only the measuring process can know. A report is a record: fields that are records
-themselves are its parts, and all other fields, also those of its parts, are columns of a table. `columns_of` and
-`build` convert between the two.
+The report is the part of a measurement that only the measuring process can know. It is a nested record whose leaf
+fields are columns of a table. `columns_of` and `build` convert between records and columns.
 """
 
 import json
@@ -78,12 +77,12 @@ class CardState:
 
 @dataclass(frozen=True)
 class NumericCheck:
-    """Comparison of the output with the reference."""
+    """Result of comparing the output with the reference."""
 
     numeric_error: float | None = None
     """Largest error, relative to the RMS of the output."""
     tolerance: float | None = None
-    """Largest error that counts as correct; None if the outputs have to be equal."""
+    """Largest error that counts as correct; None if the outputs must be equal."""
     checked_against: str | None = None
 
 
@@ -96,7 +95,7 @@ class DeviceReport:
     state: CardState = CardState()
     check: NumericCheck = NumericCheck()
     launches: int | None = None
-    """Launches in the last window, that of energy if energy was measured."""
+    """Number of launches in the last window, which is the energy window if energy was measured."""
     input_footprint: float | None = None
     """Bytes of inputs and outputs over bytes of L2."""
 
@@ -111,8 +110,7 @@ class DeviceReport:
 
 
 def report_value(name: str, value: Any) -> Any:
-    """Convert a column's value to the type that a report holds; the database later refuses values that cannot be
-    converted."""
+    """Convert a column's value to its type in a report, if possible; the database later refuses other values."""
     if name == "latency_samples_s" and isinstance(value, list):
         return tuple(value)
     if name == "event_reasons" and isinstance(value, str):
@@ -151,7 +149,7 @@ def columns_of(record: Any) -> dict[str, Any]:
 
 
 def build(owner: type[_Record], columns: Mapping[str, Any]) -> _Record:
-    """Return a record from its columns; absent columns and parts without any column get their defaults."""
+    """Return a record from its columns; missing fields and parts get their defaults."""
     parts = _parts(owner)  # type: ignore[arg-type]
     arguments = {}
     for item in fields(owner):  # type: ignore[arg-type]  # of a dataclass

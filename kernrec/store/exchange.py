@@ -20,16 +20,15 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 CHECKED = "checked.duckdb"
-"""Database with checked measurements. They are read in place: copying them to another file would take as long as the
-check."""
+"""Database with checked measurements. It is read in place, because copying takes as long as the check."""
 SOURCES = "sources.parquet"
-"""File beside it: `measurement_id`, and the `number` of each group of segments that contains the measurement."""
+"""File beside `CHECKED`: `measurement_id`, and the `number` of each group of segments that contains the measurement."""
 MEASUREMENTS = "checked.main.measurement"
-"""SQL name of its measurements while `add_rows` adds them."""
+"""SQL name of the measurements of `CHECKED` while `add_rows` runs."""
 _LAUNCH = "kernel, kernel_hash, code_key, sm, launch"
 """Columns of `profile` that identify the profiled launch."""
 COLUMNS = "checked.json"
-"""File beside it: names of the columns that are not NULL everywhere."""
+"""File beside `CHECKED`: names of the columns that are not NULL everywhere."""
 
 
 def move_checked(checked: Path, folder: Path) -> None:
@@ -47,17 +46,17 @@ def add_rows(
     then: Sequence[str] = (),
     signer: str | None = None,
 ) -> int:
-    """Add the rows of `<table>*.parquet` and `CHECKED` in a folder that a database lacks, all or nothing.
+    """Add those rows of a folder's `<table>*.parquet` and `CHECKED` that a database lacks, all or nothing.
 
-    Equal keys mean equal rows. If the contents differ nevertheless, the stored row was changed after it was written, or
-    somebody computed two rows with the same hash. Then nothing is added.
+    Rows with equal keys must be equal. If their contents differ, somebody changed the stored row or constructed a hash
+    collision, and nothing is added.
 
     Args:
         connection: Connection with the database attached as `db`.
-        folder: `exchange_folder` of the connection. No row is in it twice. Columns that a file lacks are NULL.
+        folder: `exchange_folder` of the connection, without duplicate rows. Columns that a file lacks are NULL.
         path: Path of the database, for messages.
         apart_from: See `Database.add_from`.
-        then: Statements that belong to the same transaction.
+        then: Additional SQL statements for the same transaction.
         signer: See `Database.add_from`.
 
     Returns:
@@ -82,7 +81,7 @@ def add_rows(
                 _, *names = kinds
                 equal = [f'here."{x}" IS NOT DISTINCT FROM there."{x}"' for x in names if x not in apart_from]
                 rows += f" ANTI JOIN db.{table} AS here ON {' AND '.join(equal)}"
-            if table == "profile" and signer is not None:  # profiles from others replace nothing
+            if table == "profile" and signer is not None:  # Profiles from others never replace the user's.
                 rows += f" ANTI JOIN db.{table} AS here USING ({_LAUNCH})"
             if table == "measurement" and signer is not None:
                 origin = f"there.measurement_id, there.gpu, there.problem_id, {quoted(signer)}"
@@ -101,7 +100,7 @@ def add_rows(
 def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[str, str]]:
     sources = {}
     for table in TABLES:
-        # Withdrawals hold only in their own database.
+        # A withdrawal applies only to the database that contains it.
         if table != "retraction" and any(folder.glob(files := f"{table}*.parquet")):
             sources[table] = f"read_parquet({quoted(folder / files)}, union_by_name = true)"
     if not (folder / CHECKED).exists():

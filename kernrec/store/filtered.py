@@ -1,4 +1,4 @@
-"""Show a database file without some of its rows, and without another person's claims about whose rows they are.
+"""Hide some rows of a database file, and another person's claims about who measured them.
 
 The file is attached as `file`, and `db` is a database in memory with a view for each of its tables. So the same queries
 work for whole and for filtered files.
@@ -22,7 +22,7 @@ _OTHERS = {
     ),
     **{table: f"SELECT * FROM file.main.{table} LIMIT 0" for table in ("card_scale", "bundle", "withdrawn")},
 }
-"""Queries that replace tables of another person's file: all rows are from one contributor, and nothing is signed."""
+"""Queries that replace tables of another person's file: one contributor owns all rows, and nothing is signed."""
 
 ADOPT = (
     *(f"DELETE FROM db.{table}" for table in _OTHERS),
@@ -32,7 +32,7 @@ ADOPT = (
         if not query.endswith("LIMIT 0")
     ),
 )
-"""Statements that write the same into another person's file, so that it can be written to."""
+"""Statements that store the results of `_OTHERS` in another person's file, so that kernrec can write to the file."""
 
 
 def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequence[str]], own: bool) -> None:
@@ -41,7 +41,7 @@ def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequen
     Args:
         connection: Connection to a file with the tables of the present schema.
         dropped: Keys of rows to skip, by table.
-        own: Whether the file is the user's own; of other files, only tables of the schema are shown.
+        own: Whether the file is the user's own. For other files, only tables of the schema get a view.
     """
     connection.execute("CREATE OR REPLACE TABLE db.left_out (name VARCHAR, id VARCHAR)")
     for table, keys in dropped.items():
@@ -51,7 +51,7 @@ def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequen
     for table in tables:
         name = '"' + table.replace('"', '""') + '"'
         query = f"SELECT * FROM file.main.{name}"
-        if table == "kernel":  # the order in which they were added
+        if table == "kernel":  # Keep the order in which the rows were added.
             query = "SELECT *, rowid AS rowid FROM file.main.kernel"
         if table in TABLES and dropped.get(table):
             query += f" WHERE {table}_id NOT IN (SELECT id FROM db.left_out WHERE name = '{table}')"

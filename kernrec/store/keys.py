@@ -1,4 +1,4 @@
-"""Keys: the user's own, those that the user trusts, and Ed25519 signatures of manifests and withdrawals.
+"""Manage the user's key and trusted keys, and sign and verify manifests and withdrawals with Ed25519.
 
 ~/.config/kernrec/trusted.json     public keys that the user trusts, each with a name that the user chose
 ~/.config/kernrec/key              the user's private key, readable only by the user
@@ -24,14 +24,14 @@ _SHOWN_DIGITS = 12
 _PRIME = 2**255 - 19
 _EIGHTH = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 _SMALL_ORDER = frozenset((0, 1, _PRIME - 1, _EIGHTH, _PRIME - _EIGHTH))
-"""y of the eight points of edwards25519 whose order divides 8."""
+"""The y coordinates of the eight points of edwards25519 whose order divides 8."""
 _LONGEST_KEY = 256
-"""Most characters that are read from a key's file."""
+"""Maximum characters to read from a key's file."""
 _LARGEST_SETTINGS = 16 << 20
 
 
 def trusted() -> dict[str, str]:
-    """Return the keys that the user trusts, without the user's own, with their names."""
+    """Return the names of the keys that the user trusts, by key; the user's own key is not among them."""
     values = read_settings("trusted.json", list)
     for each in values:
         entry = each if isinstance(each, dict) and set(each) == {"key", "name"} else {"key": "", "name": ""}
@@ -75,7 +75,7 @@ def _write_trusted(names: dict[str, str]) -> None:
 
 
 def trusts(signer: str | None) -> bool:
-    """Return whether rows of a signer are accepted without asking; unsigned rows never are."""
+    """Return whether kernrec accepts a signer's rows without asking; it never accepts unsigned rows like this."""
     return bool(signer) and (signer in trusted() or signer == own_key())
 
 
@@ -150,7 +150,7 @@ class Signer:
         return cls(private.public_key().public_bytes_raw().hex(), private)
 
     def sign(self, content: bytes) -> bytes:
-        """Return the content of the signature file for a manifest's bytes."""
+        """Return the content of the signature file for `content`, the bytes of a manifest."""
         return json.dumps({"key": self.key, "signature": self.signature(content)}).encode() + b"\n"
 
     def signature(self, content: bytes) -> str:
@@ -159,8 +159,7 @@ class Signer:
 
 
 def signer_of(content: bytes, signature: bytes, title: str) -> str:
-    """Return the public key in a signature file; raise `UsageError`, which names `title`, if it does not fit the
-    content."""
+    """Return the public key in a signature file; raise a `UsageError` with `title` if the signature does not match."""
     try:
         document = json.loads(signature)
         key, value = document["key"], document["signature"]
@@ -175,20 +174,20 @@ def signer_of(content: bytes, signature: bytes, title: str) -> str:
 
 
 def is_public_key(text: str) -> bool:
-    """Return whether a text is a public key, as hexadecimal digits, that only the owner of its private key can sign
-    for.
+    """Return whether a text is a public key, as hexadecimal digits, with which nobody can forge signatures.
 
-    A point of small order is none, because such signatures can be made without a key (RFC 8032, 5.1.7, leaves this
-    check to the caller). Neither is a number that encodes a point in a second way.
+    Points of small order are rejected, because anybody can forge their signatures (RFC 8032, 5.1.7, leaves this check
+    to the caller). Second encodings of a point are rejected, too.
     """
     if not _KEY.fullmatch(text):
         return False
-    y = int.from_bytes(bytes.fromhex(text), "little") & (2**255 - 1)  # the last bit is the sign of x
+    y = int.from_bytes(bytes.fromhex(text), "little") & (2**255 - 1)  # The last bit is the sign of x.
     return y < _PRIME and y not in _SMALL_ORDER
 
 
 def fits(key: str, signature: str, content: bytes) -> bool:
-    """Return whether a signature of `content` is by a public key; both are hexadecimal digits."""
+    """Return whether `signature` is valid for `content` under the public key `key`; key and signature are hex
+    strings."""
     if not is_public_key(key):
         return False
     public_key = _ed25519().Ed25519PublicKey
@@ -202,14 +201,15 @@ def fits(key: str, signature: str, content: bytes) -> bool:
 
 
 def _ed25519() -> Any:
-    from kernrec.util.optional import import_optional  # slow, and queries do not need it
+    from kernrec.util.optional import import_optional  # The import is slow, and queries do not need it.
 
     module = "cryptography.hazmat.primitives.asymmetric.ed25519"
     return import_optional(module, "making or checking a signature", "share")
 
 
 def read_settings(name: str, kind: type) -> Any:
-    """Return the JSON value of this type in a file of the user's settings; an empty one if there is no such file."""
+    """Return the JSON value in a settings file of the user; an empty value of type `kind` if the file does not
+    exist."""
     path = paths.config() / name
     try:
         value = json.loads(read_input(path, _LARGEST_SETTINGS))

@@ -1,10 +1,10 @@
-"""Marks of database files: whether a file was checked, whether the user's kernrec wrote it, which rows to skip.
+"""Store a mark per database file: whether kernrec checked it, whether the user's kernrec wrote it, which rows to skip.
 
-A mark is a small file in the cache. It identifies the content of a database by device, inode, size and the times of its
-last change; only the superuser can set `st_ctime`. Reading a mark takes two calls of `stat` and one small file.
+A mark is a small file in the cache. It identifies a database's content by device, inode, size and times of the last
+change. Only the superuser can set `st_ctime`. Reading a mark takes two calls of `stat` and one small file.
 
-A file is the user's own if this user's kernrec wrote it, or if it is the user's database or that of pulled rows. Rows
-of any other file are used as if they had been merged; its claims about names, scales and contributors are ignored.
+A file is the user's own if this user's kernrec wrote it, or if it is the user's database or the database of pulled
+rows. Rows of other files count as merged rows; what the files state about names, scales and contributors is ignored.
 """
 
 import json
@@ -23,7 +23,7 @@ from kernrec.util.light_dataclass import dataclass
 _CHECKS = 2
 """Version of the checks: files that passed only older checks are checked again."""
 _AGAIN_S = 86_400.0
-"""Seconds after which a file with skipped rows is checked again, because a wrong clock may have been the reason."""
+"""Seconds until a file with skipped rows is checked again, because a wrong clock may have caused the skips."""
 
 Faults = Mapping[str, Mapping[str, Sequence[str]]]
 """Keys of impossible rows, by table and by fault."""
@@ -31,14 +31,14 @@ Faults = Mapping[str, Mapping[str, Sequence[str]]]
 
 @dataclass(frozen=True)
 class Mark:
-    """What is known about a file."""
+    """Facts about a database file from earlier checks and writes."""
 
     state: str
-    """State of its content (`file_state`) when it was checked, or written and closed; empty: neither."""
+    """State of the content (`file_state`) at the last check, or after the last write; empty if there was neither."""
     own: bool
     """Whether this user's kernrec wrote it."""
     writing: str = ""
-    """Device and inode of the file that this user's kernrec has open for writing, or had open when it was killed."""
+    """Device and inode of the file that the user's kernrec has open for writing, or had open when killed."""
     faults: Faults = field(default_factory=dict)
     """Rows to skip."""
     checked_at: float = 0.0
@@ -56,7 +56,7 @@ class Mark:
 
 
 def file_state(path: Path) -> str:
-    """Return an identifier of the content of a file and of DuckDB's log beside it; empty if there is no file."""
+    """Return text that identifies the content of a file and of DuckDB's log beside it; empty if the file is missing."""
     texts = []
     for name in (path, f"{path}.wal"):
         try:
@@ -69,12 +69,12 @@ def file_state(path: Path) -> str:
 
 
 def inode_of(state: str) -> str:
-    """Return device and inode of a state."""
+    """Return the device and inode from a `file_state`."""
     return " ".join(state.split("\n")[1].split()[:2]) if state else ""
 
 
 def has_open(state: str) -> bool:
-    """Return whether this process has the file of a state open; true if the system does not list open files."""
+    """Return whether this process has the file with this state open; true if the system does not list open files."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:
@@ -96,7 +96,7 @@ def read_mark(path: Path) -> Mark:
 
 
 def write_mark(path: Path, mark: Mark) -> None:
-    """Save a mark. A cache that cannot be written is no error, and no home folder is created."""
+    """Save a mark. Ignore a cache that cannot be written, and create no home folder."""
     if not paths.cache().parent.parent.is_dir():
         return
     with suppress(OSError):
@@ -115,5 +115,5 @@ def is_own(path: Path, mark: Mark | None = None) -> bool:
 
 
 def mark_path(path: Path) -> Path:
-    """Return the path of the mark of a file."""
+    """Return the path of a database file's mark."""
     return paths.cache() / "checked" / sha256(os.path.realpath(path).encode("utf-8", "surrogateescape")).hexdigest()

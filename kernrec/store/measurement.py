@@ -1,11 +1,11 @@
-"""A measurement: what one config of a kernel did on one device, from the measuring process to the database.
+"""Define `Measurement`: the outcome of one config of a kernel on one device, as measured, journaled and stored.
 
     Measurement
       identity   which config of which kernel ran on which problem and GPU
-      protocol   by which rules, and how thoroughly
+      protocol version of the measuring rules, and thoroughness
       origin     when, in which session and block, and by which program
-      outcome    whether it ran well, and if not, why
-      code       what was compiled
+      outcome success, or the kind of failure
+      code properties of the compiled code
       inputs     the contents of the input tensors
       device     the GPU, its driver and its settings
       report     what the device measured (`kernrec.store.device_report`)
@@ -26,8 +26,8 @@ from kernrec.store.device_report import DeviceReport, as_json, build, column_nam
 from kernrec.util.light_dataclass import dataclass
 
 NEWEST_PROTOCOL = 1
-"""Version of the measuring protocol (docs/protocol.md) that this program follows. Rows of a newer one are refused,
-because their meaning is unknown. `db/schema/views.sql` contains the number, too."""
+"""Version of the measuring protocol (docs/protocol.md) that this program follows. Rows of newer protocols are refused,
+because their meaning is unknown. `db/schema/views.sql` repeats the number."""
 
 
 class Outcome(StrEnum):
@@ -43,11 +43,11 @@ class Outcome(StrEnum):
     INCORRECT = "incorrect"
     """The result differs from the reference by more than rounding explains; the config is not timed."""
     QUARANTINED = "quarantined"
-    """The GPU was disturbed during the measurement; the row says nothing about the config."""
+    """The GPU was disturbed during the measurement, so the result is not valid for the config."""
 
 
 class Tier(StrEnum):
-    """Thoroughness of a measurement, the least thorough first."""
+    """Thoroughness of a measurement, in ascending order."""
 
     SCREEN = "screen"
     """Only latency is measured."""
@@ -59,7 +59,7 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True)
 class ProblemRecord:
-    """A problem as the table `problem` stores it, readable without the op's definition."""
+    """A problem as stored in the table `problem`, readable without the op's definition."""
 
     key: str
     """Canonical name, such as `matmul[m=1,n=2,k=3]f32,nn`."""
@@ -89,10 +89,10 @@ class MeasurementIdentity:
 
 @dataclass(frozen=True)
 class ProtocolInfo:
-    """The rules by which a config was measured."""
+    """Protocol and thoroughness of a measurement."""
 
     protocol_version: int
-    """0 for rows that were not measured by kernrec's own protocol."""
+    """Version of kernrec's protocol; 0 for rows that other programs measured."""
     tier: Tier
     selection_probability: float | None = None
     """Probability with which the config was selected for this tier; None if it was not drawn at random."""
@@ -100,11 +100,11 @@ class ProtocolInfo:
 
 @dataclass(frozen=True)
 class MeasurementOrigin:
-    """When, where in a campaign, and by which program a config was measured."""
+    """Time, position in a campaign, and program of a measurement."""
 
     session: str
     measured_at: datetime
-    """UTC, without a time zone."""
+    """Time of the measurement, UTC without a time zone."""
     measured_by: str | None = None
     """Program and version."""
     block: int | None = None
@@ -113,15 +113,15 @@ class MeasurementOrigin:
     position: int | None = None
     """Position in the block."""
     reference_age_s: float | None = None
-    """Time since the reference kernels were last measured."""
+    """Seconds since the reference kernels were last measured."""
     reference_latency: float | None = None
     """Latency of the reference kernels relative to the start of the session."""
     reference_energy: float | None = None
     """Energy of the reference kernels relative to the start of the session."""
     block_open: bool | None = None
-    """True if the run ended before the reference kernels were measured again, so drift was not ruled out; else None."""
+    """True if the run ended before the reference kernels were measured again, so that drift is possible; else None."""
     replayed: bool | None = None
-    """True if the row repeats a recording instead of a measurement; else None."""
+    """True if the row comes from replaying a recording; else None."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class CodeInfo:
     compiler: str | None = None
     compiler_flags: str | None = None
     registers: int | None = None
-    """Per thread."""
+    """Registers per thread."""
     smem_bytes: int | None = None
     """Shared memory per block, static and dynamic."""
     spill_bytes: int | None = None
@@ -140,7 +140,7 @@ class CodeInfo:
 
 @dataclass(frozen=True)
 class InputInfo:
-    """The contents of the input tensors."""
+    """Contents of the input tensors."""
 
     input_generator: str | None = None
     input_seed: int | None = None
@@ -149,7 +149,7 @@ class InputInfo:
 
 @dataclass(frozen=True)
 class MeasuredDevice:
-    """The GPU, its software and its settings."""
+    """GPU, software and settings of a measurement."""
 
     device: str | None = None
     """Name given by the driver."""
@@ -160,7 +160,7 @@ class MeasuredDevice:
     cupy: str | None = None
     nvml: str | None = None
     power_limit_w: float | None = None
-    """None: the GPU's default. None for a clock: not locked."""
+    """Power limit in watts; None for the GPU's default. A clock is None if it was not locked."""
     locked_sm_clock_hz: float | None = None
     locked_memory_clock_hz: float | None = None
     ecc: bool | None = None
@@ -169,7 +169,7 @@ class MeasuredDevice:
     persistence: bool | None = None
     other_processes: int | None = None
     idle_w: float | None = None
-    """Idle power with the CUDA context alive."""
+    """Idle power in watts with the CUDA context alive."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Measurement:
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> "Measurement":
-        """Return a measurement from its columns by name; absent ones are None.
+        """Return a measurement from its columns by name; absent columns are None.
 
         Args:
             columns: Columns as `columns` returns them; `problem` may also be a `Problem` or the result of its

@@ -1,6 +1,6 @@
-"""The measurement log in memory, as queries read it: measured costs and failures of a GPU by problem.
+"""Hold the measurement log in memory for queries: measured costs and failures of a GPU by problem.
 
-Queries read it from a file that is derived from the database (`kernrec.store.query_file`).
+Queries read the log from a file derived from the database (`kernrec.store.query_file`).
 """
 
 import json
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class MeasuredAnswer:
     """Measured costs of one config on one GPU and problem, at one power limit and clock.
 
-    `db/schema/views.sql` combines the rows: own rows before merged ones; of the newest protocol, in each session the
-    median of the most thorough tier; the median over a contributor's sessions; then the median over contributors, whose
-    rows are scaled to their GPU's model. The 90 % intervals cover the uncertainty within a session and the differences
-    between sessions and contributors; None if the only session has none. MIG slices are excluded.
+    `db/schema/views.sql` combines rows of the newest protocol; own rows take precedence over merged rows. Each session
+    gives the median of its most thorough tier. Then follow the medians over a contributor's sessions and over
+    contributors, whose rows are scaled to their GPU's model. The 90 % intervals cover the uncertainty within sessions
+    and the differences between sessions and contributors; None if the only session has none. MIG slices are excluded.
     """
 
     kernel: str
@@ -32,7 +32,7 @@ class MeasuredAnswer:
     config: dict[str, int]
     latency_s: float
     energy_j: float | None
-    """None if energy was not measured."""
+    """Energy in joules; None if it was not measured."""
     power_w: float | None
     sessions: int
     protocol_version: int
@@ -41,7 +41,7 @@ class MeasuredAnswer:
     device: str | None
     """Name given by the driver."""
     power_limit_w: float | None
-    """None: the GPU's default. None for a clock: not locked."""
+    """Power limit in watts; None for the GPU's default. A clock is None if it was not locked."""
     locked_sm_clock_hz: float | None
     locked_memory_clock_hz: float | None = None
     latency_low_s: float | None = None
@@ -49,24 +49,25 @@ class MeasuredAnswer:
     energy_low_j: float | None = None
     energy_high_j: float | None = None
     measured_by: str | None = None
-    """Program that measured; for an imported row, the tool and who recorded it."""
+    """Program that measured; for an imported row, the tool and the recorder."""
     replayed: bool = False
-    """Whether these are replayed rows, which are used only if nothing was measured."""
+    """Whether the rows were replayed; such rows are used only if nothing was measured."""
     merged: bool = False
-    """Whether the rows came from others, in a file or a bundle; own rows take precedence."""
+    """Whether the rows came from other people; the user's own rows take precedence."""
     signers: tuple[str, ...] = ()
-    """Public keys of those who shared pulled rows; an empty text stands for unsigned rows."""
+    """Public keys of the signers of pulled rows; an empty text stands for unsigned rows."""
     database: str = ""
     """Database that holds the rows: `own`, `pulled`, or a file."""
     contributors: int = 1
     """Number of people whose rows were combined."""
     spread_low_s: float | None = None
-    """Least latency of a contributor; `spread_high_s` is the greatest."""
+    """Lowest latency of any contributor in seconds; `spread_high_s` is the highest."""
     spread_high_s: float | None = None
     rescaled: int = 0
     """Number of contributors whose rows were scaled to their GPU's model."""
     others_s: float | None = None
-    """Median latency of others for the same config, limit and clocks, if these are own rows."""
+    """Median latency of other people for the same config, limit and clocks, in seconds, if these rows are the user's
+    own."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,13 @@ class Evidence:
     measured: tuple[MeasuredAnswer, ...] = ()
     """Measurements of the requested kernels, fastest first."""
     failed: tuple[FailedConfig, ...] = ()
-    """Configs of the requested kernels that failed and did not run well later. `incorrect` ones stay, because a race
-    does not show every time. A config that ran well here and failed elsewhere is not included."""
+    """Configs of the requested kernels that failed and did not succeed later. Configs with outcome `incorrect` stay,
+    because races are intermittent. A config that succeeded here and failed elsewhere is not included."""
     foreign: tuple[MeasuredAnswer, ...] = ()
-    """Fastest config of all other kernels at each power limit and clock."""
+    """Fastest config of the other kernels at each power limit and clock."""
 
     def __add__(self, other: "Evidence") -> "Evidence":
-        """Return the combined evidence of two keys of one problem."""
+        """Combine the evidence under two keys of one problem."""
         if other == Evidence():
             return self
         measured, foreign = (
@@ -108,10 +109,10 @@ NO_EVIDENCE = Evidence()
 
 
 _LONG_NUMBER = re.compile(r":-?\d{16}")
-"""Integer beyond 2**53; no tunable has one."""
+"""Matches an integer of 16 or more digits, which no tunable has."""
 
 _Row = tuple[Any, ...]
-"""kernel, kernel_hash, config as canonical JSON, then the other fields of `MeasuredAnswer` or `FailedConfig`."""
+"""Kernel, kernel hash, config as canonical JSON, then the other fields of `MeasuredAnswer` or `FailedConfig`."""
 
 ANSWERS = """
     SELECT problem.key, answer.kernel, kernel_hash, tunables, latency_s, energy_j, power_w, sessions, protocol_version,
@@ -120,14 +121,14 @@ ANSWERS = """
            contributors, spread_low_s, spread_high_s, rescaled
     FROM answer JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
 """
-_LIMITS = slice(10, 13)  # power limit and locked clocks in a row
+_LIMITS = slice(10, 13)  # Positions of power limit and locked clocks in a row.
 _LATENCY, _MEASURED_AT, _REPLAYED, _MERGED, _OTHERS_S = 3, 8, -9, -8, -1
 _COMBINED = 5  # number of last columns of `ANSWERS`: whether rows came from others, and how they were combined
 
 _ORDER = "latency_s, tunables, answer.kernel, kernel_hash, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz"
 
-# Signers of each config in the database of pulled rows (kernrec/store/share/pulled.py): the columns of `ANSWERS` that
-# identify a config, and the signers.
+# Signers of each config in the database of pulled rows (kernrec/store/share/pulled.py), after the columns of `ANSWERS`
+# that identify the config.
 SIGNERS = """
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, list(DISTINCT signer ORDER BY signer) AS signers
@@ -144,7 +145,8 @@ _OTHERS = """
     WHERE outcome = 'ok' AND merged AND NOT replayed
 """
 
-# Quarantined rows say nothing about the config, and the space excludes configs with outcome `constraint` anyway.
+# Skip quarantined rows, which are not valid for the config. The space excludes configs with outcome `constraint`
+# anyway.
 _FAILED = "outcome IN ('compile', 'timeout', 'crash', 'incorrect')"
 
 # A replayed failure counts as older than any successful run.
@@ -156,20 +158,20 @@ FAILURES = f"""
     WHERE {_FAILED}
 """
 
-# Any failed config: a check that is faster than listing failures.
+# Check for any failed config first, which is faster than listing failures.
 _FAILED_HERE = f"FROM db.measurement WHERE {_FAILED}"
 
 
 @dataclass(frozen=True, eq=False)
 class MeasurementLog:
-    """Rows of one database about a GPU by key of the problem: those of `answer`, and failures by outcome."""
+    """One database's rows about a GPU by problem key: combined answers, and failures by outcome."""
 
     answers: Mapping[str, list[_Row]]
     failures: Mapping[str, list[_Row]]
 
 
 class LogRows:
-    """Rows from which a log is made.
+    """Rows from which to build a `MeasurementLog`.
 
     Args:
         answers: Rows of `ANSWERS`.
@@ -182,22 +184,23 @@ class LogRows:
         self.answers = answers
         self.failures = failures
         self.signers: dict[_Row, Any] = {row[:-1]: row[-1] for row in signers}
-        """By problem, config, limit and clocks; so is `others`, others' latency where own rows answer."""
+        """Signers by problem, config, limit and clocks. `others` has the same keys, and other people's latency beside
+        own rows."""
         self.others: dict[_Row, Any] = {row[:-1]: row[-1] for row in others}
 
     def add(self, more: "LogRows") -> None:
-        """Add the rows of other problems."""
+        """Add rows about further problems."""
         self.answers += more.answers
         self.failures += more.failures
         self.signers |= more.signers
         self.others |= more.others
 
     def log(self, title: str, signed: bool) -> MeasurementLog:
-        """Return the log of these rows.
+        """Return these rows as a log.
 
         Args:
             title: Name of the database in answers.
-            signed: Whether its rows were pulled.
+            signed: Whether the database contains pulled rows.
         """
 
         def whole(row: _Row) -> _Row:
@@ -219,18 +222,18 @@ class LogRows:
 
 
 def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], signed: bool = False) -> LogRows:
-    """Read the rows of a GPU and of the problems with these keys.
+    """Read a GPU's rows for some problems.
 
     Args:
         connection: Connection to the database.
         gpu: Name in the catalog.
         problems: Keys of the problems.
-        signed: Whether the rows were pulled, so that the database has the signers of each.
+        signed: Whether the rows were pulled, so that the database has each row's signers.
     """
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
     if not ids:
         return LogRows([], [], [], [])
-    # Constants filter during the scan; a join would read the whole log.
+    # Use constants, which filter during the scan; a join would read the whole log.
     condition, values = f"gpu = $1 AND problem_id IN ({', '.join(quoted(name) for (name,) in ids)})", [gpu]
     some = f"SELECT EXISTS ({_FAILED_HERE} AND {condition}), EXISTS (FROM db.merged WHERE {condition})"
     failed, merged = connection.execute(some, values).fetchone() or (True, True)
@@ -255,8 +258,8 @@ def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str
 def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key: str) -> Evidence:
     """Return the evidence of several databases about a problem.
 
-    The first database with a measurement of a config counts; a replayed one counts only if no database has a measured
-    one.
+    The first database with a measurement of a config counts. A replayed row counts only if no database measured the
+    config.
     """
     if not any(problem_key in log.answers or problem_key in log.failures for log in logs):
         return NO_EVIDENCE
@@ -265,7 +268,8 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
     foreign: dict[_Row, _Row] = {}
     failures: list[_Row] = []
     for log in logs:
-        # Own rows first, so that merged rows with another key for the same config or problem do not replace them.
+        # Process own rows first, so that merged rows with another key for the same config or problem do not replace
+        # them.
         for row in sorted(log.answers.get(problem_key, ()), key=_from_others):
             if row[0] in names:
                 config_key = (*row[:3], *row[_LIMITS])
@@ -283,7 +287,7 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
             ran_well[row[:3]] = max(ran_well.get(row[:3], row[_MEASURED_AT]), row[_MEASURED_AT])
     failed = [row for row in failures if row[3] == "incorrect" or row[4] > ran_well.get(row[:3], datetime.min)]
     measured = [MeasuredAnswer(*row) for row in _with_config(sorted(answers.values(), key=_latency))]
-    # Skip rows of others whose config equals an own one, also if it is spelled differently, such as 64.0 or true.
+    # Skip other people's rows whose config equals an own config, even in a different spelling, such as 64.0 or true.
     mine = [row for row in measured if not row.merged]
     if len(mine) not in (0, len(measured)):
         named = {_named(row) for row in mine}
@@ -330,7 +334,7 @@ def _with_config(rows: Sequence[_Row]) -> Iterable[_Row]:
     Raises:
         UsageError: A config is invalid. Merged files are checked, but earlier versions did not check this.
     """
-    # Parse all configs as one text: a call of the parser costs more than parsing a config.
+    # Parse all configs in one call, because a call costs more than parsing a config.
     texts = f"[{','.join(row[2] for row in rows)}]"
     try:
         configs = json.loads(texts)
@@ -356,4 +360,4 @@ def _bad_config(rows: Sequence[_Row]) -> UsageError:
 
 
 RETRACTED = "SELECT count(*) FROM db.measurement SEMI JOIN db.retraction USING (measurement_id)"
-"""SQL for the number of withdrawn measurements."""
+"""SQL that counts the withdrawn measurements."""

@@ -1,7 +1,7 @@
-"""Static profiles as rows to store and as arrays to compute with, in Parquet files and in databases.
+"""Read and write static profiles: as rows in Parquet files and databases, and as arrays for computing.
 
-Shipped profiles are one Parquet file per kernel, sorted by architecture. The rows that a query reads are cached as
-arrays: importing DuckDB, which reads Parquet, takes longer than the rest of the query.
+Shipped profiles are one Parquet file per kernel, sorted by architecture. Rows that a query needs are cached as arrays,
+because importing DuckDB to read Parquet takes longer than the rest of the query.
 """
 
 import json
@@ -36,7 +36,7 @@ class ProfileRow:
     variant: Mapping[str, int | str]
     """Compile-time tunables, dtype and layout of the variant."""
     registers: int
-    """Per thread."""
+    """Registers per thread."""
     spill_bytes: int
     stack_bytes: int
     static_smem_bytes: int
@@ -45,7 +45,7 @@ class ProfileRow:
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """float64 (metrics, terms): events per block (first term) and per trip of each loop (the other terms)."""
+    """Events per block (first term) and per trip of each loop (other terms); float64 (metrics, terms)."""
 
     def columns(self) -> dict[str, object]:
         """Return the columns of the row for the table `profile`."""
@@ -62,7 +62,7 @@ class ProfileRow:
 
 
 _COLUMN_OF_FIELD = {"variant_key": "code_key", "variant": "code"}
-"""Columns that keep an earlier name, by field: a row's key is also a hash of its column names."""
+"""Old column name by field; columns are never renamed, because a row's key depends on the column names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,20 +72,20 @@ class ProfileTable:
     launch: int
     entry: str
     variant_keys: tuple[str, ...]
-    """(rows,), ascending."""
+    """Keys of the variants, ascending."""
     registers: np.ndarray
-    """int64 (rows,), registers per thread; sizes have the same shape."""
+    """Registers per thread, int64 (rows,); the sizes have the same shape."""
     spill_bytes: np.ndarray
     stack_bytes: np.ndarray
     static_smem_bytes: np.ndarray
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """float64 (rows, metrics, terms); 0 for a metric that a variant's profile lacks."""
+    """Events, float64 (rows, metrics, terms); 0 for a metric that a variant's profile lacks."""
 
 
 def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-    """Return the shipped profiles of a kernel by launch; empty if this kernel or source does not ship."""
+    """Return the shipped profiles of a kernel by launch; empty if kernrec ships no profiles of this source."""
     path = paths.shipped("db/prebuilt") / f"{kernel}.profile.parquet"
     try:
         content = path.read_bytes()
@@ -100,7 +100,7 @@ def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, Profil
 
 
 def tables_of_arrays(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[int, ProfileTable]:
-    """Return the tables by launch that `arrays_of_tables` stored."""
+    """Rebuild the tables by launch from the result of `arrays_of_tables`."""
     tables = {}
     for table in facts["tables"]:
         launch = table["launch"]
@@ -116,7 +116,7 @@ _ARRAYS = ("registers", "spill_bytes", "stack_bytes", "static_smem_bytes", "coun
 
 
 def arrays_of_tables(tables: Mapping[int, ProfileTable]) -> CacheEntry:
-    """Return tables as facts and arrays, to store them in a file."""
+    """Convert tables to plain values and arrays for storage in a file."""
     return (
         {"tables": [{k: v for k, v in vars(table).items() if k not in _ARRAYS} for table in tables.values()]},
         {f"{name}.{launch}": getattr(table, name) for launch, table in tables.items() for name in _ARRAYS},
@@ -124,7 +124,7 @@ def arrays_of_tables(tables: Mapping[int, ProfileTable]) -> CacheEntry:
 
 
 def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-    """Return the profiles in a Parquet file by launch; raise `UsageError` for a bad file."""
+    """Return the profiles of a Parquet file by launch; raise `UsageError` for a bad file."""
     with one_line(path), parquet_rows(path) as (connection, source):
         return query_profiles(connection, source, kernel, kernel_hash, sm)
 
@@ -137,7 +137,7 @@ def read_profile_rows(path: Path) -> list[ProfileRow]:
 
 
 def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
-    """Write rows to a Parquet file, sorted; an old file is replaced once the new one is complete.
+    """Write sorted rows to a Parquet file, atomically.
 
     Equal rows in any order give the same content hash and, with the same version of DuckDB, the same bytes.
 
@@ -179,14 +179,14 @@ def profiles_hash(rows: Iterable[ProfileRow]) -> str:
 def query_profiles(
     connection: "DuckDBPyConnection", source: str, kernel: str, kernel_hash: str, sm: int
 ) -> dict[int, ProfileTable]:
-    """Return the profiles in a table as arrays, by launch.
+    """Return a kernel's profiles from a database or file as arrays, by launch.
 
-    If several compilers profiled a variant, the newest compiler's profile is used. `source` is a table or function in
-    SQL.
+    `source` is a table or function in SQL. If several compilers profiled a variant, the newest compiler's profile is
+    used.
     """
     chosen = f"FROM {source} WHERE sm = $1 AND kernel_hash = $2 AND kernel = $3"
     values = [sm, kernel_hash, kernel]
-    # Two scans in the same order: unnesting the lists in DuckDB gives one array instead of one per row.
+    # Scan twice in the same order, because unnesting the lists in DuckDB gives one array instead of one per row.
     columns = connection.execute(
         "SELECT launch, entry, code_key, registers, spill_bytes, stack_bytes, static_smem_bytes, compiler, metrics, "
         f"terms {chosen}",

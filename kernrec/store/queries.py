@@ -1,4 +1,4 @@
-"""What a database file is asked: queries in SQL, measurements, kernels, profiles, and what of its rows is wrong."""
+"""Query a database file: SQL, measurements, kernels, profiles and faulty rows."""
 
 import json
 import os
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class DatabaseQueries:
-    """An open database as it is asked.
+    """Queries of an open database.
 
-    Every method raises `UsageError`, in one line that names the file, when the database cannot do it.
+    Every method raises a one-line `UsageError` with the file's name if the database cannot be read.
     """
 
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
@@ -37,19 +37,19 @@ class DatabaseQueries:
     # Queries in SQL, which name tables in full (`db.measurement`).
 
     def query(self, query: str, values: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
+        """Return the rows of a query."""
         with one_line(self.path):
             return self._connection.execute(query, values).fetchall()
 
     def batches(self, query: str, most: int) -> Iterator[list[tuple[Any, ...]]]:
-        """The same, at most so many at a time."""
+        """Yield the rows of a query in batches of at most `most`."""
         with one_line(self.path):
             cursor = self._connection.cursor().execute(query)
             while rows := cursor.fetchmany(most):
                 yield rows
 
     def keep(self, name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
-        """Keep the rows of a query as a temporary table of this connection; one of that name is replaced.
+        """Store the rows of a query in a temporary table of this connection, and replace a table of this name.
 
         In the query `{x}` stands for the rows of the Parquet files `files["x"]`, which are moved away.
         """
@@ -78,7 +78,7 @@ class DatabaseQueries:
         return written
 
     def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
-        """The rows of a table or view (`db/schema/views.sql`) whose columns equal `equal`."""
+        """Return the rows of a table or view (`db/schema/views.sql`) whose columns equal `equal`."""
         if table not in (*TABLES, *derived()):
             raise unknown("table", table, (*TABLES, *derived()))
         with one_line(self.path):
@@ -94,14 +94,14 @@ class DatabaseQueries:
             return store_rows.as_dicts(self._connection.execute(query, list(equal.values())))
 
     def columns(self, table: str) -> dict[str, str]:
-        """The columns of a table or view in order, with their types."""
+        """Return the columns of a table or view in order, with their types."""
         if table in derived():
             described = self._connection.execute("DESCRIBE " + with_derived(table, f"FROM {table}")).fetchall()
             return {name: kind for name, kind, *_ in described}
         return store_rows.columns(self._connection, table)
 
     def measurements(self, **equal: object) -> "list[Measurement]":
-        """The measurements whose columns equal those given, without those that were taken back."""
+        """Return the measurements whose columns equal `equal`, except withdrawn measurements."""
         from kernrec.store.measurement import Measurement
 
         configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in self.rows("config")}
@@ -117,9 +117,9 @@ class DatabaseQueries:
         return measurements
 
     def kernels(self, name: str | None = None) -> list[tuple[str, str, str, str | None]]:
-        """(name, spec, source, signer) of the kernels, or of those with this name; the last added is first.
+        """Return (name, spec, source, signer) of the kernels, or of those called `name`, newest first.
 
-        The signer is None for a kernel of the user's own, and empty if nobody signed what it came with.
+        The signer is None for a kernel of the user's own, and empty if the kernel's bundle or file was not signed.
         """
         return self.query(
             "SELECT name, spec, source, (SELECT min(signer) FROM db.merged_row WHERE row_id = kernel_id) AS signer "
@@ -130,8 +130,8 @@ class DatabaseQueries:
     def session_rows(
         self, gpu: str, kernel: str, session: str
     ) -> list[tuple[str, dict[str, int], float | None, float | None]]:
-        """(session, config, latency in s, energy in J) of each measurement whose session begins with `session`; None:
-        failed, or not measured."""
+        """Return (session, config, latency in s, energy in J) of each measurement whose session begins with `session`.
+        A cost is None if the config failed or the cost was not measured."""
         query = """
             SELECT session, tunables, latency_s, energy_j
             FROM db.measurement AS row JOIN db.config AS config USING (config_id)
@@ -141,23 +141,23 @@ class DatabaseQueries:
         return [(name, json.loads(tunables), *costs) for name, tunables, *costs in rows]
 
     def log(self, gpu: str, problems: Sequence[str], *, title: str = "", signed: bool = False) -> MeasurementLog:
-        """The answers and failures of a GPU and the problems of these keys, by problem.
+        """Return the answers and failures of a GPU by problem, for the problems with these keys.
 
         Args:
             gpu: name in the catalog.
-            problems: their keys.
-            title: how answers call the database.
-            signed: whether its rows were pulled, so that it says who shared each.
+            problems: keys of the problems.
+            title: name of the database in answers.
+            signed: whether its rows were pulled, so that it has the signers of each row.
         """
         with one_line(self.path):
             return read_rows(self._connection, gpu, problems, signed).log(title, signed)
 
     def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[MeasuredAnswer]:
-        """The measured answers of these kernels on a GPU and problem, fastest first."""
+        """Return the measured answers of these kernels on a GPU and problem, fastest first."""
         return list(evidence([self.log(gpu, [problem_key])], kernels, problem_key).measured)
 
     def measured_problems(self, gpu: str) -> frozenset[str]:
-        """The keys of all problems with a measurement on `gpu` that ran well."""
+        """Return the keys of all problems with a successful measurement on `gpu`."""
         query = """
             SELECT DISTINCT problem.key FROM whole_card_rows JOIN db.problem AS problem USING (problem_id)
             WHERE gpu = ? AND outcome = 'ok'
@@ -165,9 +165,9 @@ class DatabaseQueries:
         return frozenset(key for (key,) in self.query(with_derived("whole_card_rows", query), [gpu]))
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int, *, own: bool = False) -> dict[int, ProfileTable]:
-        """The static profiles of a kernel's source on one architecture, by launch; empty if there are none.
+        """Return the static profiles of a kernel's source on one architecture, by launch; empty if there are none.
 
-        own: only the user's; otherwise those of others count where the user has none.
+        own: whether to return only the user's profiles. Otherwise, other people's profiles fill gaps.
         """
         with one_line(self.path):
             source = "db.profile"
@@ -180,26 +180,26 @@ class DatabaseQueries:
 
     @property
     def mark(self) -> Mark | None:
-        """Mark of the file when it was opened; None if it was not checked."""
+        """Return the mark of the file when it was opened; None if it was not checked."""
         return self._mark
 
     @property
     def faults(self) -> Faults:
-        """The rows that are left out because they cannot be: keys by table and fault."""
+        """Return the impossible rows, which queries skip: keys by table and fault."""
         return self._mark.faults if self._mark else {}
 
     @property
     def left_out(self) -> int:
-        """How many rows are left out because they cannot be."""
+        """Return the number of impossible rows, which queries skip."""
         return sum(map(len, self._mark.dropped.values())) if self._mark else 0
 
     def counts(self) -> dict[str, int]:
-        """How many rows each table has."""
+        """Return the number of rows of each table."""
         (counts,) = self.query("SELECT " + ", ".join(f"(SELECT count(*) FROM db.{table})" for table in TABLES))
         return dict(zip(TABLES, counts, strict=True))
 
     def content_hash(self) -> str:
-        """A hash of the content of all rows, independent of the order in which they were added."""
+        """Return a hash of the content of all rows, independent of the order in which they were added."""
         keys = {}
         with one_line(self.path):
             for table in TABLES:
@@ -209,7 +209,7 @@ class DatabaseQueries:
         return content_hash(keys, digits=32)
 
     def altered(self) -> list[str]:
-        """The keys of rows whose content has another hash, because something changed them."""
+        """Return the keys of rows that something changed, so that the hash of their content differs."""
         with one_line(self.path):
             return [stored for table in TABLES for stored, _ in self._wrong_keys(table)]
 
@@ -218,10 +218,10 @@ class DatabaseQueries:
         return wrong_keys(self._connection, table, f"db.{table}", kinds)
 
     def conflicts(self) -> list[str]:
-        """Return the keys of measurements that do not answer because their contributor contradicts himself.
+        """Return the keys of measurements that queries skip because their contributor contradicts himself.
 
-        They name the same moment of the same session and differ in their values (`db/schema/views.sql`). A row of the
-        user's own that only others contradict answers, and is not among them.
+        Such rows have the same moment of the same session and different values (`db/schema/views.sql`). A row of the
+        user's own that only others contradict is used, and is not among these.
         """
         query = f"""
             SELECT unnest(list(measurement_id ORDER BY measurement_id)) FROM sourced_rows

@@ -1,16 +1,16 @@
-"""Everything that a query reads of a database, in a file that is mapped into memory.
+"""Cache everything that queries read from a database in a memory-mapped file.
 
-Importing DuckDB and opening a database takes longer than the rest of a query and doubles its memory. So the file holds,
-as entries by name:
+Importing DuckDB and opening a database takes longer than the rest of a query and doubles its memory. So the file holds
+these entries by name:
 
     log, GPU, problem            answers and failures (`MeasurementLog`)
     profiles, kernel, hash, sm   static profiles by launch (`ProfileTable`)
     kernels                      the kernels that were analyzed
 
-For the user's own database it is beside the database, as `NAME.query`; for others it is in the cache. An index at its
-end names the state of the database that the entries were derived from. A file of another state, or a damaged one, is
-written again, and entries whose rows did not change are copied. So a process that is killed between a commit and this
-file costs the next query time, but never changes an answer. If no file can be written, the entries stay in memory.
+The file `NAME.query` is beside the user's own database; files of other databases are in the cache. The index at the end
+names the state of the database from which the entries were derived. If the state differs or the file is damaged, the
+file is written again; entries whose rows did not change are copied. So if a process is killed between a commit and this
+file, the next query is slower, but no answer changes. If no file can be written, the entries stay in memory.
 """
 
 import json
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
 _FORM = 1
 """Version of the format and of the entries."""
 _TOGETHER = 200_000
-"""Number of rows that are combined in one statement: memory grows with them."""
+"""Maximum rows combined in one statement, to limit memory."""
 _TAIL = 8
-"""Bytes at the end of the file: the length of the index."""
+"""Bytes at the end of the file that hold the length of the index."""
 _INDEX = ("keys", "marks", "starts", "stops")
 """Arrays of the index: hashes of the names (ascending), hashes of the rows, and the bytes of the entries."""
 _TITLE = 21
-"""Column of an answer that the reader fills in: the title of the database."""
+"""Position of the database's title in an answer; the reader fills it in."""
 _ANSWER, _FAILURE, _KERNEL = "SSSFffIITsfffffffsBBLSIffIf", "SSSSTB", "SSSs"
 """Types of the columns of an answer, a failure and a kernel: keys of `_TYPES`."""
 _TYPES: Mapping[str, set[type]] = {
@@ -65,7 +65,7 @@ _FROM_JSON: Mapping[str, Callable[[Any], Any]] = {"T": datetime.fromisoformat, "
 
 
 class QueryFile:
-    """The content of a query file. Methods raise `ValueError` if an entry is damaged.
+    """Content of a query file. Methods raise `ValueError` if an entry is damaged.
 
     Args:
         data: the content, mapped into memory.
@@ -78,17 +78,17 @@ class QueryFile:
         size = int.from_bytes(data[-_TAIL:], "little")
         facts, index = unpack(data[max(0, len(data) - _TAIL - size) : -_TAIL])
         self.made_of: list[str] = facts["made_of"]
-        """The rule by which rows are combined, and the state of the database (`_made_of`)."""
+        """Rule for combining rows, and state of the database (`_made_of`)."""
         self.measurements: int = facts["measurements"]
-        """Number of measurements that nobody took back."""
+        """Number of measurements that nobody withdrew."""
         self.ends: list[str] = [end for end in facts["ends"] if end is not None]
-        """The least and the greatest key of a measurement; empty if there is none."""
+        """Lowest and highest key of a measurement; empty if there is none."""
         self.left_out: int = facts["left_out"]
-        """Number of rows that are left out because they cannot be."""
+        """Number of impossible rows, which queries skip."""
         self._data, self._keys, *self._columns = (data, *(index[name] for name in _INDEX))
 
     def log(self, gpu: str, problem: str, title: str) -> MeasurementLog:
-        """Return the answers and failures of a GPU and the problem of this key; `title` is that of the database."""
+        """Return the answers and failures of a GPU and the problem with this key; `title` names the database."""
         if (entry := self._entry("log", gpu, problem)) is None:
             return MeasurementLog({}, {})
         answers, failures = entry[0]["answers"], entry[0]["failures"]
@@ -127,12 +127,12 @@ class QueryFile:
 
 
 def query_file(path: Path, open_database: "Opener", anew: bool = False) -> QueryFile:
-    """Return everything that a query reads of a database, from its file if that belongs to the database's state.
+    """Return everything that a query reads from a database; use its query file if it matches the database's state.
 
     Args:
         path: of the database.
         open_database: `Database.open`, which is called only if the file does not fit.
-        anew: write the file again in any case, because it is damaged.
+        anew: whether to write the file again in any case, because it is damaged.
 
     Raises:
         UsageError: the database cannot be read.
@@ -144,19 +144,19 @@ def query_file(path: Path, open_database: "Opener", anew: bool = False) -> Query
     with open_database(path) as database:
         mark = database.mark or mark
         made_of = _made_of(path, mark)
-        if not opened:  # else the program that has it open may still change it
-            with suppress(OSError, ValueError):  # a full disk, or a folder that cannot be written to
+        if not opened:  # Otherwise the program that has the database open may still change it.
+            with suppress(OSError, ValueError):  # The disk is full, or the folder cannot be written to.
                 return _replaced(_place(path, mark), path, lambda file: _write(file, database, made_of, old))
         return _derived(database, made_of, old)
 
 
 def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
-    """Write a database's file again after rows came or went. A failure costs the next query time.
+    """Rewrite a database's query file after rows were added or removed. If this fails, the next query is slower.
 
     Args:
         path: of the database.
         open_database: `Database.open`.
-        create: whether to write the file if no query made one before.
+        create: whether to write the file even if no query has created one.
     """
     with suppress(UsageError, OSError):
         if (create or _place(path, Mark("", True)).exists()) and not is_open(path):
@@ -164,7 +164,7 @@ def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
 
 
 def wrong_entries(path: Path, open_database: "Opener") -> int:
-    """Return how many entries of a database's file differ from the database. If there are any, delete the file.
+    """Return the number of entries in the query file that differ from the database; if any differ, delete the file.
 
     Args:
         path: of the database.
@@ -172,8 +172,8 @@ def wrong_entries(path: Path, open_database: "Opener") -> int:
     """
     mark = read_mark(path)
     stored = _stored(path, mark)
-    if stored is None or stored.made_of != _made_of(path, mark):
-        return 0
+    if stored is None or not mark.holds(file_state(path)) or stored.made_of != _made_of(path, mark):
+        return 0  # no query uses this file
     with open_database(path) as database:
         true = _derived(database, stored.made_of, None)
     first, second = true.contents(), stored.contents()
@@ -200,14 +200,14 @@ def _stored(path: Path, mark: Mark) -> QueryFile | None:
 
 
 def _made_of(path: Path, mark: Mark) -> list[str]:
-    """Return what the entries depend on: the rule, whether rows are signed, and the state of the database."""
+    """Return everything that entries depend on: the rule, whether rows are signed, and the state of the database."""
     own, faults = is_own(path, mark), json.dumps(mark.faults, sort_keys=True)
     return [_rule(), str(_is_pulled(path)), str(own), mark.state, sha256(faults.encode()).hexdigest()]
 
 
 @cache
 def _rule() -> str:
-    """Return a hash of the queries by which rows are combined."""
+    """Return a hash of the queries that combine rows."""
     queries = f"{_FORM} {measurement_log.ANSWERS}{measurement_log.FAILURES}{measurement_log.SIGNERS}".encode()
     return sha256(queries + (paths.shipped("db/schema") / "views.sql").read_bytes()).hexdigest()
 
@@ -221,7 +221,7 @@ _MARKED_LOGS = """
         UNION ALL SELECT gpu, problem_id, hash(measurement_id, signer) FROM db.merged
     ) JOIN db.problem AS problem USING (problem_id) GROUP BY ALL ORDER BY ALL
 """
-"""GPU, problem, number of rows, and a hash of all that their answers depend on."""
+"""SQL for GPU, problem, number of rows, and a hash of everything that the answers depend on."""
 _MARKED_PROFILES = """
     SELECT kernel, kernel_hash, sm, hash(sum(hash(profile, row_id IS NULL)))
     FROM db.profile AS profile LEFT JOIN (SELECT DISTINCT row_id FROM db.merged_row) ON row_id = profile_id GROUP BY ALL
@@ -230,14 +230,14 @@ _FACTS = f"SELECT count(*) - ({RETRACTED}), min(measurement_id), max(measurement
 
 
 def _replaced(place: Path, database: Path, write: Callable[[BinaryIO], None]) -> QueryFile:
-    """Write a file in the place of another, on the disk before it appears, and return its content."""
+    """Replace a file atomically, after writing the new content to disk; return the content."""
     temporary = place.with_name(f".{place.name}.{os.urandom(6).hex()}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(database.stat().st_mode & 0o666)  # readable by whoever can read the database
+        temporary.chmod(database.stat().st_mode & 0o666)  # Let everybody who can read the database read the file.
         os.replace(temporary, place)
     finally:
         temporary.unlink(missing_ok=True)
@@ -265,7 +265,7 @@ def _write(file: BinaryIO, database: "DatabaseQueries", made_of: list[str], old:
 
 
 def _entries(database: "DatabaseQueries", signed: bool, old: QueryFile | None) -> Iterator[tuple[int, int, bytes]]:
-    """Yield key, mark and content of each entry; an old one with the same mark is copied."""
+    """Yield key, mark and content of each entry; copy an old entry with the same mark."""
     kernels = {"kernels": _columns(database.kernels())}
     yield _key(("kernels",)), 0, pack({"name": ["kernels"], **kernels}, {})
     name: tuple[str, ...]
@@ -304,7 +304,7 @@ def _key(name: Sequence[str]) -> int:
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    """Return rows as columns of JSON values. A column of equal values has only the first, if there are several rows."""
+    """Convert rows to columns of JSON values. A column of several equal values is stored as its first value."""
     columns: list[list[Any]] = []
     for column in zip(*rows, strict=True):
         first = column[0]

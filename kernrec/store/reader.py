@@ -1,12 +1,12 @@
-"""Files of strangers are read by a process of its own, with limits.
+"""Read untrusted files in a separate process with resource limits.
 
     parent: a request -> child (`kernrec.store.intake.read_file`): open, check every row -> parent: its answer
 
-A malformed file can crash DuckDB, and its rows may be false. A file that makes DuckDB crash, hang or take all memory
-costs the child, and its user one line.
+A malformed file can crash DuckDB, and its rows may be false. If a file makes DuckDB crash, hang or exhaust memory, only
+the child ends, and the user gets a one-line error.
 
-A query opens its database in its own process. So the file is first checked by a child; once is enough, because a mark
-(`kernrec.store.marks`) identifies the content that passed. A file that kernrec itself wrote and closed gets the mark at
+A query opens its database in its own process, so a child checks the file first. One check is enough, because a mark
+(`kernrec.store.marks`) identifies the checked content. A file that kernrec itself wrote and closed gets the mark at
 once.
 """
 
@@ -26,46 +26,46 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.scratch import scratch_folder
 
 READER = "kernrec.store.intake.read_file"
-"""The module that reads databases and segments."""
+"""Module that reads databases and segments."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the process that reads a file, in proportion to the file."""
+    """Resource limits of the process that reads a file, in proportion to the file's size."""
 
     cpu_s: float
     wall_s: float
     database_bytes: int
-    """Memory that DuckDB uses before it goes to temporary files."""
+    """Memory limit of DuckDB, beyond which it uses temporary files."""
     address_bytes: int
-    """Address space of the process."""
+    """Maximum address space of the process."""
     file_bytes: int
-    """The largest file that it may write."""
+    """Maximum size of a file that the process writes."""
     rows: int
-    """Rows of one table. A key is a hash, so a row cannot take less than the 8 bytes of one."""
+    """Maximum rows of one table. Each row takes at least the 8 bytes of its key, which is a hash."""
     threads: int = 1
-    """That DuckDB works with; the CPU time is that of all."""
+    """Number of DuckDB's threads; the limit of CPU time is for all threads together."""
 
     @classmethod
     def of(cls, size: int) -> "Limits":
-        """The limits for a file of `size` bytes.
+        """Return the limits for a file of `size` bytes.
 
         Checking 30,000 rows of 9.7 MB took 1.7 s of CPU time, 0.2 s per MiB (`tools/bench.py store`).
         """
         cpu_s = 20 + 1.5 * size / 2**20
         return cls(
             cpu_s=cpu_s,
-            wall_s=60 + 10 * cpu_s,  # other processes may have the processor
+            wall_s=60 + 10 * cpu_s,  # Other processes may use the processor meanwhile.
             database_bytes=min(2**30, 2**28 + 4 * size),
             address_bytes=2**32,
             file_bytes=2**26 + 16 * size,
             rows=1000 + size // 8,
-            # A thread pays for 16 MiB of rows.
+            # Starting a thread is worth it for 16 MiB of rows.
             threads=max(1, min(8, os.cpu_count() or 1, size // 2**24)),
         )
 
     def apply(self) -> None:
-        """Limit this process; on Windows only the time is limited, by the parent."""
+        """Limit this process; on Windows, only the parent limits the time."""
         if sys.platform == "win32":
             return
         import resource
@@ -81,27 +81,27 @@ class Limits:
                 continue
             _, hard = resource.getrlimit(limit)
             allowed = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
-            with suppress(ValueError, OSError):  # macOS knows the address space but does not limit it
+            with suppress(ValueError, OSError):  # macOS has this limit but does not enforce it.
                 resource.setrlimit(limit, (allowed, hard))
 
 
 def read_apart(
     task: str, request: Mapping[str, Any], title: str, size: int, folder: Path, reader: str = READER
 ) -> dict[str, Any]:
-    """Have a child do a task of a module, the reader; its answer.
+    """Perform a task of a reader module in a child process, and return the answer.
 
     Args:
-        task: one of the reader's.
+        task: one of the reader's tasks.
         request: the task's arguments.
         title: name of the file in messages.
-        size: its bytes, in proportion to which the child is limited.
-        folder: private to this program; only the child writes to it.
-        reader: the module.
+        size: bytes of the file, which determine the child's limits.
+        folder: private folder; only the child writes to it.
+        reader: the reader module.
 
     Raises:
-        UsageError: if the file is refused, or its reader ends without an answer.
+        UsageError: The file is refused, or its reader ends without an answer.
     """
-    import subprocess  # what a query of a checked file need not wait for
+    import subprocess  # Import late, because a query of a checked file does not need this.
     import tempfile
 
     from kernrec.util.process import kill_group, module_command, module_environment, own_group
@@ -150,22 +150,22 @@ def _answer(title: str, status: int, output: bytes, limits: Limits) -> dict[str,
 
 
 def check_database(path: Path, rows: bool, state: str) -> None:
-    """Raise `UsageError` if a database should not be opened by this process.
+    """Raise `UsageError` if this process should not open a database.
 
     Args:
         path: of the file.
-        rows: whether a row that cannot be is reason enough.
-        state: of the file (`marks.file_state`); another one in its place is refused.
+        rows: whether to refuse the database if it has an impossible row.
+        state: expected state of the file (`marks.file_state`); a different file is refused.
     """
     with scratch_folder() as folder:
         _read_file("check", path, folder, rows=rows, state=state)
 
 
 def find_faults(path: Path, state: str) -> Faults:
-    """Find the rows of the user's own database that cannot be; the file is not changed.
+    """Return the impossible rows of the user's own database, without changing the file.
 
     Raises:
-        UsageError: if the file cannot be read.
+        UsageError: The file cannot be read.
     """
     with scratch_folder() as folder:
         faults: Faults = _read_file("faults", path, folder, state=state)
@@ -173,12 +173,12 @@ def find_faults(path: Path, state: str) -> Faults:
 
 
 def checked_database(path: Path, folder: Path) -> dict[str, int]:
-    """Read a stranger's database; the rows, every one checked, are in the folder as `exchange.add_rows` takes them.
+    """Write the checked rows of an untrusted database to a folder, in the form of `exchange.add_rows`.
 
-    The folder is private to this program. Returns how many rows each table has.
+    The folder is private to this program. Returns the number of rows of each table.
 
     Raises:
-        UsageError: if the file cannot be read, or its rows cannot be taken.
+        UsageError: The file cannot be read, or a row is refused.
     """
     if path.is_dir():
         raise UsageError(f"{path.absolute()} is a folder, not a database")
@@ -186,29 +186,30 @@ def checked_database(path: Path, folder: Path) -> dict[str, int]:
 
 
 def checked_table(path: Path, folder: Path, most_rows: int) -> Path:
-    """Read a stranger's Parquet file of any columns and at most `most_rows`; returns a plain file of it in a folder."""
+    """Copy an untrusted Parquet file with at most `most_rows` rows to a plain Parquet file in a folder; return its
+    path."""
     _read_file("table", path, folder, most_rows=most_rows)
     return folder / "table.parquet"
 
 
 def checked_segments(groups: Sequence[Mapping[str, Sequence[Path]]], folder: Path, title: str) -> list[dict[str, Any]]:
-    """Read groups of untrusted Parquet files by table, as `checked_database` reads a database.
+    """Write the checked rows of groups of untrusted Parquet files to a folder, like `checked_database`.
 
     Args:
-        groups: by table, the files of each group; nobody else writes to their folders.
+        groups: the files of each group, by table; nobody else writes to their folders.
         folder: for the checked rows; nobody else writes to it.
         title: name of the files in messages.
 
     Returns:
-        What `read_file.read_segments` returns; `exchange.SOURCES` has the groups of each measurement.
+        The result of `read_file.read_segments`; `exchange.SOURCES` lists the groups of each measurement.
     """
     return list(_read_segments("segments", groups, folder, title)["groups"])
 
 
 def check_own_segments(files: Mapping[str, Sequence[Path]], title: str) -> None:
-    """Refuse Parquet files that others would refuse; this program has written them just now, so their keys are right.
+    """Raise `UsageError` for Parquet files that others would refuse; this program has just written the files.
 
-    The arguments are those of `checked_segments`.
+    The keys are known to be right. The arguments are those of `checked_segments`.
     """
     with scratch_folder() as folder:
         _read_segments("own segments", [files], folder, title)

@@ -1,9 +1,9 @@
-"""Published rows of backends that ship with kernrec: exact lookup of a problem on a GPU.
+"""Look up published times of backends for exactly one problem and GPU, from rows that ship with kernrec.
 
-`db/prebuilt/recorded` has a Parquet file for each op, and `contents.json` describes them. The first question about an
-op converts its file into arrays in the user's cache: sorted hashes of (GPU, problem without its number of items), and
-beside them number of items, latency, power and origin. Later questions map that file into memory and search it, without
-DuckDB and without a pass over rows. `tools/build_recorded.py` writes the shipped files.
+`db/prebuilt/recorded` has a Parquet file for each op, and `contents.json` describes them. The first query about an op
+converts its file to arrays in the user's cache: sorted hashes of (GPU, problem without its number of items), with
+number of items, latency, power and origin. Later queries map these arrays into memory and search them, without DuckDB
+and without a pass over the rows. `tools/build_recorded.py` writes the shipped files.
 """
 
 import json
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 ORIGIN = ("gpu", "dtype", "layout", "stack", "version", "variant", "kernel", "source", "licence", "recorded")
-"""Columns that describe a row and its source, in the order by which files are sorted."""
+"""Columns that describe a row and its source, in the sort order of the files."""
 WIDTHS = ("fastest", "slowest", "power_error")
-"""Columns of a row's 90 % interval, equal for all rows of a GPU, backend and data type: factors from the time to the
-low and the high end, and the relative half-width of power."""
+"""Columns of a row's 90 % interval: factors from the time to both ends, and the relative half-width of power. All rows
+of a GPU, backend and data type have equal widths."""
 
 
 @dataclass(frozen=True)
@@ -38,29 +38,30 @@ class RecordedLine:
     stack: str
     version: str
     variant: str
-    """Word that distinguishes calls of one backend and dtype, such as `static scales`; else empty."""
+    """Text that distinguishes calls of one backend and dtype, such as `static scales`; empty if there is one kind of
+    call."""
     kernel: str
-    """Kernel or library that the backend ran, if the recording names it; else empty."""
+    """Kernel or library that the backend ran; empty if the recording does not name it."""
     latency_s: float
     power_w: float | None
-    """Mean power of a loop of calls at the GPU's default power limit; None if it was not recorded."""
+    """Mean power in watts of a loop of calls at the GPU's default power limit; None if it was not recorded."""
     latency_interval_s: tuple[float, float]
-    """90 % interval of the time in repetitions of the recording, also with a later version of the backend."""
+    """90 % interval of the time if the recording is repeated, also with a later version of the backend."""
     power_interval_w: tuple[float, float] | None
     source: str
-    """Repository that published it."""
+    """Repository that published the recording."""
     licence: str
     recorded: str
     """Date and method of the recording, in words."""
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Publisher, license, date and method of the recording, and the kernel that ran."""
+        """Return publisher, license, date and method of the recording, and the kernel that ran."""
         return {name: getattr(self, name) for name in ("source", "licence", "recorded", "kernel")}
 
 
 def recorded_lines(problem: Problem, gpu: GPU) -> tuple[RecordedLine, ...]:
-    """Return the published times of backends for exactly this problem on this GPU, fastest first.
+    """Return the published times of backends for exactly one problem and GPU, fastest first.
 
     Raises:
         KernrecError: A shipped file is damaged.
@@ -73,15 +74,15 @@ def recorded_lines(problem: Problem, gpu: GPU) -> tuple[RecordedLine, ...]:
 
 
 def has_recorded(op: str, gpu: GPU) -> bool:
-    """Return whether an op was recorded on a GPU."""
+    """Return whether kernrec ships recordings of an op on a GPU."""
     return gpu.name in contents().get(op, {}).get("gpus", ())
 
 
 def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, str, str], int, float, int]]]:
-    """Return the number of items of a problem, and its rows with any number of items, by ascending number.
+    """Return a problem's number of items, and the rows that differ from the problem only in this number, ascending.
 
-    A row is (stack, version, variant), number of items, seconds and its number in the table. See `padded_dimension` for
-    what counts items.
+    A row is ((backend, version, variant), number of items, seconds, row number in the table). `padded_dimension`
+    defines which dimension counts items.
     """
     if not has_recorded(problem.op, gpu):
         return 0, []
@@ -96,7 +97,7 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
 
 
 def recorded_line(op: str, row: int, gpu: GPU) -> RecordedLine:
-    """Return a row of an op, recorded on a GPU, by its number."""
+    """Return the recording of an op with a row number."""
     return _line(_table(op), row, gpu)
 
 
@@ -113,7 +114,7 @@ def _line(table: "_Table", row: int, gpu: GPU) -> RecordedLine:
 
 @cache
 def contents() -> Mapping[str, Mapping[str, Any]]:
-    """Return by op its `rows`, `gpus`, `sources`, `left_out` and the hash of its file."""
+    """Return `rows`, `gpus`, `sources`, `left_out` and the hash of the file, by op."""
     try:
         text = (_folder() / "contents.json").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -124,10 +125,10 @@ def contents() -> Mapping[str, Mapping[str, Any]]:
 def _row_keys(
     op: Op, gpu: str, dtype: str, layout: str, dims: "Mapping[str, np.ndarray]"
 ) -> "tuple[np.ndarray, np.ndarray]":
-    """Return the keys of (GPU, problem without its number of items) for rows of one GPU, dtype and layout, and the
-    numbers of items; absent dimensions have defaults.
+    """Return (keys of GPU and problem without its number of items, numbers of items) for rows of one GPU, dtype and
+    layout. Absent dimensions have defaults.
 
-    A single query attends to every key, causal or not, so both have the key of `causal=0`.
+    A single query attends to every key, with or without a causal mask, so `causal` is 0 in its key.
     """
     import numpy as np
 
@@ -146,7 +147,7 @@ def _row_keys(
 
 
 def _key_of(problem: Problem, gpu: str) -> tuple[int, int]:
-    """Return the key of a problem without its number of items, and that number; 0 if nothing counts items."""
+    """Return the key of a problem without its number of items, and the number; 0 if no dimension counts items."""
     sizes = problem.sizes
     counted = padded_dimension(problem.op, problem.layout, sizes.get("batch", 1) > 1)
     single = problem.op == "attention" and sizes["queries"] == 1
@@ -163,9 +164,9 @@ def _seed(*names: str) -> int:
 
 _WORD = (1 << 64) - 1
 _FACTOR = 0xD1342543DE82EF95
-"""Base of the keys, whose digits are the sizes, modulo 2^64 (a multiplier of Steele and Vigna, "Computationally Easy,
-Spectrally Good Multipliers"). A test checks that no two shipped problems share a key; another problem collides with a
-probability of 10^6 in 2^64."""
+"""Base of the keys, whose digits are the sizes, modulo 2^64 (a multiplier from Steele and Vigna, "Computationally Easy,
+Spectrally Good Multipliers"). A test checks that no two shipped problems share a key. Any other problem collides with a
+probability of 10^6 / 2^64."""
 
 
 # ---- arrays of an op -------------------------------------------------------------------------------------------------
@@ -177,16 +178,16 @@ _COLUMNS = {"keys": "<u8", "items": "<u4", "latency_s": "<f4", "power_w": "<f4",
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The rows of an op, by ascending key and number of items."""
+    """Rows of an op, by ascending key and number of items."""
 
     origins: tuple[Mapping[str, Any], ...]
     """Columns `ORIGIN` and `WIDTHS` of each kind of row."""
     keys: "np.ndarray"
     items: "np.ndarray"
-    """Number of items; 0 where nothing counts them."""
+    """Number of items; 0 if no dimension counts items."""
     latency_s: "np.ndarray"
     power_w: "np.ndarray"
-    """0 where it was not recorded."""
+    """Power in watts; 0 if it was not recorded."""
     origin: "np.ndarray"
     """Index into `origins`."""
 
@@ -202,7 +203,7 @@ def _table(op: str) -> _Table:
         with suppress(OSError, ValueError, KeyError):
             _write(path, head, arrays)
             return _mapped(path)
-    return _Table(tuple(head["origins"]), **arrays)  # no cache folder: the rows stay in memory
+    return _Table(tuple(head["origins"]), **arrays)  # Without a cache folder, the rows stay in memory.
 
 
 def _folder() -> Path:

@@ -1,7 +1,7 @@
-"""Withdrawn measurements of one database: they stay in the log, and answers no longer use them.
+"""Withdraw measurements of one database: they stay in the log, but answers no longer use them.
 
-A row of the table `retraction` names a measurement by its key and holds only in its database: no merge and no bundle
-carries it. A withdrawal at a place (`kernrec.store.share.withdraw`) reaches every copy.
+A row of the table `retraction` names a measurement by its key. It applies only to its own database: merges and bundles
+omit it. A withdrawal at a place (`kernrec.store.share.withdraw`) reaches every copy.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from kernrec.store.rows import Row
 
 
 def retraction_rows(keys: Iterable[str], reason: str) -> list[Row]:
-    """Return rows of the table `retraction` that withdraw the measurements of these keys now."""
+    """Return rows of the table `retraction` that withdraw the measurements with these keys now."""
     row = {"reason": reason, "signer": "", "signature": ""}
     row["retracted_at"] = datetime.now(UTC).replace(microsecond=0, tzinfo=None).isoformat()
     return [{"measurement_id": key, **row} for key in keys]
@@ -27,7 +27,7 @@ def retracted(database: Database) -> int:
 
 
 def forget(database: Database, signer: str) -> int:
-    """Ignore the withdrawals of a key from now on; return how many measurements are used again."""
+    """Ignore a signer's withdrawals from now on; return the number of measurements that are used again."""
     before = retracted(database)
     database.change([f"DELETE FROM db.retraction WHERE signer = {quoted(signer)}"])
     database.rescale()

@@ -1,10 +1,10 @@
-"""Add many rows to a copy of a database, which then replaces the file.
+"""Add many rows to a copy of a database, then replace the database by the copy.
 
 While a process writes to a DuckDB file, no other process can read it. Adding a million rows takes longer than a query
 waits. So rows are added to a copy, and queries use the old file until the copy takes its name.
 
-Two locks exclude other writers. The file is open for reading, so nobody writes to it between its copy and its
-replacement. The copy is locked, so two processes do not replace the same file.
+Two locks exclude other writers. The original stays open for reading, so nobody writes to it before its replacement. The
+copy is locked, so that two processes do not replace the same file.
 """
 
 import os
@@ -36,9 +36,9 @@ def rewritten(path: Path) -> Iterator[Database]:
     try:
         os.ftruncate(locked, 0)
         Path(f"{beside}.wal").unlink(missing_ok=True)
-        if Path(f"{path}.wal").exists():  # a killed process's log must not stay beside the new file
+        if Path(f"{path}.wal").exists():  # A killed process's log must not stay beside the new file.
             Database.open(path, read_only=False).close()
-        # Closing any descriptor of a file ends DuckDB's lock on it, so this one is closed last.
+        # Closing any descriptor of a file releases DuckDB's lock, so this descriptor is closed last.
         with path.open("rb") as source, Database.open(path):
             with file_errors(beside, "written"), beside.open("r+b") as target:
                 shutil.copyfileobj(source, target, 2**20)

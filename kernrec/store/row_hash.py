@@ -1,7 +1,7 @@
 """Compute the keys of millions of rows in DuckDB: the hash of `rows.row_key`, as one SQL expression.
 
-`row_key` is the definition. DuckDB may format a number differently from Python; `wrong_keys` then checks the row with
-`row_key`, so it reports only rows whose content really has another hash.
+`row_key` is the definition. DuckDB may format a number differently from Python. So `wrong_keys` checks suspicious rows
+with `row_key`, and reports only rows whose content really has another hash.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,8 +28,8 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     before, after = [], []
     for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
-        # Commas are on the side of the table's name, which every row has. `concat` skips parts that are NULL. A chain
-        # of `||` copies its text at each step, so it is only for columns that may be NULL.
+        # Put each comma beside the preceding part: the table's name always comes first. `concat` skips parts that are
+        # NULL. A chain of `||` copies the text at each step, so use it only for columns that may be NULL.
         joined = ", " if name in required else " || "
         if name < "table":
             before += [joined.join((f"'\"{name}\":'", value, "','"))]
@@ -40,7 +40,7 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
 
 
 _TEXT = {
-    "VARCHAR": "CAST(to_json({0}) AS VARCHAR)",  # quoted and escaped as in Python
+    "VARCHAR": "CAST(to_json({0}) AS VARCHAR)",  # The text is quoted and escaped as in Python.
     "INTEGER": "CAST({0} AS VARCHAR)",
     "BIGINT": "CAST({0} AS VARCHAR)",
     "DOUBLE": "CAST({0} AS VARCHAR)",
@@ -61,7 +61,7 @@ _TEXT = {
 def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> dict[str, str]:
     """Return the key and the columns that have a value in some row; all columns if there are no rows.
 
-    A recording fills a fifth of the columns, and a column that is NULL everywhere costs as much time as any other.
+    A recording fills a fifth of the columns, and hashing a column takes time even if the column is NULL everywhere.
 
     Args:
         connection: Connection to query.

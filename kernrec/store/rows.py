@@ -1,7 +1,6 @@
-"""Rows of a database: check columns against the schema, make values canonical, compute keys.
+"""Prepare rows for a database: check columns against the schema, make values canonical, compute keys.
 
-A row is identified by its content: equal values have the same canonical text, whose hash is their key in every
-database.
+A row's key is a hash of its content: equal rows have the same canonical text, and so the same key in every database.
 """
 
 import json
@@ -39,8 +38,8 @@ def canonical_json(value: object) -> str:
 def content_hash(value: object, digits: int = 16) -> str:
     """Return the first hexadecimal digits of the SHA-256 of a value's canonical text.
 
-    16 digits (64 bits) distinguish the configs, problems and profiles of a database. Measurements take 32, because
-    their log only grows and many people merge theirs.
+    16 digits (64 bits) distinguish the configs, problems and profiles of a database. Measurements need 32 digits,
+    because logs only grow, and people merge many of them.
     """
     return sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
@@ -52,7 +51,7 @@ def columns(connection: "DuckDBPyConnection", table: str) -> dict[str, str]:
 
 
 def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) -> list[str]:
-    """Add rows to a table unless it has them already, and return the key of each row, in order.
+    """Add the rows that a table lacks, and return the key of every row, in order.
 
     Raises:
         UsageError: A column is unknown, or cannot hold its value; nothing is added.
@@ -73,7 +72,7 @@ def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) ->
         filled[key].append(keys[-1])
         for name, value in values.items():
             filled[name].append(value)
-    # Whole columns as parameters of one statement, which is much faster than a statement per row.
+    # Pass whole columns as parameters of one statement, which is much faster than a statement per row.
     side_by_side = ", ".join(f'unnest(${i}::{kind}[]) AS "{name}"' for i, (name, kind) in enumerate(kinds.items(), 1))
     lacking = f"(SELECT {side_by_side}) ANTI JOIN db.{table} AS stored USING ({key})"
     connection.execute(f"INSERT INTO db.{table} BY NAME FROM {lacking}", list(filled.values()))
@@ -90,7 +89,7 @@ def rewrite_keys(connection: "DuckDBPyConnection", table: str, condition: str) -
 
 
 def row_key(table: str, values: Row) -> str:
-    """Return the key of a row: the hash of its table's name and of all values that are not NULL, without the key."""
+    """Return the key of a row: a hash of the table's name and of all values except NULLs and the key itself."""
     content = {name: _plain(value) for name, value in values.items() if value is not None}
     return content_hash({"table": table, **content}, digits=KEY_DIGITS[table])
 
@@ -131,7 +130,7 @@ def _truth(value: object) -> bool:
 
 def _text(value: object) -> str:
     if isinstance(value, str):
-        return str(value)  # of an enumeration, its value
+        return str(value)  # Store the value of an enumeration's member.
     if isinstance(value, (Mapping, list, tuple)):
         return canonical_json(value)
     raise TypeError
@@ -162,7 +161,7 @@ _CONVERSIONS: dict[str, Callable[[object], object]] = {
 
 
 def as_dicts(cursor: "DuckDBPyConnection", most: int | None = None) -> list[dict[str, object]]:
-    """Return rows of a query's result as dictionaries: the next `most`, or all."""
+    """Return the next `most` rows of a query's result as dictionaries; None for all rows."""
     names: Sequence[str] = [column[0] for column in cursor.description or ()]
     rows = cursor.fetchall() if most is None else cursor.fetchmany(most)
     return [dict(zip(names, row, strict=True)) for row in rows]

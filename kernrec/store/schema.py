@@ -1,12 +1,12 @@
-"""The schema of a database file: its migrations, its views, and the layout that a file must have to be opened.
+"""Define the schema of a database file: migrations, views, and the layout that an opened file must have.
 
 Migrations are numbered SQL files that ship with kernrec (`db/schema`). Each is applied once and recorded in the
 database. The views of `views.sql` are derived from the measurement log; queries include them as parts.
 
 A file may contain base tables of `main` with exactly the columns and types of the schema. Computed columns and default
-expressions are code of somebody else: a file with one is refused, also for reading. Writing into a file evaluates its
-checks and indexes, so these must then be the schema's, too. All else in a file (views, macros, other tables) is never
-looked up (connection.py).
+expressions are somebody else's code: a file with such code is refused, even for reading. Writing to a file evaluates
+its checks and indexes. So for writing, these must also match the schema. kernrec never uses views, macros and other
+tables of a file (connection.py).
 """
 
 import os
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement", "retraction")
-"""Tables whose rows have content-hash keys; the other tables record where rows came from, or are derived."""
+"""Tables whose rows have content-hash keys; other tables are derived or record the origin of rows."""
 
 _REWRITTEN = {4: "block_open OR replayed"}
-"""Condition on the rows of `measurement` that a migration changes, by its number; their keys are computed again."""
+"""SQL condition for the rows of `measurement` that a migration changes, by migration number; their keys are
+recomputed."""
 
 _VIEWS_APART = 5
-"""Number of the first migration after which `views.sql` defines the views."""
+"""Number of the first migration from which on `views.sql` defines the views."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def migrate(connection: "DuckDBPyConnection", done: int, *, views: bool = True) 
     Args:
         connection: Connection to the database.
         done: Number of the last applied migration.
-        views: Whether to create the views, which takes half of the time. kernrec never looks them up.
+        views: Whether to create the views, which takes half of the time. kernrec's queries never use these views.
     """
     connection.execute("USE db")
     try:
@@ -90,11 +91,11 @@ def _record(connection: "DuckDBPyConnection", step: Migration, views: bool = Tru
 
 
 def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writing: bool = False) -> int:
-    """Return the number of the last migration of the attached file; 0 for a database without tables.
+    """Return the number of the attached file's last migration; 0 for a database without tables.
 
     Raises:
-        UsageError: The database belongs to another program or a newer kernrec, its tables are not those of the schema,
-            or `writing` is set and they may not be written to.
+        UsageError: The database belongs to another program or a newer kernrec, its tables differ from the schema, or
+            `writing` is set and writing would run code of the file.
     """
     statements = tables(connection)
     if not statements:
@@ -117,14 +118,14 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
     return len(applied)
 
 
-# New files are complete or missing, even if the process is killed.
+# Create new files atomically, so that a killed process leaves no incomplete file.
 
 
 def make_file(path: Path) -> None:
-    """Create an empty database, unless there is a file by then.
+    """Create an empty database file, unless another process has created the file meanwhile.
 
     Raises:
-        UsageError: It cannot be created; nothing is left.
+        UsageError: The file cannot be created; no part of it remains.
     """
     import duckdb
 
@@ -154,7 +155,7 @@ def _place(new: Path, path: Path) -> None:
         os.link(new, path)
     except FileExistsError:
         return
-    except OSError:  # a file system without links
+    except OSError:  # The file system does not support links.
         if not path.exists():
             new.rename(path)
 
@@ -169,7 +170,7 @@ def _empty(steps: tuple[str, ...]) -> bytes:
             path = folder / "empty.duckdb"
             with closing(connect(path, read_only=False, create=True)) as connection:
                 migrate(connection, 0)
-                connection.execute("CHECKPOINT db")  # closing does this, too, but does not report a full disk
+                connection.execute("CHECKPOINT db")  # Closing writes the data, too, but does not report a full disk.
             return {}, {"file": np.fromfile(path, np.uint8)}
 
     made_of = "\n".join([duckdb.__version__, views_sql(), *steps])
@@ -179,7 +180,8 @@ def _empty(steps: tuple[str, ...]) -> bytes:
 # The relations of `views.sql`, as parts of a query.
 
 MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, position"
-"""Columns that identify the moment of a measurement; two rows that agree in all of them contradict each other."""
+"""Columns that identify the moment of a measurement; two rows with equal values in these columns contradict each
+other."""
 
 _VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction|merged|card_scale)\b")
@@ -203,12 +205,12 @@ def views_sql() -> str:
 
 @cache
 def derived() -> dict[str, str]:
-    """Return the query of each relation by name; a query may use the relations before it."""
+    """Return the query of each relation by name; a query may use earlier relations."""
     return {name: _TABLE.sub(r"\1 db.\2", body).strip() for name, body in _VIEW.findall(views_sql())}
 
 
 def with_derived(name: str, query: str, condition: str = "", scales: str = "db.card_scale") -> str:
-    """Return an SQL query that may use a relation of `views.sql` and those that it is derived from.
+    """Return an SQL query that may use a relation of `views.sql` and the relations from which it is derived.
 
     Args:
         name: Name of the relation.
@@ -224,7 +226,7 @@ def with_derived(name: str, query: str, condition: str = "", scales: str = "db.c
         body = body.replace("FROM db.merged", sources).replace("FROM db.card_scale", f"FROM {scales}")
         if condition:
             body = body.replace("FROM db.measurement", f"FROM {log}")
-        # Not materialized, so that only the columns that the query uses are read.
+        # Do not materialize the relation, so that DuckDB reads only the columns that the query uses.
         parts.append(f"{part} AS NOT MATERIALIZED (\n{body}\n)")
         if part == name:
             break
@@ -242,17 +244,17 @@ class Layout:
     """Tables of a schema, by name."""
 
     statements: Mapping[str, str]
-    """The result of `tables`."""
+    """SQL statement that creates each table."""
     columns: Mapping[str, Mapping[str, str]]
-    """Types of their columns, in order; the first column is the key."""
+    """Column types of each table, in order; the first column is the key."""
     checks: Mapping[str, list[str]]
-    """Conditions on their rows, in SQL."""
+    """SQL conditions on each table's rows."""
     required: Mapping[str, list[str]]
-    """Columns that are never NULL."""
+    """Columns of each table that are never NULL."""
 
 
 def layout_of(step: int | None = None) -> Layout:
-    """Return the tables after a migration, by default the last; cached, because creating them takes 100 ms."""
+    """Return the tables after a migration, by default the last; cached, because creating the tables takes 100 ms."""
     import duckdb
 
     number = len(migrations()) if step is None else step
@@ -315,13 +317,13 @@ def _check_writable(connection: "DuckDBPyConnection", path: Path | str) -> None:
 
     for kind in ("indexes", "triggers"):
         query = f"SELECT count(*) FROM duckdb_{kind}() WHERE database_name = 'db'"
-        with suppress(duckdb.CatalogException):  # an older DuckDB, which has no triggers
+        with suppress(duckdb.CatalogException):  # Older releases of DuckDB have no triggers.
             if connection.execute(query).fetchall()[0][0]:
                 raise UsageError(f"{path} has {kind} that are not kernrec's; merge the file into another database")
 
 
 def check_migratable(connection: "DuckDBPyConnection", path: Path | str) -> None:
-    """Raise `UsageError` if the file has macros, because migrations look functions up in the file."""
+    """Raise `UsageError` if the file has macros, because migrations would call them as functions."""
     query = "SELECT count(*) FROM duckdb_functions() WHERE database_name = 'db' AND NOT internal"
     if connection.execute(query).fetchall()[0][0]:
         raise UsageError(f"{path} has an older schema and macros that are not kernrec's; it is not brought up to date")

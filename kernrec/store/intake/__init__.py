@@ -21,16 +21,16 @@ from kernrec.util.human import counted
 from kernrec.util.scratch import remove_abandoned, scratch_folder
 
 _MANY_BYTES = 2**24
-"""Size of checked rows above which they are added to a copy; smaller amounts take less than a second."""
+"""Bytes of checked rows above which kernrec adds them to a copy of the database; fewer take less than a second."""
 
 
 def merge(database: Database, other: Path, note: Callable[[str], object] = str) -> int:
-    """Add all rows of another database file that are not in `database` yet, all or nothing.
+    """Add the rows of another database file that `database` lacks, all or nothing.
 
     Args:
-        database: Gets the rows.
-        other: An untrusted file, which is not changed. Its withdrawals are not taken.
-        note: Called with a line about such withdrawals.
+        database: Open database that gets the rows.
+        other: An untrusted file, which is not changed. Its withdrawals are ignored.
+        note: Function that gets a line about ignored withdrawals.
 
     Returns:
         Number of new rows.
@@ -43,7 +43,7 @@ def merge(database: Database, other: Path, note: Callable[[str], object] = str) 
 
 
 def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> int:
-    """Do what `merge` does to the database at a path, which is made if there is none, and is not open meanwhile."""
+    """Merge a file into the database at a path, which is created if needed and opened only to add rows."""
     with _checked(other, path, note) as checked, adding_to(path, checked) as database:
         return add_checked(database, checked)
 
@@ -62,7 +62,7 @@ def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> It
 def add_checked(database: Database, checked: Path, signer: str = "", apart_from: Sequence[str] = ()) -> int:
     """Add checked rows of others from a folder, all or nothing; return the number of new rows.
 
-    The rows are moved away. `signer` and `apart_from` are those of `Database.add_from`.
+    Files of the rows are moved out of the folder. `signer` and `apart_from` are those of `Database.add_from`.
     """
     return database.add_from(lambda folder: move_checked(checked, folder), apart_from=apart_from, signer=signer)
 
@@ -73,7 +73,7 @@ def adding_to(path: Path, checked: Path | None = None) -> Iterator[Database]:
 
     Args:
         path: Path of the database.
-        checked: Folder with the rows that will be added. If they are many, queries use the old file until the end.
+        checked: Folder with the rows to add. If there are many, queries use the old file until the end.
     """
     existed = path.exists()
     size = sum(file.stat().st_size for file in checked.iterdir()) if checked else 0

@@ -1,7 +1,7 @@
-"""Bounds of the time of a problem on a GPU: a floor that no kernel can undercut, and a ceiling that none can need.
+"""Bound the plausible time of a problem on a GPU: a floor below any kernel, and a ceiling above any kernel.
 
-A row with the wrong shape, unit or kernel would be used in answers and teach models. Both bounds are far from what
-kernels do, so that no true recording is refused.
+A row with a wrong shape, unit or kernel would distort answers and models. Both bounds are far from the times of real
+kernels, so that no true recording is refused.
 """
 
 from kernrec.gpu import GPU
@@ -10,20 +10,20 @@ from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.human import human
 
 _MARGIN = 0.7
-"""Boards run above the data sheet's clocks: an RTX 3090 reached 1.10 times its f32 peak, memory 1.2 times."""
+"""Margin for boards above the data sheet: an RTX 3090 reached 1.1 times its f32 peak and 1.2 times its bandwidth."""
 _LEAST_S = 0.3e-6
-"""A kernel that does nothing takes about a microsecond; a fraction of that cannot be the time of a launch."""
+"""Minimum time of a launch in seconds: a kernel that does nothing takes about a microsecond."""
 _WINOGRAD = 4.0
-"""F(4x4, 3x3) needs a quarter of a convolution's multiplications (Lavin and Gray, arXiv 1509.09308)."""
+"""Largest speedup by Winograd: F(4x4, 3x3) saves 3 of 4 multiplications (Lavin and Gray, arXiv 1509.09308)."""
 _SERIAL_FLOP_S, _SERIAL_ACCESS_S, _SERIAL_START_S = 50e-9, 2e-6, 1e-3
-"""One thread alone: an operation in 50 clocks, an element of memory in twice the latency of DRAM."""
+"""Seconds of a single thread: per operation (50 clocks), per memory element (twice DRAM latency), to start."""
 
 
 def floor_s(problem: Problem, gpu: GPU) -> float:
-    """Return the time in seconds that no kernel can undercut.
+    """Return a lower bound of any kernel's time in seconds.
 
-    It is the time of the compulsory bytes past L2 at the memory's bandwidth, or of the operations at the highest peak
-    of any data type of eight bits or more, with a margin for boards above their data sheet.
+    The bound is the larger of two times: the compulsory bytes beyond L2 at DRAM bandwidth, and the operations at the
+    highest peak of any type of eight bits or more. A margin allows for boards above their data sheet.
     """
     dtypes = ("f16", "bf16", "tf32") if ELEMENT_BYTES[problem.dtype] > 1 else ("f16", "fp8", "i8")
     beyond_l2 = max(problem.bytes - gpu.l2_bytes, 0)
@@ -37,7 +37,7 @@ def floor_s(problem: Problem, gpu: GPU) -> float:
 
 
 def ceiling_s(problem: Problem) -> float | None:
-    """Return the time in seconds of a single thread; None if the spec does not state the number of operations."""
+    """Return the seconds that a single thread would need; None if the spec does not state the number of operations."""
     if not problem.flops:
         return None
     elements = sum(tensor.touched for tensor in problem.tensors.values())
@@ -45,7 +45,7 @@ def ceiling_s(problem: Problem) -> float | None:
 
 
 def implausible(times_s: list[float], problem: Problem, gpu: GPU) -> str | None:
-    """Return what is wrong with recorded times in one line, or None."""
+    """Return in one line why recorded times are implausible; None if they are plausible."""
     least, most = floor_s(problem, gpu), ceiling_s(problem)
     below = [time for time in times_s if time < least]
     if below:

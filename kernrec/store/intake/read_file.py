@@ -1,14 +1,14 @@
-"""The child process: reads one untrusted file, checks every row, and writes what passed to a database and to Parquet.
+"""Run as a child process: read one untrusted file, check every row, and write valid rows to a database and to Parquet.
 
 `kernrec.store.reader` starts it. It reads a request from standard input and prints one JSON object, `{"found": ...}` or
 `{"refused": text}`. Tasks:
 
-    database   the rows of a database: measurements stay in a copy of it, all others go to `<table>.parquet`
-    segments   the same for groups of Parquet files of our tables, as in bundles; the database is a new one
-    own segments    nothing is written: whether others would accept such files of this machine, whose keys are right
-    check      nothing is written: whether the parent may open a database
-    faults     nothing is written: the impossible rows of the user's own database
-    table      a Parquet file of any columns, such as a recording, to `table.parquet`
+    database check the rows of a database: measurements stay in a copy of it, other rows go to `<table>.parquet`
+    segments check groups of Parquet files of our tables, as in bundles; measurements go to a new database
+    own segments only check whether others would accept files that this machine wrote; the keys are known to be right
+    check only check whether the parent may open a database
+    faults only find the impossible rows of the user's own database
+    table copy a Parquet file of any columns, such as a recording, to `table.parquet`
 """
 
 import json
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 _PLAIN = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "DOUBLE", "FLOAT", "BOOLEAN", "VARCHAR", "TIMESTAMP")
 _ROUNDS = 8
-"""Number of times that the user's own rows are checked: rows that refer to a skipped row are found the next time."""
+"""Maximum passes over the user's own rows: a pass finds rows that refer to rows skipped in the pass before."""
 _ALL = 10**9
 _LARGEST_TABLE = 512 * 2**20
 _ORDER = {"measurement": " ORDER BY gpu, problem_id"}
-"""Order in which rows are read: a query about one problem then reads a part of the log."""
+"""Order of stored rows, so that a query about one problem reads only a part of the log."""
 
 
 def main() -> int:
-    """Do what the request says; return the exit status."""
+    """Perform the request on standard input; return the exit status."""
     request = json.loads(sys.stdin.read())
     limits = Limits(**request["limits"])
     limits.apply()
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Return the answer to a request, or the line with which its file is refused."""
+    """Return the answer to a request, or the one-line reason for refusing its file."""
     try:
         return {"found": _TASKS[request["task"]](request, Path(request["folder"]), limits)}
     except KernrecError as error:
@@ -66,10 +66,9 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
-    """Write the rows of a database to a folder, as `exchange.add_rows` reads them; return the number of rows of each
-    table.
+    """Write the rows of a database to a folder in the form of `exchange.add_rows`; return the row count of each table.
 
-    Measurements stay in a copy of the file, which nobody can change after it was checked.
+    Measurements stay in a copy of the file, which nobody can change after the check.
     """
     with _opened(path, folder, limits, copied=True) as connection:
         counts = _check_taken(connection, path, limits)
@@ -84,7 +83,7 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: 
         path: Path of the file.
         folder: Folder for temporary files.
         limits: Limits of this process.
-        rows: Whether to check its rows, too; else they are only read, so that a damaged file crashes here.
+        rows: Whether to check the rows, too. Otherwise they are only read, so that a damaged file crashes here.
         state: State of the file to check.
     """
     with _opened(path, folder, limits, copied=False, state=state) as connection:
@@ -99,10 +98,10 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: 
 
 
 def find_faults(path: Path, folder: Path, limits: Limits, state: str) -> dict[str, dict[str, list[str]]]:
-    """Find the impossible rows of the user's own database: keys by table and fault.
+    """Return the impossible rows of the user's own database: keys by table and fault.
 
-    A row may be at fault because another one is skipped, so the rest is checked until it has no fault. A wrong clock
-    must not make all rows look as if they came from the future, so the time of the file's last change counts, too.
+    Skipping a row can make a row that refers to it impossible, so the remaining rows are checked repeatedly. If the
+    clock is slow, all rows would seem to come from the future. So the time of the file's last change counts, too.
     """
     now = datetime.now(UTC)
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
@@ -136,14 +135,14 @@ def _faults(connection: "DuckDBPyConnection", latest: datetime) -> Iterator[tupl
 def _opened(
     path: Path, folder: Path, limits: Limits, *, copied: bool, state: str = "", filtered: bool = False
 ) -> "Iterator[DuckDBPyConnection]":
-    """Open a database of the present schema. A copy is opened, and migrated, if the schema is older or `copied` is set.
+    """Open a database with the present schema. If the schema is older or `copied` is set, open and migrate a copy.
 
     Args:
         path: Path of the file.
         folder: Folder for temporary files.
         limits: Limits of this process.
-        copied: Whether to open a copy.
-        state: State of the file (`marks.file_state`); empty: any.
+        copied: Whether to open a copy in any case.
+        state: State of the file (`marks.file_state`); empty for any state.
         filtered: See `connect_stranger`.
     """
     with closing(connect_stranger(path, folder, limits)) as connection, one_line(path):
@@ -169,7 +168,7 @@ def _version(connection: "DuckDBPyConnection", path: Path) -> int:
 
 def _copied(path: Path, folder: Path) -> Path:
     copy = folder / CHECKED
-    for suffix in (".wal", ""):  # after a crash, DuckDB's log has changes that are not in the file yet
+    for suffix in (".wal", ""):  # After a crash, DuckDB's log has changes that are not in the file yet.
         if (file := path.with_name(path.name + suffix)).exists():
             try:
                 shutil.copyfile(file, copy.with_name(copy.name + suffix))
@@ -181,20 +180,20 @@ def _copied(path: Path, folder: Path) -> Path:
 def read_segments(
     groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits
 ) -> list[dict[str, Any]]:
-    """Do what `read_database` does for groups of Parquet files by table; a row of several groups is written once.
+    """Write the checked rows of groups of Parquet files, like `read_database`; write a row of several groups once.
 
-    Each group must contain all that its measurements refer to. `SOURCES` gets the groups of each measurement.
+    Each group must contain all rows that its measurements refer to. `SOURCES` lists the groups of each measurement.
 
     Returns:
-        For each group: `rows` of each table (a row in two of its files counts twice), the `gpus` of its measurements,
-        and whether some are `replayed`.
+        For each group: `rows` per table (a row in two files counts twice), the `gpus` of its measurements, and whether
+        some measurements are `replayed`.
     """
     counts: list[dict[str, int]] = [{} for _ in groups]
     with _segments_opened(groups, title, folder, limits, folder / CHECKED) as connection:
         for table in TABLES:
             for group, count in connection.execute(f"SELECT number, count(*) FROM {table}_rows GROUP BY 1").fetchall():
                 counts[group][table] = count
-        # Only a row of several segments can be in a group twice; DISTINCT takes as long as reading them.
+        # Only several segments can repeat a row. Otherwise skip DISTINCT, which takes as long as reading.
         again = "DISTINCT " if _double_keys(connection, "measurement", "db.measurement_read") else ""
         _check_taken(connection, title, limits)
         if len(groups) > 1:
@@ -203,7 +202,7 @@ def read_segments(
         _write(connection, f"SELECT {again}measurement_id, number FROM measurement_rows", folder / SOURCES)
         seen = "SELECT number, list_sort(list(DISTINCT gpu)), coalesce(bool_or(replayed), false) FROM measurement_rows"
         facts = {number: fact for number, *fact in connection.execute(f"{seen} GROUP BY 1").fetchall()}
-        if not again:  # the parent reads only tables
+        if not again:  # The parent reads only tables, not views.
             connection.execute("DROP VIEW db.measurement; ALTER TABLE db.measurement_read RENAME TO measurement")
     read: list[dict[str, Any]] = []
     for number, each in enumerate(counts):
@@ -225,7 +224,7 @@ def _check_references(connection: "DuckDBPyConnection", title: str) -> None:
 
 
 def check_segments(groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits) -> None:
-    """Raise `UsageError` if `read_segments` would, except for wrong keys."""
+    """Raise the errors of `read_segments`, except for wrong keys."""
     with _segments_opened(groups, title, folder, limits) as connection:
         _check_tables(connection, title, limits, keys=False)
 
@@ -238,10 +237,9 @@ def _segments_opened(
     limits: Limits,
     database: Path | None = None,
 ) -> "Iterator[DuckDBPyConnection]":
-    """Open `db.<table>` with the rows of all files, each once, and `<table>_rows` with the `number` of each row's
-    groups.
+    """Open `db.<table>` with the distinct rows of all files, and `<table>_rows` with the `number` of each row's groups.
 
-    The files are read once, so what is checked is what was read.
+    The files are read only once, so that nobody can change them between check and use.
 
     Args:
         groups: Files of each group by table.
@@ -275,7 +273,7 @@ def _segments_opened(
                 f"CREATE VIEW {table}_rows AS SELECT * EXCLUDE (file) FROM db.{table}_read JOIN member USING (file)"
             )
             once = f"SELECT * EXCLUDE (file) FROM db.{table}_read"
-            if _double_keys(connection, table, f"db.{table}_read"):  # several segments may contain a row
+            if _double_keys(connection, table, f"db.{table}_read"):  # Several segments may contain the same row.
                 connection.execute(f"CREATE TABLE db.{table} AS SELECT DISTINCT ON ({table}_id) * FROM ({once})")
             else:
                 connection.execute(f"CREATE VIEW db.{table} AS {once}")
@@ -283,7 +281,7 @@ def _segments_opened(
 
 
 def _rows_of_files(connection: "DuckDBPyConnection", files: Sequence[str], table: str, title: str) -> str:
-    """Return SQL for the rows of Parquet files with the number of the file, once their columns were checked."""
+    """Check the columns of Parquet files; return SQL for their rows with the number of each row's file."""
     kinds = layout_of().columns[table]
     if not files:
         columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
@@ -336,8 +334,8 @@ def _check_taken(connection: "DuckDBPyConnection", path: Path | str, limits: Lim
 
 
 def _write_tables(connection: "DuckDBPyConnection", tables: Iterable[str], folder: Path) -> None:
-    """Write the rows of tables without columns that are NULL everywhere; of measurements, which stay in place, the
-    columns."""
+    """Write the rows of tables, omitting columns that are NULL everywhere. For measurements, write only the column
+    names."""
     for table in dict.fromkeys(("measurement", *tables)):
         names = list(used_columns(connection, f"db.{table}", layout_of().columns[table]))
         if table == "measurement":
@@ -352,7 +350,7 @@ def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> None:
 
 
 def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None:
-    """Write a Parquet file of plain columns again, to `table.parquet` in a folder."""
+    """Rewrite a Parquet file of plain columns as `table.parquet` in a folder."""
     with closing(connect_files([path], folder, limits)) as connection, one_line(path):
         name = quoted(path.absolute())
         measure = (
@@ -360,7 +358,7 @@ def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None
             f"FROM parquet_metadata({name})"
         )
         rows, size = connection.execute(measure).fetchone() or (0, 0)
-        # A few bytes can encode any number of rows, so the file's own figures are checked before it is read.
+        # Check the file's own row and byte counts before reading it, because a few bytes can encode any number of rows.
         if (rows or 0) > most_rows or (size or 0) > _LARGEST_TABLE:
             raise UsageError(f"{path} holds {rows:.0f} rows, {size} bytes, more than any recording; it is not read")
         described = connection.execute(f"DESCRIBE FROM read_parquet({name})").fetchall()

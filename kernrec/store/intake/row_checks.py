@@ -1,6 +1,6 @@
-"""Checks of untrusted rows: complete, in range, plain text, and with the hash of their content as key.
+"""Check that untrusted rows are complete, in range and plain text, and that each key is the hash of its row's content.
 
-Ranges are the checks of the schema (`db/schema`); checks that a schema cannot express are here.
+The schema checks ranges (`db/schema`); this module adds checks that a schema cannot express.
 """
 
 import json
@@ -37,22 +37,22 @@ _LONGEST = {
 _LONGEST_TEXT = 8192
 _LONGEST_LIST = 2**20
 _LARGEST = "1e30"
-# Control characters and those that change the text direction: a row must not control somebody's terminal.
+# Control characters and marks of text direction: a row must not control somebody's terminal.
 _CONTROL = r"\x{00}-\x{08}\x{0e}-\x{1f}\x{7f}-\x{9f}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}"
 _LINES = r"\t\n\v\f\r"
-# Zero-width characters: two names that look equal would be two sessions, devices, drivers or licenses.
+# Zero-width characters: names that look equal could mean different sessions, devices, drivers or licenses.
 _INVISIBLE = (
     r"\x{ad}\x{34f}\x{61c}\x{115f}\x{1160}\x{17b4}\x{17b5}\x{180b}-\x{180f}\x{200b}-\x{200d}\x{2060}-\x{2065}"
     r"\x{206a}-\x{206f}\x{3164}\x{fe00}-\x{fe0f}\x{feff}\x{ffa0}\x{fff0}-\x{fffb}\x{e0000}-\x{e0fff}"
 )
 _SEVERAL_LINES = ("spec", "source")
-# Numbers that programs and indexes can hold, and text without escaped control characters.
+# Accept only numbers that programs and indexes can hold, and text without escaped control characters.
 _NUMBER = r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?"
 _SCALAR = rf'({_NUMBER}|true|false|"([^"\\]|\\["\\])*")'
 _FLAT_OBJECT = rf'^\{{("[^"\\]*":{_SCALAR}(,"[^"\\]*":{_SCALAR})*)?\}}$'
 _FLAT = {"config": ("tunables",), "problem": ("dims",), "profile": ("code",), "measurement": ("event_reasons",)}
 _CANONICAL = {"config": ("tunables",), "problem": ("dims",)}
-"""Columns whose equal values have only one text: otherwise two rows could be equal and have different keys."""
+"""JSON columns that must be canonical: otherwise equal rows could have different keys."""
 _REFERENCES = {"config_id": "config", "problem_id": "problem"}
 _PROBLEM_KEY = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]([^,\[\]]*),([^,\[\]]*)")
 _NAMES = {
@@ -63,10 +63,11 @@ _NAMES = {
     "measurement": ("kernel", "session"),
 }
 _LONGEST_DIM = 15
-"""Most digits of a dimension: no tensor has a larger size, and products of three must not overflow."""
+"""Maximum digits of a dimension: no tensor is larger, and products of three dimensions must not overflow."""
 _LEAST_POWER_W, _LEAST_CLOCK_HZ = 0.5, 1e7
 _ABOVE_BOARD = 2.0
-"""Boards of other makers than the catalog's allow up to 1.3 times its highest limit, and sensors overshoot."""
+"""Factor over the catalog's highest power limit: some makers' boards allow 1.3 times the limit, and sensors
+overshoot."""
 _ABOVE_BOOST = 1.5
 _OPS = frozenset(op.name for op in all_ops())
 _MOST_NAMED = 3
@@ -74,7 +75,8 @@ _FIRST, _LAST = datetime(2026, 1, 1, tzinfo=UTC), datetime(2041, 1, 1, tzinfo=UT
 
 
 def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout, *, keys: bool = True) -> None:
-    """Raise `UsageError`, which names some rows and their fault, unless all rows of `db.<table>` can be accepted."""
+    """Raise a `UsageError` that names some faulty rows and their fault, unless all rows of `db.<table>` are
+    acceptable."""
     for problem, rows in faults(connection, table, layout, keys=keys):
         some = ", ".join(rows[:_MOST_NAMED]) + (", ..." if len(rows) > _MOST_NAMED else "")
         raise UsageError(f"rows of the table {table} {problem} ({some})")
@@ -89,20 +91,20 @@ def faults(
     most: int = _MOST_NAMED + 1,
     latest: datetime | None = None,
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield each fault in words with the keys of its rows; after the first fault, later ones may be misleading.
+    """Yield (description of a fault, keys of its rows); faults after the first may be consequences of it.
 
     Args:
         connection: Connection with the rows in `db.<table>`.
         table: One of `schema.TABLES`.
         layout: Layout of the schema.
-        keys: Whether to check the keys, too.
-        most: Most keys to name.
-        latest: Time after which, plus a day, nothing can have been measured yet; None: now.
+        keys: Whether to check that keys match the content.
+        most: Maximum number of keys to name.
+        latest: Latest plausible time of a measurement, to which a day is added; None for the present time.
     """
     kinds = used_columns(connection, f"db.{table}", layout.columns[table])
     yield from _violated(connection, table, kinds, list(_conditions(table, layout, kinds, latest)), most)
-    # One pattern for all texts of a row, joined; a second query finds the column if there is a match. Keys that are
-    # the hash of a row's content need no check.
+    # Search the joined texts of a row with one pattern; on a match, a second query finds the column. Keys that are
+    # hashes need no check.
     texts = [name for name, kind in kinds.items() if kind == "VARCHAR" and not (keys and name == f"{table}_id")]
     for names, control in (
         (set(texts) - {*_SEVERAL_LINES}, _CONTROL + _LINES + _INVISIBLE),
@@ -137,7 +139,7 @@ def faults(
 
 
 def _conditions_of_card(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (problem, condition) about powers, energies and clocks that a GPU can have."""
+    """Yield (fault, SQL condition that valid rows meet) for powers, energies and clocks of a GPU."""
     other = f"gpu <> '{gpu.name}'"
     most_w, most_hz = _ABOVE_BOARD * gpu.power_max_w, _ABOVE_BOOST * max(gpu.boost_clock_hz, gpu.tensor_clock_hz)
     bounds = {
@@ -163,14 +165,14 @@ def _conditions_of_card(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[st
 
 
 def _latency_faults(connection: "DuckDBPyConnection", most: int) -> Iterator[tuple[str, list[str]]]:
-    """Find latencies below what a GPU's peaks allow, for problems of ops that kernrec knows."""
+    """Find latencies that a GPU's peaks rule out, for problems of kernrec's ops."""
     rows = "db.measurement AS measurement JOIN db.problem AS problem USING (problem_id) WHERE outcome = 'ok'"
     least = f"SELECT gpu, problem.key, min(latency_s) FROM {rows} GROUP BY gpu, problem.key ORDER BY ALL"
     for gpu, key, least_s in connection.execute(least).fetchall():
         try:
             problem = problem_from_key(key)
         except UsageError:
-            continue  # declared by the spec of a kernel
+            continue  # A kernel's spec declares these problems.
         floor = floor_s(problem, find_gpu(gpu))
         if least_s < floor:
             query = (
@@ -207,9 +209,9 @@ def _listed(names: Iterable[str]) -> str:
 def _conditions(
     table: str, layout: Layout, kinds: Mapping[str, str], latest: datetime | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield (problem of rows that violate the condition, condition); NULL counts as true.
+    """Yield (fault, SQL condition that valid rows meet); NULL counts as true.
 
-    Conditions on a single column are omitted if the column is not in `kinds`, because it is NULL in all rows.
+    A condition on a column outside `kinds` is omitted, because the column is NULL in all rows.
     """
     for expression in layout.checks[table]:
         yield f"are not {expression}", expression
@@ -217,7 +219,7 @@ def _conditions(
         yield f"have no {name}", f'"{name}" IS NOT NULL'
     for name in _NAMES.get(table, ()):
         yield f"have an empty {name}", f"{name} <> ''"
-        if name != "session":  # two names must not look alike
+        if name != "session":  # Names must not look alike.
             yield f"have non-ASCII characters in {name}", f"regexp_matches({name}, '^[ -~]*$')"
     for name, kind in kinds.items():
         column = f'"{name}"'
@@ -258,13 +260,13 @@ def _conditions(
             yield f"refer to a {start} that is missing", f"{name} IN (SELECT {name} FROM db.{start})"
         of_kernel = "concat(config_id, ' ', kernel)"
         yield "have a config of another kernel", f"{of_kernel} IN (SELECT {of_kernel} FROM db.config)"
-        # Recordings without a date are imported with the beginning of 1970.
+        # Imported recordings without a date have the beginning of 1970.
         unknown_time = "measured_at = TIMESTAMP '1970-01-01'"
         yield "were measured at an impossible time", f"({unknown_time} OR {_possible('measured_at', latest)})"
 
 
 def is_possible(moment: datetime) -> bool:
-    """Return whether a clock with this time may be right: kernrec did not exist earlier, and is outdated later."""
+    """Return whether the system clock may be right: it must be within the years in which this version is in use."""
     return _FIRST <= moment < _LAST
 
 
@@ -291,9 +293,9 @@ def _problem_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, lis
 
 
 def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
-    """Return (name, layout) of problems that kernels declare.
+    """Return (name, layout) of the problems that stored kernels declare.
 
-    Such a problem may have the name of an op; no question about the op finds the row, because the op has no such
+    A declared problem may share its name with an op. Queries about the op never find its rows, because the op lacks the
     layout.
     """
     cursor = connection.cursor().execute("SELECT name, spec FROM db.kernel")
