@@ -1,4 +1,4 @@
-"""Recommend configs: from a request to the configs worth running, and the reasons.
+"""Recommend the configs worth running for a request, and explain why.
 
 request.py      the question: op or kernel, problem, GPU, objective, bounds
 context.py      databases, models, calibrations and static tables, opened once

@@ -37,7 +37,7 @@ def recommendation(
             empty for an op.
         query: objective, bounds and the power limit of the recommendations.
         context: source of model warnings and baselines; None for neither.
-        of_one_kernel: add notes on profiles and the pick of the occupancy heuristic.
+        of_one_kernel: whether to add notes on profiles and the pick of the occupancy heuristic.
 
     Raises:
         KernrecError: no config of the kernel can run the problem.
@@ -62,7 +62,7 @@ def recommendation(
         heuristic = build_choice(candidates, 0, kernel.heuristic)
         about = KernelAnswer(kernel.table.kernel, heuristic, considered.sampled_blocks)
     if of_one_kernel and kernel.table.kernel.declares_problem:
-        context = None  # no backend runs a problem that a kernel declares
+        context = None  # Backends run only the problems of ops.
     remarks: list[Remark] = [partial(of_inputs, query.inputs), of_choices(candidates, choices, beside)]
     if of_one_kernel:
         lines = tuple(of_kernel(considered, choices[0]))
@@ -95,7 +95,7 @@ def recommendation(
 def _of_context(
     remarks: Sequence[Remark], context: "Context", problem: Problem, gpu: GPU, query: Query
 ) -> list[Remark]:
-    """Return the remarks with the models' warnings before them and the notes on baselines after them."""
+    """Return the models' warnings, the remarks and the notes on baselines, in this order."""
     warnings = tuple(context.models.warnings())
     return [lambda: warnings, *remarks, partial(baseline_notes, context, problem, gpu, query.stacks)]
 

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.model_store import ModelStore
 
 NEARLY = 0.02
-"""Relative latency difference that counts as none."""
+"""Relative latency difference that counts as no difference."""
 WORTH_PADDING = 0.10
 """Minimum saving of time, as a fraction, that justifies padding: padded data must be stored and zeroed."""
 
 _WEIGHTED = ("matmul", "matvec", "conv2d", "moe")
 PREDICTED = "predicted"
-"""Source of a baseline that nobody recorded."""
+"""Source of a baseline that is not based on recordings."""
 _NAMED = 4
 """Maximum number of GPUs that the text of a transferred baseline names."""
 
@@ -49,7 +49,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Baseline(JsonForm):
-    """Baseline: estimated cost of a backend for a problem at an operating point, in SI units with 90 % intervals."""
+    """Estimated cost of a backend for a problem at an operating point, in SI units with 90 % intervals."""
 
     stack: str
     version: str | None
@@ -63,7 +63,7 @@ class Baseline(JsonForm):
     energy_j: Estimate | None
     """Energy in joules; None if power is not known."""
     power_limit_w: float
-    """Power limit in watts that the costs hold under; the GPU's default if none was set."""
+    """Power limit in watts for which the costs are valid; the GPU's default if no limit was set."""
     locked_clock_hz: float | None
     """Locked core clock in Hz; None if it is not locked."""
     learned_on: tuple[str, ...]
@@ -87,9 +87,9 @@ class Baseline(JsonForm):
     energy_saved: float | None = None
     """Fraction of the top recommendation's energy that the baseline saves; None if either energy is not known."""
     beaten: bool | None = None
-    """Whether the top recommendation is faster even at the unfavorable ends of both intervals; None without one."""
+    """Whether the top recommendation (None without one) is faster even at the unfavorable ends of both intervals."""
     less_sure: bool | None = None
-    """Whether the baseline's interval is wider than that of the top recommendation, so that it is less certain."""
+    """Whether the baseline is less certain: its interval is wider than the top recommendation's."""
 
     @property
     def latency_interval_s(self) -> Interval:
@@ -126,7 +126,7 @@ class Baseline(JsonForm):
 
     @property
     def basis(self) -> str:
-        """Origin of the costs in words."""
+        """Text that describes where the costs come from."""
         as_ = f", as benchmarked, {self.warm} in L2" if self.warm else ""
         if self.source == "published":
             return f"recorded on this GPU by {(self.provenance or {}).get('source', 'somebody')}{as_}"
@@ -145,7 +145,7 @@ class Baseline(JsonForm):
 
 
 def short_title(name: str) -> str:
-    """Return a short GPU name, such as `A100`; data-center GPUs are known by the first word of their title."""
+    """Return a short GPU name, such as `A100`: the first word of the title for a data-center GPU."""
     title = find_gpu(name).title.removeprefix("NVIDIA ")
     first = title.split(" ")[0].split("-")[0]
     return first if any(c.isdigit() for c in first) else title
@@ -164,7 +164,7 @@ def baselines_of(
         problem: problem of an op.
         gpu: the GPU.
         point: power limit and clock.
-        stacks: the only backends to include; all by default.
+        stacks: backends to include; all by default.
 
     Raises:
         UsageError: the GPU does not accept the power limit or clock.
@@ -181,7 +181,7 @@ def baselines_of(
     recordings = Recordings.of(problem, gpu, old)
     predictions = recordings.ordered([each for each in _predictions(context, problem, gpu) if is_number(each)])
     recorded = list(published_predictions(recordings, predictions, stacks))
-    # A recorded variant, such as static scales, does not stand for the backend as the model has it.
+    # A recorded variant, such as static scales, differs from the backend's configuration in the model.
     exact = {(row.stack, version_of(row) if row.variant else None) for row, _ in recorded if default or predictions}
     wanted = [
         each
@@ -199,7 +199,7 @@ def baselines_of(
             row_of_problem = None if has_epilogue(problem) else row
             lines.append(_line(recorded_within(each, gpu, problem), problem, gpu, point, row_of_problem))
     else:
-        # All backends inform the problem's energy, so that no baseline depends on which others are requested.
+        # All backends contribute to the energy estimate, so a baseline does not depend on the requested backends.
         carried = [*wanted, *(each for _, each in recorded if predictions)]
         others = [each for each in predictions if each.stack not in {line.stack for line in carried}]
         every = at_point([*carried, *others], gpu, point, problem)
@@ -213,8 +213,8 @@ def baselines_of(
 def _at_most_more_rows(
     context: "Context", by_physics: "StackPrediction", problem: Problem, gpu: GPU
 ) -> "StackPrediction":
-    """Return a baseline predicted by physics, no slower than the backend's learned one with the fewest rows that have
-    recordings, because few rows can be padded to so many."""
+    """Return a baseline predicted by physics, no slower than the learned baseline with the fewest recorded rows,
+    because a smaller problem can be padded to this number of rows."""
     from kernrec.model.vendor.features.matmul import FEW_ROWS
 
     product = as_matmul(problem)
@@ -230,7 +230,7 @@ def _at_most_more_rows(
 
 
 def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]:
-    """Return the backends, with `@` and a version, that answer only if the version is requested."""
+    """Return superseded backend versions, as `backend@version`; only an explicit request includes them."""
     model = _model(context, problem)
     return frozenset() if model is None else model.superseded(as_recorded(problem), gpu)
 
@@ -257,9 +257,9 @@ def cold_baselines(
 
 
 def read_cold(line: Baseline, problem: Problem, gpu: GPU) -> Baseline:
-    """Return a baseline as it runs in a network, where no layer finds its weights in L2.
+    """Return a baseline with its costs in a network, where no layer's weights are in L2.
 
-    The time is at least that of the compulsory bytes at the achievable DRAM bandwidth. Power stays constant, so energy
+    The time is at least the compulsory bytes divided by the achievable DRAM bandwidth. Power stays constant, so energy
     grows with time.
 
     Args:
@@ -274,7 +274,7 @@ def read_cold(line: Baseline, problem: Problem, gpu: GPU) -> Baseline:
 
 
 def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> tuple[Estimate, Estimate]:
-    """Return the costs of a network's layer with its weights outside L2: at least `cold_seconds`, at the same power."""
+    """Return a network layer's costs with weights outside L2: raise the latency to `cold_seconds` at constant power."""
     least_s = cold_seconds(problem, gpu)
     if latency.value >= least_s:
         return latency, energy
@@ -308,7 +308,7 @@ def beside(
 
 
 def predict_baselines(context: "Context", problems: Iterable[Problem], gpu: GPU) -> None:
-    """Predict the baselines of many problems together for `baselines_of`; single predictions take far longer."""
+    """Predict the baselines of many problems in one batch, so that later calls of `baselines_of` are fast."""
     together: dict[str, list[Problem]] = {}
     for problem in map(as_recorded, problems):
         together.setdefault(problem.op, []).append(problem)
@@ -358,7 +358,7 @@ def _no_baseline(stack: str, instead: str) -> Note:
 
 
 def no_baselines(context: "Context", problem: Problem) -> str:
-    """Return a description of the problems that have baselines, for a problem that has none."""
+    """Return a text, for a problem without baselines, that lists which problems have baselines."""
     if (model := _model(context, problem)) is None:
         if (shipped := contents().get(as_recorded(problem).op)) is not None:
             return f"single problems of {problem.op} were recorded, in {', '.join(shipped['dtypes'])}, not this one"
@@ -372,7 +372,7 @@ def no_baselines(context: "Context", problem: Problem) -> str:
 
 
 def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
-    """Return the data types of an op that were recorded, or take about as long as a recorded one."""
+    """Return the data types of an op that were recorded, or that run about as fast as a recorded type."""
     if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
         return []
     recorded = {name for entry in model.sets for name in (*entry.recorded.dtypes, *entry.recorded.alike)}
@@ -382,7 +382,7 @@ def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
 def without_baseline(
     reason: KernrecError, context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str]
 ) -> KernrecError:
-    """Return the error for a problem without kernels and baselines, of the type of `reason`."""
+    """Return an error of the type of `reason` for a problem without kernels and baselines."""
     model = _model(context, problem)
     refused = {} if model is None else model.refusals(as_recorded(problem), gpu)
     if stacks:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 POWER_LIMIT = "power limit"
-"""Bottleneck of a config whose core the power limit slows down."""
+"""Bottleneck of a config if the power limit lowers the core clock."""
 _HELD = 0.95
 """Fraction of the boost clock below which a power limit is the bottleneck."""
 
@@ -74,7 +74,7 @@ class KernelCandidates:
         self.measurements, self.scope, self.remarks, self.belief = measurements, scope, remarks, UNCHECKED
         trained = scope is not None and scope.gpu_known and scope.kernel_known
         self.of_card = trained and measurements is None
-        """Whether the costs come from a model that learned the kernel on this GPU, without measurements."""
+        """Whether the costs come from a model trained on this kernel and GPU, without measurements of this problem."""
         self.ran = trained or measurements is not None
         """Whether the kernel was measured on this GPU, or learned from recordings of this GPU."""
 
@@ -111,11 +111,11 @@ class KernelCandidates:
 
     @cached_property
     def occupancy(self) -> Array:
-        """Resident warps over the maximum of an SM, for the first launch of each row of the space, (rows,)."""
+        """Occupancy of each row's first launch: resident warps as a fraction of an SM's maximum, (rows,)."""
         return self.table.geometry(self.prediction.on_problem, 0).occupancy
 
     def settle(self, costs: Costs, belief: Belief) -> None:
-        """Take the final costs of the candidate set, and the shrinkage of the kernel's lead over the recorded times."""
+        """Store the candidate set's final costs, and the shrinkage of the kernel's lead over the recorded times."""
         self._costs, self.belief = costs, belief
         vars(self).pop("costs", None)
 
@@ -138,13 +138,13 @@ class KernelCandidates:
     def running(self, point: int, position: int) -> tuple[float, str]:
         """Return the expected core clock in Hz and the bottleneck of a candidate at an operating point.
 
-        The bottleneck is what takes longest: a resource of the longest launch, or `POWER_LIMIT`.
+        The bottleneck is the slowest part: a resource of the longest launch, or `POWER_LIMIT`.
         """
         engine, column = self.prediction.in_engine, self.prediction.column + position
         resource, clock_hz = RESOURCES[int(engine.longest.item(1, column))], self._limited.costs.item(3, point, column)
         if resource == "launch":
             return clock_hz, resource
-        faster = clock_hz / self.table.gpu.boost_clock_hz  # core parts hold at the boost clock
+        faster = clock_hz / self.table.gpu.boost_clock_hz  # Core-bound times are valid at the boost clock.
         nominal = engine.nominal
         core_s, dram_s = nominal.item(0, column) / faster, nominal.item(1, column)
         if resource != "DRAM" and faster > 1.0 and dram_s > core_s:
@@ -162,7 +162,7 @@ class KernelCandidates:
 
 
 class CandidateSet:
-    """Candidates of all kernels on a problem; C of them. A candidate is a position; the kernels follow one another."""
+    """All C candidates of a problem, kernel after kernel. The position of a candidate identifies it."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class CandidateSet:
     def caution(self) -> Array | None:
         """Risk factor of each candidate's costs, (C,); None if all candidates carry the same risk.
 
-        A config that nobody ran beats a config that somebody ran, or that a model learned on this GPU, only if its lead
+        An unmeasured config beats a measured config, or a config that a model learned on this GPU, only if its lead
         is larger than its error.
         """
         if not self.any_ran:
@@ -230,7 +230,7 @@ class CandidateSet:
         return number, self.kernels[number], position - self.starts[number]
 
     def at(self, point: int) -> "CandidateSet":
-        """Return the set at one operating point only."""
+        """Return a copy with one operating point only."""
         if len(self.points) == 1:
             return self
         alone = slice(point, point + 1)
@@ -241,7 +241,7 @@ class CandidateSet:
         )
 
     def only(self, number: int) -> "CandidateSet":
-        """Return the set of one kernel only."""
+        """Return a copy with the candidates of one kernel only."""
         kernel = self.kernels[number]
         alone = kernel.within(kernel.costs, slice(None), slice(0, len(kernel.rows)))
         return CandidateSet(self.problem, self.gpu, self.points, [alone], [kernel.prediction], kernel.costs)

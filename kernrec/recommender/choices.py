@@ -2,7 +2,7 @@
 
 Ranks express uncertainty. Measured recommendations share a rank if their 90 % intervals overlap the interval of the
 best of them. Predictions never share a rank. Their rank follows from the expected cost and is marked approximate.
-It is ambiguous if a neighbor could hold it. Between configs of one kernel, only their own errors decide, because the
+A rank is ambiguous if a neighbor could hold it. Between configs of a kernel, only their own errors decide, because the
 shared error cancels. Between kernels, half of the shared variance counts too.
 """
 
@@ -26,9 +26,9 @@ from kernrec.store import MeasuredAnswer
 LIMIT_STEP_W = 10.0
 """Step in watts between the power limits tried for a config that was estimated at the default limit only."""
 NO_LOSS = 2.0 * LATENCY_DRIFT
-"""Largest slowdown that counts as none. It equals the accepted drift of a GPU, in both directions."""
+"""Largest slowdown that counts as no slowdown: the accepted drift of a GPU, in both directions."""
 WORTH_SAYING = 2.0 * ENERGY_DRIFT
-"""Minimum energy saving, as a fraction, that deserves a note. It equals the accepted drift, in both directions."""
+"""Minimum energy saving, as a fraction, that deserves a note: the accepted drift of a GPU, in both directions."""
 
 Interval = tuple[float, float]
 

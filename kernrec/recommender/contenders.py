@@ -1,8 +1,8 @@
-"""Find the configs that may be the best for a problem, and the expected loss of the current recommendation.
+"""Find the contenders: configs that may be the best for a problem. Estimate the current recommendation's expected loss.
 
-Decisions depend on which errors the candidates share. An estimate separates the config's own error
-(`costs.Estimates.own`). Half of the remaining variance is attributed to all kernels on the problem and decides
-nothing. The other half is attributed to the kernel. Measurements keep their own intervals.
+The comparison of candidates depends on the errors that they share. An estimate separates the config's own error
+(`costs.Estimates.own`). Half of the remaining variance is common to all kernels on the problem and cancels out.
+The other half is common to the configs of a kernel. Measurements keep their own intervals.
 """
 
 import math
@@ -32,7 +32,7 @@ LISTED = 8
 _FEATURES = 128
 """Number of features that share information between problems; more are projected onto this number at random."""
 _LEAST_NOISE = 0.005
-"""Minimum relative noise of a measurement: medians of two sessions differ by this much."""
+"""Minimum relative noise of a measurement: the difference between the medians of two sessions."""
 
 Key = tuple[str, tuple[tuple[str, int], ...]]
 """Kernel and config of a contender."""
@@ -85,9 +85,9 @@ def contenders_of(
         candidates: candidates predicted without measurements of the problem; must not be empty.
         objective: quantity to minimize; `pareto` raises `UsageError`.
         weight: weight of the problem.
-        among: the only candidates that may become contenders; None for all.
+        among: candidates that may become contenders; None for all.
         always: candidates that are always contenders, such as measured configs.
-        with_inputs: include the features, to correct predictions during refinement.
+        with_inputs: whether to include the features, to correct predictions during refinement.
     """
     value = objective.value_of(candidates.latency_s[0], candidates.energy_j[0])
     chosen: list[int] = []
@@ -145,11 +145,11 @@ def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight:
 
 
 def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
-    """Return the contenders of all problems in the form of a joint posterior.
+    """Combine the contenders of all problems, in the form that a joint posterior needs.
 
     Problems share errors through the kernel, the values of its tunables and the problem sizes.
     """
-    columns: dict[tuple[object, ...], dict[str, int]] = {}  # by kernel or tunable value, then by size
+    columns: dict[tuple[object, ...], dict[str, int]] = {}  # Group columns by kernel or tunable value, then by size.
     width = 0
     entries = []
     for contenders, sizes in zip(problems, _sizes([each.problem for each in problems]), strict=True):
@@ -240,7 +240,7 @@ def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
 
 
 def _coordinates(keys: Sequence[Key]) -> Array:
-    """Return points whose distance measures the difference of two configs; random pairs are about 1.4 apart."""
+    """Return a point for each config. Points of more different configs are farther apart: on average about 1.4."""
     names = list(dict.fromkeys(name for _, config in keys for name, _ in config))
     configs = [dict(config) for _, config in keys]
     values = np.array([[math.log2(1 + max(0, config.get(name, 0))) for name in names] for config in configs])
@@ -303,7 +303,7 @@ class Regret:
 
 
 def answer_regrets(candidates: CandidateSet, evidence: Evidence, objective: Objective) -> tuple[Regret, ...]:
-    """Return the regret of an answer for each cost that the objective minimizes.
+    """Return the expected loss of an answer for each cost that the objective minimizes.
 
     Args:
         candidates: candidates at one operating point, predicted without measurements.

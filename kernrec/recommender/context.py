@@ -31,7 +31,7 @@ Kind = tuple[tuple[str, str, str], ...]
 
 
 def kind_of(problem: Problem) -> Kind:
-    """Return a key that is equal for all problems that the same kernels compute."""
+    """Return a key that is equal for all problems that are computed by the same kernels."""
     return tuple([(form.op, form.dtype, form.layout) for form in equivalents(problem)])
 
 
@@ -70,7 +70,7 @@ class Context:
         self._of_op: dict[tuple[str, Kind], tuple[StaticTable, ...]] = {}
 
     def for_inputs(self, inputs: str) -> "Context":
-        """Return a context with the same databases and models for other inputs."""
+        """Return a copy of the context for other inputs, with the same databases and models."""
         if inputs == self.inputs:
             return self
         other = copy(self)
@@ -87,7 +87,7 @@ class Context:
                 several.
 
         Raises:
-            UsageError: there is none, or the user analyzed functions of this name in several files.
+            UsageError: no kernel has this name, or the user analyzed functions of this name in several files.
         """
         if name in kernel_names():
             return find_kernel(name)
@@ -99,7 +99,7 @@ class Context:
         return find_kernel(name)
 
     def calls(self, name: str) -> list[Kernel]:
-        """Return all analyzed calls of a user's kernel: those with the same source as the newest."""
+        """Return all analyzed calls of a user's kernel that have the same source as the newest call."""
         if name in kernel_names():
             return []
         kernels: dict[str, Kernel] = {}
@@ -198,14 +198,14 @@ class Context:
         if not profiles and kernel.name not in kernel_names():
             raise self._not_analyzed(kernel, problem, gpu)
         table = StaticTable.of(kernel, problem, gpu, profiles, self.models.calibration(gpu), self.inputs)
-        if not kernel.sampled:  # sampled profiles hold for one problem; a program may ask about many
+        if not kernel.sampled:  # Sampled profiles are valid for one problem only, so caching them would fill memory.
             self._tables[key] = table
         return table
 
     def find_profiles(self, kernel: Kernel, problem: Problem, gpu: GPU) -> dict[int, ProfileTable]:
-        """Return the profiles of a kernel that hold for a problem, by launch; empty if there are none.
+        """Return the profiles of a kernel that are valid for a problem, by launch; empty if there are none.
 
-        Profiles from a sample of blocks hold only for the sampled problem.
+        Profiles from a sample of blocks are valid only for the sampled problem.
         """
         profiles = self.stack.profiles(kernel.name, kernel.hash, gpu.sm)
         if not kernel.sampled or not profiles:
@@ -269,13 +269,13 @@ class _StoredKernel:
 
 
 def _of_name(stored: Sequence[_StoredKernel], name: str) -> list[_StoredKernel]:
-    """Return the stored kernels of a bare name: the user's, or those of others if there are none."""
+    """Return the user's stored kernels with this name, or other people's kernels if the user has none."""
     named = [kernel for kernel in stored if kernel.name == name]
     return [kernel for kernel in named if kernel.owner is None] or named
 
 
 def _named(stored: Sequence[_StoredKernel], name: str) -> list[_StoredKernel]:
-    """Return the stored kernels of a name with an optional file in front; raise `UsageError` if several files match."""
+    """Return the stored kernels of a name with an optional file prefix; raise `UsageError` if several files match."""
     file, _, bare = name.rpartition(":")
     if file:
         return _of_name([kernel for kernel in stored if kernel.file == file], bare)

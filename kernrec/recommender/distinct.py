@@ -25,7 +25,7 @@ from kernrec.recommender.select import Picked, select
 SAME = 0.005
 """Relative cost difference below which configs are alike. Repeated measurements differ by 0.5 to 1 %."""
 LISTED = 8
-"""Number of candidates examined per requested row, because most of the best are alike."""
+"""Number of candidates examined per requested row, because most of the best candidates are alike."""
 _WHOLE = 1 << 20
 """Row limit that exceeds the size of any front."""
 
@@ -68,16 +68,16 @@ def distinct(
     """
     starts = candidates.starts
     kinds = [(bisect_right(starts, position) - 1, point) for point, position in picked]
-    if len(set(kinds)) == len(kinds):  # only configs of one kernel at one operating point can be alike
+    if len(set(kinds)) == len(kinds):  # Configs can be alike only within one kernel and operating point.
         return [(pick, 0) for pick in picked[:top]]
     logarithms = [[math.log(table.item(pick)) for pick in picked] for table in which]
-    first_cost, last_cost = logarithms[0], logarithms[-1]  # there are one or two cost tables
+    first_cost, last_cost = logarithms[0], logarithms[-1]  # An objective counts one or two costs.
     measured = [False] * len(picked)
     if candidates.any_measured:
         measured = [candidates.latency_source.item(pick) == MEASURED for pick in picked]
     codes, tunables = _described(candidates, [number for number, _ in kinds], [position for _, position in picked])
-    leaders: dict[tuple[int, int], list[int]] = {}  # position of each row among the picks
-    alike: dict[int, int] = {}  # count by position of the row
+    leaders: dict[tuple[int, int], list[int]] = {}  # Each value is the position of a row among the picks.
+    alike: dict[int, int] = {}  # Counts of similar picks are stored by the position of the row.
     for place, kind in enumerate(kinds):
         whole = by_code or _is_a_call(candidates.kernels[kind[0]].table)
         code, cost, other_cost = codes[place], first_cost[place], last_cost[place]
@@ -145,7 +145,7 @@ def _thinned(candidates: CandidateSet, front: Sequence[Picked]) -> list[Picked]:
     by_config: dict[int, list[Picked]] = {}
     for pick in front:
         by_config.setdefault(pick[1], []).append(pick)
-    if max(map(len, by_config.values())) <= 2:  # two points are both ends
+    if max(map(len, by_config.values())) <= 2:  # Two points are always the ends.
         return list(front)
     chosen: set[Picked] = set()
     for picks in by_config.values():

@@ -57,7 +57,7 @@ def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
 
 
 def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
-    """Return the changes of a dimension, data type or layout that would help, or the constraints that fail."""
+    """Return texts on changes of a dimension, data type or layout that would help, or else the failing constraints."""
     if problem.too_large:
         return f": {problem.too_large}"
     spaces = _spaces(kernels, problem, gpu)
@@ -82,7 +82,7 @@ def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | Non
     return None
 
 
-@lru_cache(maxsize=8)  # answers of one kind repeat the same few arguments, and a space may be large
+@lru_cache(maxsize=8)  # Similar answers repeat the same few arguments, and enumerating a space may take long.
 def _without(kernel: Kernel, field: str, index: int, sm: int, limits: SmLimits, dtype: str, layout: str) -> Space:
     """Return the config space of a kernel without constraint number `index` of `field`."""
     constraints = getattr(kernel, field)
@@ -91,7 +91,7 @@ def _without(kernel: Kernel, field: str, index: int, sm: int, limits: SmLimits, 
 
 
 def _empty_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """Return the first constraint that alone leaves no config; None if there is none."""
+    """Return the first constraint that no config satisfies; None if there is none."""
     for constraint in (*kernel.constraints, *kernel.implied):
         alone = replace(kernel, constraints=(constraint,), implied=())
         if not _runs(_spaces([alone], problem, gpu), problem):
@@ -114,19 +114,19 @@ def _sizes(problem: Problem) -> dict[str, int]:
 
 
 def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
-    """Return the largest runnable value of a dimension with the others fixed; None if its size is not the cause."""
+    """Return the largest runnable value of a dimension if the others stay; None if the dimension is not the cause."""
 
     def runs(value: int) -> bool:
         try:
             changed = problem.definition.problem(problem.dtype, problem.layout, **_sizes(problem) | {name: value})
-        except UsageError:  # dimensions that do not fit together
+        except UsageError:  # These dimensions do not fit together.
             return False
         return _runs(spaces, changed)
 
     bad = _sizes(problem)[name]
     powers = [1 << place for place in range(bad.bit_length()) if 1 << place < bad]
     good = next((power for power in reversed(powers) if runs(power)), None)
-    if good is None or runs(1 << bad.bit_length()):  # a larger value works, for example because it must be divisible
+    if good is None or runs(1 << bad.bit_length()):  # A larger value works, for example because of divisibility.
         return None
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -142,7 +142,7 @@ def _elsewhere(problem: Problem, gpu: GPU) -> list[str]:
     for dtype, layout in others:
         try:
             other = op.problem(dtype, layout, **_sizes(problem))
-        except UsageError:  # only some data types have scales and output types
+        except UsageError:  # Only some data types have scales and output types.
             continue
         kernels = [kernel for kernel in kernels_for(op.name, dtype, layout) if kernel.runs_on(dtype, gpu.sm)]
         if _runs(_spaces(kernels, other, gpu), other):

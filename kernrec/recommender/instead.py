@@ -1,4 +1,4 @@
-"""Replace a data type that the GPU has no arithmetic for, with a note."""
+"""Replace a data type if the GPU has no arithmetic for it, and add a note."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,11 +29,11 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
     op = problem.definition
     for dtype in INSTEAD.get(problem.dtype, ()):
         if any(kernel.runs_on(dtype, gpu.sm) for kernel in kernels_for(op.name, dtype, problem.layout)):
-            with suppress(UsageError):  # only some data types have scales and output types
+            with suppress(UsageError):  # Only some data types have scales and output types.
                 other = op.problem(dtype, problem.layout, **problem.dim)
                 yield other, no_arithmetic(problem, gpu, other)
 
 
 def no_arithmetic(problem: Problem, gpu: GPU, other: Problem) -> str:
-    """Return the note on a problem that is answered in another data type."""
+    """Return the note that a problem is answered in another data type."""
     return f"{problem.op}: the {gpu.title} has no {problem.dtype}; answered as {other.dtype}, {other.layout}"

@@ -29,7 +29,7 @@ class JsonForm:
             quantity, _, unit = name.rpartition("_")
             if isinstance(value, Estimate):
                 values |= value.as_dict(quantity, unit)
-            elif name == "energy_j":  # not known
+            elif name == "energy_j":  # An unknown energy has no value.
                 values |= {name: None, f"{quantity}_interval_{unit}": None}
             else:
                 values[name] = plain(value)
@@ -37,7 +37,7 @@ class JsonForm:
 
 
 def plain(value: Any) -> Any:
-    """Return a value in its JSON form: the names of GPUs and kernels, keys of problems, titles of networks."""
+    """Return a value's JSON form: the name of a GPU or kernel, the key of a problem, the title of a network."""
     if isinstance(value, Problem):
         return value.key
     if isinstance(value, Workload):
@@ -52,7 +52,7 @@ def plain(value: Any) -> Any:
 
 
 class Alias(Generic[_Value]):
-    """Attribute that reads another one of the instance, such as `place.number`; a tuple for several paths."""
+    """Attribute that reads another attribute of the instance, such as `place.number`; several paths give a tuple."""
 
     def __init__(self, doc: str, *paths: str) -> None:
         self.__doc__, self._read = doc, attrgetter(*paths)
@@ -62,7 +62,7 @@ class Alias(Generic[_Value]):
 
 
 class OfMeasurement(Generic[_Value]):
-    """Attribute that reads one of `measurement`, or is `otherwise` if there is no measurement."""
+    """Attribute that reads an attribute of `measurement`; its value is `otherwise` if there is no measurement."""
 
     def __init__(self, doc: str, name: str, otherwise: _Value) -> None:
         self.__doc__, self._name, self._otherwise = doc, name, otherwise
@@ -181,5 +181,5 @@ class NetworkNames:
 
     @property
     def power_limit_w(self) -> float:
-        """Power limit in watts that all layers run under; the GPU's default if the query sets none."""
+        """Power limit in watts of all layers; the GPU's default if the query sets none."""
         return self.query.point.limit_w(self.gpu)

@@ -1,6 +1,6 @@
 """Choose the layout of a problem if the user did not fix it, and report the cost of a fixed layout.
 
-All entry points use `Recommender.as_answered`, which runs the search of this module. Kernels that run in several
+All entry points use `Recommender.as_answered`, which runs this module's search. Kernels that run in several
 layouts take about the same time in each. A layout matters only if it has a kernel that another layout lacks. The
 implicit GEMM on tensor cores requires channels last, for example. Hopper's asynchronous matmuls require both operands
 contiguous along k. So the search tries the default layout and the layouts with such kernels. It selects another layout
@@ -46,7 +46,7 @@ class Fastest:
 
 
 Asking = Generator[Problem, Fastest | None, Problem]
-"""Search that yields problems, receives the fastest kernel of each (None if no kernel runs it), and returns a
+"""Search generator: yields problems, receives the fastest kernel of each (None if no kernel runs it), and returns a
 problem."""
 
 
@@ -56,7 +56,7 @@ class LayoutGain:
 
     layout: str
     factor: float
-    """Latency in the fixed layout over latency in this layout."""
+    """Ratio of the latency in the fixed layout to the latency in this layout."""
 
     @property
     def note(self) -> str:
@@ -70,7 +70,7 @@ def in_layout(problem: Problem, layout: str) -> Problem:
 
 
 def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
-    """Return the layouts with a kernel that the problem's own layout lacks, most such kernels first.
+    """Return the layouts with kernels that the problem's own layout lacks, ordered by the number of these kernels.
 
     Only constraints on sizes are evaluated; no config space is enumerated. So a kernel for few rows does not count for
     a problem with many rows.
@@ -140,7 +140,7 @@ def covers(other: Problem, problem: Problem, gpu: GPU) -> bool:
 
 
 def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Asking:
-    """Search for the best layout if the user fixed none, and return the problem in it; others: `layouts_that_matter`.
+    """Search for the best layout of a problem without a fixed layout; `others` are its `layouts_that_matter`.
 
     The search depends only on the problem and the GPU: it compares costs at the default power limit. Measurements take
     precedence over predictions: a problem with rows in one layout stays in this layout.
@@ -154,7 +154,7 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[s
         own = fastest is not None and lacks(problem, fastest.kernel, gpu)
         if fastest is not None and own and (best is None or fastest.latency_s < best.latency_s):
             best, chosen = fastest, other
-    if best is not None and covers(chosen, problem, gpu):  # it was faster than all kernels of the default layout
+    if best is not None and covers(chosen, problem, gpu):  # It was faster than all kernels of the default layout.
         return chosen
     default = yield problem
     if default is not None:
@@ -174,12 +174,12 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[s
 def _problems(problem: Problem, layouts: tuple[str, ...]) -> Iterator[Problem]:
     for layout in layouts:
         if layout != problem.layout:
-            with suppress(UsageError):  # only some layouts support these sizes
+            with suppress(UsageError):  # Only some layouts support these sizes.
                 yield in_layout(problem, layout)
 
 
 def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Problem | None:
-    """Return the problem in the layout that databases have rows of, default first; None without any rows."""
+    """Return the problem in the first layout with database rows, default layout first; None without any rows."""
     if not others:
         return None
     for candidate in (problem, *_problems(problem, others)):
@@ -191,7 +191,7 @@ def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple
 
 
 def gain_elsewhere(context: Context, answer: Recommendation, query: Query) -> LayoutGain | None:
-    """Return the layout that is much faster than the answer, through a kernel that the answer's layout lacks.
+    """Return a layout that is much faster than the answer because of a kernel that the answer's layout lacks.
 
     Only these kernels are estimated, at the first operating point. Return None if there is no such layout.
     """

@@ -1,4 +1,4 @@
-"""Recommend one config for each of many shapes, many times faster than one by one.
+"""Recommend one config for each of many shapes, much faster than separate requests.
 
 All shapes are estimated side by side. Shapes with rows in the databases are answered one by one.
 """
@@ -38,14 +38,14 @@ class ManyAnswers:
     latency_s: np.ndarray
     """Latency, (N, 3): expected value, lower and upper end of the 90 % interval."""
     energy_j: np.ndarray
-    """Energy, (N, 3), in the form of `latency_s`."""
+    """Energy, (N, 3), with the same columns as `latency_s`."""
     power_limit_w: np.ndarray
     sources: tuple[str, ...]
     """Source of the latency."""
     stacks: tuple[str, ...]
     """Backend whose baseline is the answer; empty if a kernel is the answer or nothing runs the shape."""
     failures: Mapping[int, str]
-    """Reason why nothing runs a shape, by its number."""
+    """Reason why nothing runs a shape, by the index of the shape."""
 
     def __len__(self) -> int:
         return len(self.problems)

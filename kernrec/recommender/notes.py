@@ -1,4 +1,4 @@
-"""Notes: one line each on the limits of a recommendation's numbers."""
+"""Write one-line notes on the limits of a recommendation's numbers."""
 
 import math
 import re
@@ -31,10 +31,10 @@ PREDICTED_NOTE = Note(
 )
 
 DISAGREE = 1.1
-"""Maximum ratio of agreeing measurements. Two boards of one GPU model differ by a few per cent."""
+"""Maximum ratio of measurements that agree. Two boards of one GPU model differ by a few per cent."""
 
 BEYOND_LIMIT = 1.01
-"""Factor up to which power above the limit counts as rounding."""
+"""Maximum ratio of power to the limit that counts as a rounding error."""
 
 
 def sources_of(choices: Iterable[Choice]) -> set[str]:
@@ -48,7 +48,7 @@ def notes(candidates: CandidateSet, choices: Sequence[Choice]) -> tuple[str, ...
 
 
 def of_choices(candidates: CandidateSet, choices: Sequence[Choice], beside: Sequence[Choice] = ()) -> Remark:
-    """Return a function that makes the notes of an answer when they are read, without the candidate set.
+    """Return a function that makes an answer's notes on demand and holds no reference to the candidate set.
 
     Args:
         candidates: the candidate set.
@@ -119,7 +119,7 @@ def of_triton(candidates: CandidateSet) -> Remark:
 
 
 def of_peak(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
-    """Yield a note on each kernel whose rate exceeds the GPU's published dense peak, with the clock assumed."""
+    """Yield a note, with the peak's clock, on each kernel whose rate exceeds the GPU's published dense peak."""
     fastest: dict[str, Choice] = {}
     for choice in choices:
         if published_peak(gpu, choice.problem.dtype) < choice.problem.flops / choice.latency_s.value:
@@ -174,7 +174,7 @@ def of_measurements(considered: Prediction, rescaled: KernelCandidates | None) -
 
     Args:
         considered: configs of the kernel.
-        rescaled: candidates of the kernel if the answer shows predictions of it; else None.
+        rescaled: candidates of the kernel if the answer shows predictions for the kernel; else None.
     """
     table, measured = considered.table, considered.measured[0]
     name = table.kernel.name
@@ -264,7 +264,7 @@ def of_kernel(considered: Prediction, best: Choice) -> Iterator[str]:
 
 
 def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
-    """Return the number of configs with loop trips that were not emulated, and the largest fraction of such work.
+    """Return the number of configs with extrapolated loop trips, and the largest extrapolated fraction of the work.
 
     Args:
         considered: configs of the kernel.
@@ -291,7 +291,7 @@ def _source_of_counts(profiles: ProfileTable) -> str:
     return f"Instructions: counts from machine code{rest}."
 
 
-_WHOLE = 0.995  # fraction of instructions that is printed as all of them
+_WHOLE = 0.995  # Larger fractions of the instructions are printed as 100 %.
 
 
 def _with_metric(profiles: ProfileTable, metric: str) -> int:

@@ -4,9 +4,9 @@ import numpy as np
 
 
 def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
-    """Return the indices of candidates that no other beats in both costs, fastest first; of equals only the first.
+    """Return the indices of the Pareto-optimal candidates, fastest first; only the first of equal candidates.
 
-    Candidates slower than the lowest-energy one, or using more energy than the fastest, are removed before sorting.
+    Before sorting, remove candidates slower than the lowest-energy candidate, or using more energy than the fastest.
     A few dozen remain, and lists of this size sort faster than arrays.
 
     Args:
@@ -27,7 +27,7 @@ def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
 
 
 def spread(front: np.ndarray, latency: np.ndarray, energy: np.ndarray, count: int) -> np.ndarray:
-    """Return at most `count` points of a front: both ends, then the point farthest from those selected.
+    """Return at most `count` points of a front: both ends, then repeatedly the point farthest from the selected points.
 
     Args:
         front: indices, fastest first, as from `pareto_front`; the result has the same order.

@@ -1,9 +1,9 @@
 """Baselines of problems that somebody recorded; they take precedence over a backend's learned baselines.
 
-A recording holds at the GPU's default power limit and clock. Converted to another operating point it becomes
+A recording is valid at the GPU's default power limit and clock. At another operating point, its source becomes
 `learned`. So does the recording of a problem with a bias or an activation. A backend never takes longer for n items
-than for n + 1 (`kernrec.model.vendor.more_items`), because fewer items can be padded. So a faster recording of more
-items applies to fewer items. A prediction lies between the recordings of fewer and of more items.
+than for n + 1 (`kernrec.model.vendor.more_items`), because n items can be padded. So a faster recording of more
+items also applies to fewer items. A prediction is clamped between the recordings of fewer and of more items.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -56,14 +56,14 @@ class Recordings:
     def exact(
         self, stacks: Sequence[str] = (), predictions: Sequence["StackPrediction"] = ()
     ) -> Iterator[RecordedLine]:
-        """Yield each backend's row with the same number of items, or a row of more items if it took less time.
+        """Yield each backend's row with the problem's number of items, or a row of more items that took less time.
 
         A variant without such a row, such as static scales, has the row of more items if that is the backend's fastest.
-        Otherwise it would come and go from one number of items to the next.
+        Otherwise the variant would appear and disappear as the number of items changes.
 
         Args:
-            stacks: the only backends to include; all by default.
-            predictions: what `ordered` returned.
+            stacks: backends to include; all by default.
+            predictions: the result of `ordered`.
         """
         same = {key for key, rows in self.rows.items() if any(items == self.items for items, _, _ in rows)}
         shown = {each.stack: each.latency_s.value for each in predictions}
@@ -77,13 +77,13 @@ class Recordings:
                 yield recorded_line(as_recorded(self.problem).op, row, self.gpu)
 
     def ordered(self, predictions: Sequence["StackPrediction"]) -> tuple["StackPrediction", ...]:
-        """Return predictions limited to lie between the recordings of fewer and of more items."""
+        """Return the predictions, clamped between the recordings at the next smaller and next larger item count."""
         if not self.rows:
             return tuple(predictions)
         return tuple([replace(each, latency_s=self._between(each)) for each in predictions])
 
     def latency(self, seconds: float, interval_s: tuple[float, float] | None = None) -> "Predicted":
-        """Return a recorded time, with its interval if there is one, as the time of this problem."""
+        """Convert a recorded time, with its interval if there is one, to the time of this problem."""
         from kernrec.model.vendor.predicted import Predicted
 
         low_s, high_s = interval_s or (seconds, seconds)

@@ -2,7 +2,7 @@
 
     engine.SpaceCosts -> laws of physics -> model correction -> measurements -> reference time -> CandidateSet
 
-A GPU is usually measured at one operating point. Measurements count directly at this point. At other points they
+A GPU is usually measured at one operating point. At this point, measurements replace predictions. At other points they
 correct the predictions. Otherwise a config that measured slow would still be recommended at every other point.
 """
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 ROWS = 1 << 16
-"""Maximum number of configs times problems evaluated together. More take longer, because columns leave the CPU
+"""Maximum product of configs and problems evaluated together. More would be slower, because columns leave the CPU
 cache."""
 TOGETHER = 64
-"""Maximum number of problems evaluated together. The backend model caches the times of this many."""
+"""Maximum number of problems evaluated together. The backend model caches the times of this many problems."""
 SWEPT = 64
-"""Number of a kernel's candidates estimated at other operating points: the fastest and those of lowest energy. On 72
+"""Number of a kernel's fastest and lowest-energy candidates that are estimated at other operating points. On 72
 problems of four ops, this missed the lowest energy once, by 1.3 %."""
 
 
@@ -62,11 +62,11 @@ def candidate_set(
 
     Args:
         tables: static tables of the kernels that implement the problem on a GPU; at least one.
-        problem: any problem that the tables hold for.
+        problem: any problem for which the tables are valid.
         points: operating points; at least one.
         evidence: database rows about the problem and GPU.
         models: trained models; None to use only the analytical model.
-        whole_space: estimate every config, not only the most promising ones.
+        whole_space: whether to estimate every config, not only the most promising configs.
         inputs: input data that the tables were made for.
 
     Raises:
@@ -109,7 +109,7 @@ def _ranked(
         if len(points) > 1:
             costed.sweep([_swept(kernel, evident, costed, space.whole) for kernel in costed.costed])
         expected, remarks = possible(expected, None, limited, _counts(costed.costed), gpu, points)
-        if remarks and many:  # each problem has its own remarks, and most have none
+        if remarks and many:  # Each problem has its own remarks, and most problems have none.
             middle = len(problems) // 2
             yield from _ranked(space, problems[:middle], points, models, inputs)
             yield from _ranked(space, problems[middle:], points, models, inputs)
@@ -145,7 +145,7 @@ def _part_on(kernel: KernelCosts, number: int) -> slice:
 
 
 def _counts(kernels: Sequence[KernelCosts]) -> list[tuple[Problem, int]]:
-    """Return the problem of each run of candidates, and the length of the run."""
+    """Return, for each consecutive run of candidates of one problem, the problem and the run's length."""
     first = kernels[0].predictions
     if len(first) == 1:
         return [(first[0].on_problem.problem, kernels[-1].part.stop - kernels[0].part.start)]
@@ -157,7 +157,7 @@ def _counts(kernels: Sequence[KernelCosts]) -> list[tuple[Problem, int]]:
 
 
 def _evident(costed: SpaceCosts, models: "ModelStore | None", whole: bool) -> "dict[int, _Evident]":
-    """Return the kernels with a trained model or measurements, by their number."""
+    """Return the kernels that have a trained model or measurements, by the number of the kernel."""
     evident: dict[int, _Evident] = {}
     for kernel in costed.costed:
         table, scope = kernel.whole.table, None
@@ -169,7 +169,7 @@ def _evident(costed: SpaceCosts, models: "ModelStore | None", whole: bool) -> "d
 
 
 def _swept(kernel: KernelCosts, evident: "Mapping[int, _Evident]", costed: SpaceCosts, whole: bool) -> Array | None:
-    """Return the positions to estimate at further operating points; None for all.
+    """Return the positions of the candidates to estimate at the other operating points; None for all.
 
     Measurements correct the predictions of all configs, so a measured kernel needs all of them.
     """
@@ -210,13 +210,13 @@ class _Evident:
                 mask = promising_of_each((first.latency_s, first.energy_j), kernel.starts, correction.SCORED)
                 mask[self._taken[0][0]] = True
                 scored = mask.nonzero()[0]
-            # At the default operating point, so that costs do not depend on how an operating point was requested.
+            # Use the default operating point, so that costs do not depend on how an operating point was requested.
             default = first if costed.points[0].is_default(gpu) else kernel.whole.limited()
             self.correction = correction.Correction.of(scope, kernel.whole, default, scored, kernel.starts)
             self._scopes = [each.after(self.most) for each in self.correction.scopes]
 
     def correct(self, prior: Costs) -> Costs:
-        """Return the costs of the kernel's candidates, (points, C), given those of all kernels by the model."""
+        """Correct the analytical model's costs `prior` of all kernels for this kernel's candidates, (points, C)."""
         kernel, gpu = self.kernel, self.kernel.whole.table.gpu
         before = prior.part(kernel.part)
         expected = before if self.correction is None else self.correction.correct(before)
@@ -238,11 +238,11 @@ class _Evident:
 def beside_yardstick(
     kernels: Sequence[KernelCandidates], costs: Costs, line: Yardstick | None, first: OperatingPoint
 ) -> Costs:
-    """Return the costs of one problem's kernels with their lead over the recorded times shrunk, and settle the kernels.
+    """Shrink the lead of one problem's kernels over the recorded times, store the result in them, and return the costs.
 
     Recorded times are the fastest baseline, and the Triton kernels that a model learned on this GPU. Kernels with
-    measurements are already on the measured scale. All are compared at the default power limit and clock. So a config's
-    cost does not depend on how its operating point was requested.
+    measurements are already on the measured scale. Times are compared at the default power limit and clock, so a
+    config's cost does not depend on how its operating point was requested.
     """
     problem, gpu = kernels[0].prediction.on_problem.problem, kernels[0].table.gpu
     latency_s = costs.latency.value[0]
@@ -274,8 +274,8 @@ def _with_measurements(
 ) -> tuple[Costs, KernelMeasurements]:
     """Return the costs at each operating point, if at least one point has measurements.
 
-    A point without measurements takes its scale from the point with the most measured configs. Of equals, the first
-    counts.
+    A point without measurements takes its scale from the point with the most measured configs. If several have equally
+    many, the first point counts.
     """
     by_point: list[Costs] = []
     scaled: list[Costs] = []

@@ -91,7 +91,7 @@ class Recommender:
         self._others: dict[str, Recommender] = {}
 
     def for_inputs(self, inputs: str) -> "Recommender":
-        """Return the recommender of the same databases for other inputs (`kernrec.model.prior.power.INPUTS`)."""
+        """Return a recommender for other inputs with the same databases (`kernrec.model.prior.power.INPUTS`)."""
         if inputs == self.context.inputs:
             return self
         if inputs not in self._others:
@@ -127,7 +127,7 @@ class Recommender:
         return self.answer_kernel(kernel, request.problem_of(kernel), gpu, request.query)
 
     def answer_op(self, problem: Problem, gpu: GPU, query: Query, fixed: bool = False) -> Recommendation:
-        """Return the answer for an op's problem, in the best layout unless the layout is `fixed`."""
+        """Return the answer for an op's problem. If the layout is not `fixed`, select the best layout."""
         return self._answer(problem, gpu, query, fixed if len(problem.definition.layouts) > 1 else None)
 
     def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
@@ -162,7 +162,7 @@ class Recommender:
     def as_answered(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
     ) -> list[Problem]:
-        """Return each problem in the layout in which it is answered on a GPU, if the user fixed none.
+        """Return each problem in the layout that answers use on a GPU if the user fixed none.
 
         Args:
             problems: problems in the op's default layout.
@@ -179,7 +179,7 @@ class Recommender:
             searches = {
                 each: in_best_layout(self.context, each, gpu, mine) for each, mine in zip(some, others, strict=True)
             }
-            # Without other layouts it matters only whether a kernel runs the problem.
+            # Without other layouts, the only question is whether a kernel runs the problem.
             compared_at = points if not any(others) or points[0].is_default(gpu) else (DEFAULT_POINT,)
             fastest = dict[Problem, Fastest | None]()
             while searches:
@@ -198,7 +198,7 @@ class Recommender:
         return answered
 
     def _best_layout(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> Problem:
-        """Return one problem in its layout, as `as_answered` does for many."""
+        """Return one problem in its best layout, as `as_answered` does for many problems."""
         others = layouts_that_matter(problem, gpu)
         compared_at = (DEFAULT_POINT,) if others and not points[0].is_default(gpu) else points
         search, fastest = in_best_layout(self.context, problem, gpu, others), None
@@ -224,7 +224,7 @@ class Recommender:
         calls = [(kernel, request.problem_of(kernel)) for kernel in self.context.calls(request.kernel or "")]
         analyzed = [(k, problem) for k, problem in calls if self.context.find_profiles(k, problem, gpu)]
         if not analyzed:
-            return [self.answer(request)]  # raises the error that explains why
+            return [self.answer(request)]  # This raises the error that explains why.
         return [self.answer_kernel(kernel, problem, gpu, request.query) for kernel, problem in analyzed]
 
     def answer_many(
@@ -254,12 +254,12 @@ class Recommender:
                 try:
                     answers[original] = self.answer_problem(problem, gpu, query)
                 except KernrecError as error:
-                    error.__traceback__ = error.__context__ = None  # frames would keep databases open
+                    error.__traceback__ = error.__context__ = None  # A traceback's frames would keep databases open.
                     answers[original] = error
         return answers
 
     def _in_some_dtype(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        """Return the answer, in another data type if no kernel runs the problem and the GPU lacks its arithmetic."""
+        """Return the answer. Use another data type if no kernel runs the problem and the GPU lacks the arithmetic."""
         try:
             return self._new_answer(problem, gpu, query)
         except NoKernelError:
@@ -322,10 +322,10 @@ class Recommender:
         return self._sets.add(key, self._candidates(problem, gpu, points))
 
     def prepare(self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]) -> None:
-        """Estimate problems side by side for later calls of `candidates`, in a fraction of the time."""
+        """Estimate problems in one batch, so that later calls of `candidates` take a fraction of the time."""
         self._forget_if_changed()
         wanted = list(dict.fromkeys(problems))[:_MOST_SETS]
-        # A comparison of layouts prepares the problems in one layout, then in another.
+        # A comparison of layouts prepares each problem in two layouts.
         self._sets.most = max(self._sets.most, min(2 * len(wanted), _MOST_SETS))
         there = [key for each in wanted if (key := (each, gpu.name, points)) in self._sets]
         for key in there:
@@ -394,7 +394,7 @@ class Recommender:
                     yield from candidate_sets(Space(tables), new, points, context.models, context.inputs)
 
     def regrets(self, answer: Recommendation) -> "tuple[Regret, ...]":
-        """Return the expected loss of the top recommendation for each objective; for a front, at both ends."""
+        """Return the expected loss of the top recommendation for each objective; for a front, of both ends."""
         from kernrec.recommender.contenders import answer_regrets
 
         if answer.inputs != self.context.inputs:
@@ -413,7 +413,7 @@ class Recommender:
         return answer_regrets(candidates, evidence, answer.objective)
 
     def _cached_at(self, problem: Problem, gpu: GPU, point: OperatingPoint) -> CandidateSet | None:
-        """Return a cached candidate set whose first operating point is `point`, at this point only."""
+        """Return a cached candidate set whose first operating point is `point`, reduced to this point."""
         for (of_problem, name, points), candidates in self._sets.items():
             if (of_problem, name, points[0]) == (problem, gpu.name, point):
                 return candidates.at(0)

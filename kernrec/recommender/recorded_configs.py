@@ -1,4 +1,4 @@
-"""Configs of a kernel that a database has rows of, in an order whose prefixes are random samples."""
+"""Find the configs of a kernel that a database has rows of, and shuffle them."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Question: `Request` names the problem and the GPU, `Query` the objective and bounds."""
+"""User's question: a `Request` with the problem and the GPU, and a `Query` with the objective and bounds."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
@@ -31,7 +31,7 @@ class Objective(StrEnum):
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """Quantities that decide: `latency`, `energy` or both."""
+        """Quantities that the objective counts: `latency`, `energy` or both."""
         return (self.value,) if self in (Objective.LATENCY, Objective.ENERGY) else ("latency", "energy")
 
     def value_of(self, latency_s: np.ndarray, energy_j: np.ndarray) -> np.ndarray:
@@ -51,11 +51,11 @@ SCALAR_OBJECTIVES = (Objective.LATENCY, Objective.ENERGY, Objective.EDP)
 
 
 KERNREC, MIXED = "kernrec", "mixed"
-"""Values of `backend` that name no library: kernrec's kernels, and the fastest backend of each layer of a network."""
+"""Values of `backend` that are no libraries: kernrec's kernels, or the fastest backend for each layer of a network."""
 
 
 def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], str]:
-    """Return the backends of these names, and `KERNREC` or `MIXED` if named (else empty).
+    """Return the backends with these names, then `KERNREC` or `MIXED` if the names contain it, else an empty text.
 
     Args:
         names: names in a sequence, or in a text separated by commas.
@@ -86,7 +86,7 @@ class Query:
     objective: Objective = Objective.PARETO
     """Objective; a text is converted to an `Objective` or raises `UsageError`."""
     max_slowdown: float | None = None
-    """Accepted latency above the fastest config's, as a fraction."""
+    """Accepted slowdown, as a fraction of the fastest config's latency."""
     max_power_w: float | None = None
     """Maximum mean power of a recommendation in watts."""
     power_limit_w: float | None = None
@@ -98,7 +98,7 @@ class Query:
     inputs: str = RANDOM
     """Input data, one of `INPUTS`. It affects power, and so the clock under a power limit."""
     source: str = ""
-    """The only source to answer from, one of `SOURCES`; empty for all."""
+    """Source to which answers are restricted, one of `SOURCES`; empty for all."""
     stacks: tuple[str, ...] = ()
     """Backends whose baselines are included, by their names in `STACKS`; empty for all."""
     each_config: bool = False

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import ModelScope
 
 Remark = Callable[[], Iterable[str]]
-"""Function that returns notes of an answer when they are read."""
+"""Function that returns notes of an answer; it runs when the notes are first read."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Place:
     Attributes:
         number: rank from 1; tied recommendations share a rank.
         exact: whether every cost that the objective counts was measured.
-        ambiguous: whether its intervals overlap those of a neighbor, or of the rows it is tied with.
+        ambiguous: whether the intervals overlap those of a neighbor or of tied rows.
     """
 
     number: int
@@ -87,7 +87,7 @@ class Choice(ChoiceNames, JsonForm):
     problem: Problem
     gpu: GPU
     point: OperatingPoint
-    """Power limit and clock at which the costs hold."""
+    """Power limit and clock for which the costs are valid."""
     place: Place
     latency_s: Estimate
     energy_j: Estimate
@@ -97,7 +97,7 @@ class Choice(ChoiceNames, JsonForm):
     """Expected core clock in Hz under the power limit."""
     bottleneck: str
     occupancy: float
-    """Resident warps over the maximum of an SM, for the first launch."""
+    """Resident warps of the first launch, as a fraction of an SM's maximum."""
     versus_fastest: Comparison
     """Comparison with the fastest config of all kernels."""
     versus_occupancy_heuristic: Comparison
@@ -108,21 +108,21 @@ class Choice(ChoiceNames, JsonForm):
     """Number of further configs that this row represents. They run the same machine code, or differ in one tunable and
     by less than half a percent in cost."""
     unsure: float = 1.0
-    """Risk factor of the costs when compared with configs that somebody ran; 1 for a config that was run."""
+    """Risk factor of the costs in comparisons with measured configs; 1 for a measured config."""
     may_be_faster: bool = False
-    """Whether the config may be faster than the top recommendation, but by less than its error; measure it to know."""
+    """Whether the config may be faster than the top recommendation, within the error; only a measurement can tell."""
 
     def __repr__(self) -> str:
         return tabular.choice_summary(self)
 
     @property
     def source(self) -> Source:
-        """Source of the latency; the energy may have another one, see `energy_j.source`."""
+        """Source of the latency; `energy_j.source` may differ."""
         return Source(self.latency_s.source)
 
     @property
     def power_limit_w(self) -> float:
-        """Power limit in watts that the costs hold under; the GPU's default if none is set."""
+        """Power limit in watts for which the costs are valid; the GPU's default if none is set."""
         return self.point.limit_w(self.gpu)
 
     @cached_property
@@ -139,7 +139,7 @@ class Choice(ChoiceNames, JsonForm):
 
 @dataclass(frozen=True)
 class Foreign(MeasuredNames, JsonForm):
-    """Measured config of a kernel outside the library; it can be compared with, but not emitted."""
+    """Measured config of a kernel outside the library; kernrec can compare it, but cannot emit code for it."""
 
     JSON = (
         "kernel config power_limit_w locked_clock_hz latency_s energy_j source measured_by sessions measured_at device"
@@ -181,7 +181,7 @@ class KernelAnswer:
     heuristic: Choice
     """Config that the occupancy heuristic picks, at the default power limit."""
     sampled_blocks: tuple[int, int]
-    """Fewest and most emulated blocks of the first launch over the configs; 0 if profiles hold for all blocks."""
+    """Minimum and maximum emulated blocks of the first launch over the configs; 0 if profiles cover all blocks."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class Recommendation(AnswerNames, JsonForm):
     gpu: GPU
     objective: Objective
     point: OperatingPoint
-    """Operating point at which recommendations are compared; in a sweep each has its own."""
+    """Operating point at which recommendations are compared; in a sweep, each recommendation has its own point."""
     choices: tuple[Choice, ...]
     """Recommendations, best first; a Pareto front has the fastest first."""
     candidates: int
@@ -219,13 +219,13 @@ class Recommendation(AnswerNames, JsonForm):
     foreign: tuple[Foreign, ...] = ()
     """Measurements of kernels outside the library, best first."""
     layout_chosen: bool = False
-    """Whether the user fixed no layout and the answer is not in the op's default layout."""
+    """Whether kernrec selected a layout other than the op's default, because the user fixed none."""
     no_kernel: str | None = None
     """Reason why no kernel runs the problem; the answer then contains only baselines."""
     stacks: tuple[str, ...] = ()
-    """The only backends whose baselines are included; empty for all."""
+    """Backends whose baselines are included; empty for all."""
     source: str = ""
-    """The only source that was requested; empty for all."""
+    """Source that the query requested; empty for all."""
     context: "Context | None" = field(default=None, repr=False, compare=False)
     """Context with the models of backends; None for an answer without baselines."""
 
@@ -304,7 +304,7 @@ class Recommendation(AnswerNames, JsonForm):
         return tuple(sorted(self.lines, key=lambda line: self.value_of(line.latency_s, line.energy_j)))
 
     def value_of(self, latency_s: float, energy_j: float | None) -> float:
-        """Return the value that the objective minimizes: latency for a front, infinity without a required energy."""
+        """Return the value that the objective minimizes: latency for a front, infinity if the energy is unknown."""
         if self.objective in (Objective.LATENCY, Objective.PARETO):
             return latency_s
         if energy_j is None:
@@ -328,7 +328,7 @@ class Recommendation(AnswerNames, JsonForm):
 
     @property
     def sampled_blocks(self) -> tuple[int, int] | None:
-        """Fewest and most emulated blocks of the kernel over its configs; None for an op."""
+        """Minimum and maximum number of emulated blocks over the kernel's configs; None for an op."""
         return self.about_kernel.sampled_blocks if self.about_kernel else None
 
     @property

@@ -18,7 +18,7 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
     Args:
         candidates: a set that is not empty.
         query: bounds and objective.
-        first: first operating point to select from; earlier ones are only compared with.
+        first: index of the first operating point to select from; earlier points serve only for comparison.
         top: maximum number of picks; None for `query.top`.
 
     Raises:
@@ -29,7 +29,7 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
         latency, energy = latency * candidates.caution, energy * candidates.caution
     count, top = latency.shape[1], query.top if top is None else top
     if len(latency) > 1 and candidates.any_measured:
-        # A power limit that does not bind has the same prediction as the default. Prefer the measured one.
+        # A limit above the power draw has the same prediction as the default limit. Prefer the measured point.
         of_equals = 1.0 - 1e-9 * (candidates.latency_source[first:] == MEASURED)
         latency, energy = latency * of_equals, energy * of_equals
     wanted = None
@@ -52,7 +52,7 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
 
 
 def _allowed(latency: Array, power: Array, query: Query, wanted: Array | None) -> Array:
-    """Return the ascending indices in the flattened table that keep the bounds."""
+    """Return the ascending indices, in the flattened table, of the entries that keep the bounds."""
     flat, watts = latency.ravel(), power.ravel()
     allowed = np.arange(len(flat)) if wanted is None else np.flatnonzero(wanted)
     if query.max_power_w is not None:
@@ -69,7 +69,7 @@ def _allowed(latency: Array, power: Array, query: Query, wanted: Array | None) -
 
 
 def _least(value: Array, allowed: Array | None, top: int) -> Array:
-    """Return the indices of the lowest values, each candidate at its best operating point; of equals the first."""
+    """Return the indices of the lowest values, with each candidate at its best operating point. Ties keep the first."""
     points, count = value.shape
     if allowed is not None:
         masked = np.full(value.size, np.inf)

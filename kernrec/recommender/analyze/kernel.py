@@ -31,7 +31,7 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Analysis:
-    """Recommendation, and the number of configs that were profiled for it."""
+    """Recommendation, with counts of the profiled, cached, failed and skipped configs."""
 
     recommendation: Recommendation
     profiled: int
@@ -78,7 +78,7 @@ def analyze(
     query: Query | None = None,
     options: ProfilingOptions | None = None,
 ) -> Analysis:
-    """Profile the configs without a profile, then recommend; an interruption loses no profile.
+    """Profile the configs that have no profile yet, then recommend. Finished profiles survive an interruption.
 
     Args:
         kernel: the user's kernel.
@@ -120,7 +120,7 @@ def analyze(
             failures, left_out = profile_promising(lasting, gpu, query, part)
     before = int(profiled.sum())
     made = len(rows) - before - len(failures) - left_out
-    if before and not made:  # otherwise the kernel was stored with its profiles
+    if before and not made:  # new profiles would have stored the kernel with them
         with Database.open(database, read_only=False) as opened:
             opened.add_kernel(kernel, problem)
     recommender = Recommender(answering_with(database))

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _SAVE_S = 10.0
 _SAVE_ROWS = 500
 _HOPELESS = 24
-"""Number of failed configs, without any success, that shows that the source is wrong."""
+"""Number of failed configs after which the source counts as wrong, if no config succeeded."""
 _STOPPED = 2
-"""Number of configs with a stopped compiler that ends profiling, because each takes minutes."""
+"""Number of stopped compilations after which profiling ends, because each of them takes minutes."""
 
 Progress = Callable[[int, int], None]
 """Callback for the number of finished configs and the total. In a large space the total is an upper bound, or 0 if
@@ -54,7 +54,7 @@ class ProfilingOptions:
     """Whether to profile every config of a large space, not only those that may be among the best."""
     progress: Progress | None = None
     first_front: Callable[[Recommendation, int], None] | None = None
-    """Callback, called once while a large space is profiled, for an answer and the number of configs behind it."""
+    """Callback for the first answer while a large space is profiled, and for the number of configs profiled so far."""
     profiles: Profiles | None = None
     """Function that compiles and emulates configs; None to use `processes` on this machine."""
 
@@ -63,13 +63,13 @@ class ProfilingOptions:
             raise UsageError(f"processes and budget are {self.processes} and {self.budget}; at least 1 is accepted")
 
     def report_of(self, total: int, before: int = 0) -> Callable[[int], None]:
-        """Return a callback that reports the progress of profiling `total` configs, after `before` others."""
+        """Return a progress callback for `total` configs that also counts `before` configs finished earlier."""
         return lambda done: None if self.progress is None else self.progress(before + done, total)
 
 
 @dataclass(frozen=True)
 class ConfigProfiler:
-    """Profiler of configs of one kernel on one problem, which writes to a database."""
+    """Profile configs of one kernel on one problem, and store the profiles in a database."""
 
     kernel: Kernel
     target: ProfileTarget
@@ -78,7 +78,7 @@ class ConfigProfiler:
 
     @contextmanager
     def with_lasting_processes(self) -> "Iterator[ConfigProfiler]":
-        """Yield a copy with processes that end with the block, to profile in many parts."""
+        """Yield a copy that keeps its worker processes for the whole `with` block, to profile configs in many parts."""
         if self.options.profiles is not None:
             yield self
             return
@@ -88,13 +88,13 @@ class ConfigProfiler:
             yield replace(self, options=replace(self.options, profiles=profiles_with(processors)))
 
     def stored_variants(self) -> set[str]:
-        """Return the variants with profiles that the user made; create the database if it does not exist."""
+        """Return the variants that the user profiled; create the database if it does not exist."""
         with Database.open(self.database, read_only=False, create=True) as opened:
             tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm, own=True).values()
         return {key for table in tables for key in table.variant_keys}
 
     def profile(self, configs: Sequence[Config], hopeless: bool, report: Callable[[int], None]) -> list[ProfileFailure]:
-        """Profile configs into the database, and return those without a profile, with the reason.
+        """Profile configs, store the profiles, and return the failed configs with their reasons.
 
         Args:
             configs: configs to profile; rows are stored in batches.
@@ -102,7 +102,7 @@ class ConfigProfiler:
             report: called with the number of finished configs.
 
         Raises:
-            KernrecError: the first `_HOPELESS` configs all failed, or the first `_STOPPED` had to be stopped.
+            KernrecError: the first `_HOPELESS` configs all failed, or the compiler was stopped for `_STOPPED` configs.
         """
         failures: list[ProfileFailure] = []
         pending: list[ProfileRow] = []
@@ -137,7 +137,7 @@ class ConfigProfiler:
         return failures
 
     def why_none(self, failure: ProfileFailure) -> KernrecError:
-        """Return the error without any profile: `CompileError` for the source, `UsageError` for wrong arguments."""
+        """Return the error if no config has a profile: `CompileError` for the source or `UsageError` for arguments."""
         if failure.stopped:
             return KernrecError(failure.message)
         from kernrec.compile.pool import compile_many
@@ -148,9 +148,9 @@ class ConfigProfiler:
         kernel, problem, sm = self.kernel, self.target.problem, self.target.sm
         try:
             job = compile_job_for(kernel, failure.config, problem, sm)
-            if job.triton is not None:  # runs the user's code, which only worker processes may do
+            if job.triton is not None:  # Compiling it runs the user's code, so workers must do it.
                 return KernrecError(f"{config_text(failure.config)}: {failure.message}")
-            ((_, compiled),) = compile_many([job], processes=1)  # usually cached
+            ((_, compiled),) = compile_many([job], processes=1)  # The result is usually cached.
             if isinstance(compiled, CompileError):
                 raise compiled
             module = parse(compiled.ptx)

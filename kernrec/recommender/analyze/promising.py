@@ -1,6 +1,6 @@
 """Profile a large space: use predictions of profiled configs to select further promising ones.
 
-    some at random -> predicted time and energy -> which others may be better (`PartialSearch`) -> profile -> ...
+    some at random -> predicted time and energy -> configs that may be better (`PartialSearch`) -> profile -> ...
 
 The search ends when no other config is expected to beat the best by more than a margin.
 """
@@ -19,7 +19,7 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 LARGE = 10_000
-"""Number of configs from which a space is large; in smaller spaces all configs are profiled."""
+"""Minimum number of configs of a large space; all configs of a smaller space are profiled."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Analyze a Triton function from Python: the function or `kernels.py:matmul`, with its arguments as values."""
+"""Analyze a Triton function, given as an object or as `kernels.py:matmul`, with values for its arguments."""
 
 import hashlib
 import inspect
@@ -42,7 +42,7 @@ def analyze_triton(
         gpu: name of the GPU.
         arguments: values by parameter: numbers, NumPy or torch arrays, or any object with `dtype` and `shape`. Values
             of integer arrays are used, because addresses may depend on them; other arrays need no values.
-        grid: grid in the form of a Triton launch.
+        grid: grid, as in a Triton launch.
         configs: tables of meta-parameters and compiler options; None for the autotuner's configs.
         query: the query; by default the Pareto front.
 
@@ -84,7 +84,7 @@ def analyze_call(call: TritonCall | Path, gpu: str, query: Query | None = None) 
 
 
 def source_file(function: Any) -> tuple[Path, str]:
-    """Return file and name of a function with `@triton.jit`, below its other decorators.
+    """Return the file and name of a function with `@triton.jit`; ignore its other decorators.
 
     Raises:
         UsageError: the function has no `@triton.jit`.
@@ -99,7 +99,7 @@ def source_file(function: Any) -> tuple[Path, str]:
 
 
 def argument(value: Any) -> Any:
-    """Return an argument in the form of a call; write values of integer arrays to the user's cache.
+    """Convert an argument to the form of a call, and write values of integer arrays to the user's cache.
 
     Integers of 8 bits are weights, not indices, so their values are not used.
     """
@@ -115,7 +115,7 @@ def argument(value: Any) -> Any:
 
 
 def kept_values(array: np.ndarray) -> Path:
-    """Return the cache file with the values of an array, named by its content."""
+    """Return the cache file that stores an array's values; its name depends on its content."""
     buffer = io.BytesIO()
     np.save(buffer, array)
     file = paths.cache() / "triton" / f"{hashlib.sha256(buffer.getvalue()).hexdigest()}.npy"

@@ -1,7 +1,7 @@
 """Learned estimates: correct the analytical model with a trained model of measurements.
 
 scope      the training data determine the width of the intervals: errors on held-out problems, GPUs or kernels
-scored     the candidates with the lowest predicted latency or energy; trees for more would take too long
+scored     the trees evaluate only the candidates with the lowest predicted latency or energy, to save time
 the rest   scaled like the scored candidates, so that optimistic predictions do not rank them first
 adapted    if configs were measured on this GPU and problem, the model's error on them corrects the others without
            training, in scale and in shape (`model.learn.adaptation`)
@@ -71,8 +71,8 @@ class TrainedModel:
     def scope(self, gpu: GPU, kernel: Kernel, dtype: str) -> "ModelScope | None":
         """Return the model for a kernel of a data type on a GPU; None if it does not apply.
 
-        To an unknown kernel or GPU, it applies only if models trained without it beat the analytical model on each
-        held-out kernel, or on the held-out GPUs.
+        A model applies to an unknown kernel or GPU only if models trained without it beat the analytical model on each
+        held-out kernel, or on the held-out GPUs, respectively.
         """
         model = self.model
         kernel_known, gpu_known = model.kernels.get(kernel.name) == kernel.hash, gpu.name in model.gpus
@@ -104,12 +104,12 @@ class ModelScope:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"
 
     def after(self, measured: int) -> "ModelScope":
-        """Return the scope after `measured` measurements on this GPU and problem; too few do not adapt it."""
+        """Return the scope, adapted to `measured` measurements on this GPU and problem if there are enough."""
         adapted_to = min(measured, MOST) if measured >= FEWEST else 0
         return self if adapted_to == self.adapted_to else replace(self, adapted_to=adapted_to)
 
     def on_rows(self, kind: str) -> "ModelScope":
-        """Return the scope for a problem with this kind of rows."""
+        """Return a copy of the scope for a problem with this kind of rows."""
         if kind == self.row_kind:
             return self
         if (scope := self._by_rows.get(kind)) is None:
@@ -126,7 +126,7 @@ class ModelScope:
         return self.trained.model
 
     def interval(self, quantity: str) -> Interval:
-        """Return the interval of `latency` or `energy` on unmeasured problems: the widest that applies."""
+        """Return the widest interval of `latency` or `energy` that applies to unmeasured problems."""
         if (interval := self._intervals.get(quantity)) is None:
             gpu = self.gpu if self.gpu_known else None
             interval = interval_of(self.model, quantity, gpu, self.dtype, self.kernel_known, self.row_kind)
@@ -139,7 +139,7 @@ class ModelScope:
 
     @property
     def note(self) -> Note:
-        """Note on the model for an answer."""
+        """Text of the note on the model that an answer shows."""
         trained = self.trained
         source = "learned" if self.gpu_known or self.adapted_to else "transferred"
         text = f"source {source}: model {trained.name}"
@@ -196,7 +196,7 @@ def interval_of(
 ) -> Interval:
     """Return the widest interval that applies to unmeasured problems.
 
-    A kind of rows, or else a data type, with its own interval on the GPU uses this interval.
+    An interval for the kind of rows on the GPU takes precedence, then an interval for the data type.
 
     Args:
         model: the model.
@@ -237,7 +237,7 @@ class Correction:
     def of(
         cls, scope: ModelScope, prediction: Prediction, limited: LimitedCosts, scored: Array, starts: Sequence[int]
     ) -> "Correction":
-        """Return the model's predictions for the candidates at positions `scored`."""
+        """Evaluate the model for the candidates at positions `scored`."""
         candidates, least = ModelCandidates(prediction, limited, scored), None
         if not (scope.gpu_known and (scope.beneath is None or scope.beneath.gpu_known)):
             least = least_log_ratio_of(prediction.table.gpu, candidates.quantities)
@@ -325,13 +325,13 @@ class Correction:
             residual = np.log(energy[has_energy] / predicted.energy.value[candidates[has_energy]])
             adaptations["energy"] = adapt(self.features[place[has_energy]], residual)
         factors = {name: np.exp(adaptation.correction(self.features)) for name, adaptation in adaptations.items()}
-        # Without measured energy the power does not change.
+        # Without measured energy, the power is not corrected.
         factors.setdefault("energy", factors["latency"])
 
         def scaled(quantity: str, estimates: Estimates) -> Estimates:
             value, adaptation = estimates.value[self.scored] * factors[quantity], adaptations.get(quantity)
             below, above, source, own = (estimates.by_kind(row)[self.scored] for row in range(4))
-            source = np.where(source == TRANSFERRED, LEARNED, source)  # now it is a model of this GPU's rows
+            source = np.where(source == TRANSFERRED, LEARNED, source)  # The model now uses rows of this GPU.
             if adaptation is not None and adaptation.interval.groups >= groups_needed():
                 low, high = adaptation.interval.around(value)
                 below, above = value / low, high / value

@@ -1,10 +1,10 @@
 """Expected costs of each candidate, with intervals and sources.
 
-    predicted  prediction of the analytical model, with its error on GPUs that others measured
+    predicted  prediction of the analytical model; its interval follows from published measurements
     measured   database rows for this GPU and problem replace predictions; the remaining predictions are first scaled
                to the measurements
 
-An estimate from another source is a function from `Costs` to `Costs` between the two.
+An estimate from another source is a function from `Costs` to `Costs`, applied between these two steps.
 
 Why predictions are scaled: all configs of a kernel on a problem share most of the prediction's error. An analytical
 model that is 30 % too low would rank every unmeasured config before all measured ones. It would lead users away from
@@ -18,7 +18,7 @@ shared part is w x median(r) with
     w = t / (t + s / n)
 
 which is 0.65 for one measurement and 0.90 for five. If predictions are too low by more than t allows, t is
-median(r)**2. So in doubt, a config that somebody ran ranks before one that nobody ran. A fraction 1 - w of the shared
+median(r)**2. So in doubt, a measured config ranks before an unmeasured config. A fraction 1 - w of the shared
 variance t remains, and all of the own variance. The intervals of the remaining predictions shrink accordingly.
 """
 
@@ -36,10 +36,10 @@ from kernrec.util.normal import DEVIATIONS
 
 Array = np.ndarray
 
-_VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # of the analytical model
+_VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # This is the variance of the analytical model's error.
 
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
-"""Minimum half-width of a measured interval, as a fraction. It is the drift of a GPU that the protocol accepts without
+"""Minimum half-width of a measured interval, as a fraction. The protocol accepts this drift of a GPU without
 another measurement. The interval stated by one session does not include it."""
 UNSTATED_ENERGY = 0.12
 """Half-width of a measured energy without a stated interval: the error of an energy counter read at the start and stop
@@ -66,7 +66,7 @@ class Costs:
         return Costs(self.latency.part(part), self.energy.part(part), self.power_w[..., part])
 
     def with_parts(self, parts: Sequence[tuple[slice, "Costs"]]) -> "Costs":
-        """Return a copy with other costs of some of the candidates."""
+        """Return a copy in which some candidates have other costs."""
         if not parts:
             return self
         if parts[0][0] == slice(0, self.power_w.shape[-1]):
@@ -79,7 +79,7 @@ class Costs:
         return Costs(self.latency.with_parts(latency), self.energy.with_parts(energy), power_w)
 
     def gathered(self, parts: Sequence[slice]) -> "Costs":
-        """Return the costs of several parts of the candidates, one after another."""
+        """Return the costs of several parts of the candidates, concatenated."""
         if len(parts) < 2:
             return self.part(parts[0] if parts else slice(0, 0))
         power_w = np.concatenate([self.power_w[..., part] for part in parts], -1)
@@ -110,7 +110,7 @@ class Rescaling:
 
     def apply(self, predicted: Costs) -> Costs:
         """Return predictions of the same kernel and problem, scaled to the measurements."""
-        # Energy is power times time, so it is as uncertain as the less certain of the two.
+        # Energy is power times time, so its uncertainty is the larger of their uncertainties.
         return Costs(
             predicted.latency.narrowed(self.latency, self.latency_common),
             predicted.energy.narrowed(self.latency * self.power, max(self.latency_common, self.power_common)),
@@ -123,7 +123,7 @@ _OF_TIME, _OF_ENERGY = (kinds_of(widths.factors, widths.factors, PRIOR, widths.o
 
 
 def prior_costs(limited: LimitedCosts) -> Costs:
-    """Return the analytical model's prediction."""
+    """Return the analytical model's predictions as a cost table."""
     latency_s, power_w, energy_j, *_, regimes = limited.costs
     return Costs(Estimates(latency_s, regimes, _OF_TIME), Estimates(energy_j, regimes, _OF_ENERGY), power_w)
 
@@ -133,7 +133,7 @@ def with_measured(
 ) -> tuple[Costs, Rescaling | None]:
     """Return the costs with measurements in place of predictions, and the other predictions scaled to them.
 
-    If only latency was measured, energy is the predicted power times the measured time, and its source remains that of
+    If only latency was measured, energy is the predicted power times the measured time, and keeps the source of
     the prediction.
 
     Args:
@@ -179,7 +179,7 @@ def measured_kinds(value: Array, low: Array, high: Array) -> Array:
 def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs, rescaling: Rescaling) -> Costs:
     """Return predictions at one operating point, corrected with measurements at another.
 
-    A measured config is expected to have the same error at both points. The others are scaled to the measurements. All
+    A measured config is expected to have the same error at both points. Others are scaled to the measurements. All
     remain predictions, with the intervals of predictions.
 
     Args:
@@ -189,13 +189,13 @@ def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs,
         rescaling: factors that scale predictions to the measurements.
     """
     here, base = rescaling.apply(predicted), rescaling.apply(predicted_elsewhere)
-    latency = elsewhere.latency.value / base.latency.value  # 1 for unmeasured configs
+    latency = elsewhere.latency.value / base.latency.value  # The ratio is 1 for unmeasured configs.
     energy = elsewhere.energy.value / base.energy.value
     return Costs(here.latency.scaled(latency), here.energy.scaled(energy), here.power_w * (energy / latency))
 
 
 def median(values: Array) -> float:
-    """Return the median like `np.median`, which takes longer than a model's trees and imports `np.ma`."""
+    """Return the median. `np.median` would take longer than a model's trees, and would import `np.ma`."""
     ascending = np.sort(values).tolist()
     return 0.5 * float(ascending[(len(ascending) - 1) // 2] + ascending[len(ascending) // 2])
 
@@ -216,7 +216,7 @@ def _interval(
     """Return the stated interval around measured values, at least as wide as the GPU's drift; arrays (N,)."""
 
     def bound(bounds: Sequence[float | None], side: float) -> Array:
-        values = np.array(bounds, dtype=np.float64)  # NaN for None
+        values = np.array(bounds, dtype=np.float64)  # The conversion turns None into NaN.
         return np.where(np.isnan(values), value * (1.0 + side * unstated), values)
 
     lows, highs = zip(*stated, strict=True)

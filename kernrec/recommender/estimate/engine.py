@@ -1,9 +1,9 @@
 """Estimate the costs of configs on problems at operating points with the analytical model.
 
-    SpaceCosts(space, problems, points)     one problem is a list of one
+    SpaceCosts(space, problems, points)     for a single problem, pass a list with one element
 
-Every answer makes such costs. They evaluate static tables. `kernrec.recommender.rank` corrects its costs with trained
-models and replaces them with measurements.
+Every answer starts with `SpaceCosts`, which evaluates static tables. `kernrec.recommender.rank` corrects it with
+trained models and replaces predictions with measurements.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ Array = np.ndarray
 _in_engine = attrgetter("in_engine")
 
 SHORTLIST = 512
-"""Maximum number of configs estimated in full; of more, the most promising are selected by quick costs.
+"""Maximum number of configs estimated in full; quick costs select the most promising ones in a larger space.
 
 The quick time is the number of rounds of blocks times the longer of work and latency. Only the busiest pipe of a block
-counts. The quick energy is the core's. A second pass counts only its launch. DRAM is ignored.
+counts. The quick energy is the energy of the core. A second pass counts only its launch. DRAM is ignored.
 """
 
 
@@ -49,7 +49,7 @@ class Space:
 
 @dataclass(frozen=True, eq=False)
 class KernelCosts:
-    """Configs of one kernel on all problems; arrays begin with those of the first problem."""
+    """Configs of one kernel on all problems; arrays are ordered by problem."""
 
     whole: Prediction
     """Prediction for the configs on all problems."""
@@ -58,15 +58,15 @@ class KernelCosts:
     part: slice
     """Slice of `SpaceCosts.limited` that belongs to the kernel."""
     starts: Sequence[int]
-    """Position of each problem's first config among those of the kernel, then their number."""
+    """Position of each problem's first config among the kernel's configs, then the total number of configs."""
     heuristics: Sequence[int | None]
     """Position of the occupancy heuristic's pick for each problem; None if no config can run it."""
 
 
 class SpaceCosts:
-    """Costs of the configs of all kernels on all problems, by the analytical model; C candidates, kernel after kernel.
+    """The analytical model's costs of all kernels' configs on all problems: C candidates, kernel after kernel.
 
-    Costs are complete at the first operating point. `sweep` adds the other points, for all candidates or for some.
+    Initially, only the first operating point is filled in. `sweep` adds the others, for all or some candidates.
     """
 
     def __init__(self, space: Space, problems: Sequence[Problem], points: Sequence[OperatingPoint]) -> None:
@@ -132,7 +132,7 @@ class SpaceCosts:
 
 
 def promising_of_each(costs: Sequence[Array], starts: Sequence[int], count: int) -> Array:
-    """Return which candidates of each problem are promising: half by lowest latency, half by lowest energy, bool (C,).
+    """Return a mask of each problem's promising candidates, half by lowest latency, half by lowest energy; bool (C,).
 
     Args:
         costs: latency and energy, (C,) each.

@@ -24,19 +24,19 @@ class Source(StrEnum):
 
 
 SOURCES = tuple(Source)
-"""Sources in the order that arrays of sources index."""
+"""Sources in order; arrays of sources contain indices into this tuple."""
 PRIOR, TRANSFERRED, LEARNED, MEASURED = range(4)
 
 OWN = 0.35
-"""Default fraction of a prediction's variance that belongs to the config. For times and energies of the analytical
-model, `kernrec.model.prior.spread` has both parts. On recorded convolution spaces of three GPUs, scaling to five
+"""Default fraction of a prediction's variance due to the config's own error. For times and energies of the analytical
+model, `kernrec.model.prior.spread` states both parts. On recorded convolution spaces of three GPUs, scaling to five
 measurements reduced a transferred model's error from 44 / 16 / 30 % to 26 / 10 / 7 %. The median ratio is 0.59, so the
 variance falls to 0.35."""
 
 
 @dataclass(frozen=True)
 class Estimate(float):
-    """One quantity in SI units with its 90 % interval; as a number it equals `value`."""
+    """One quantity in SI units with its 90 % interval; used as a number, the estimate equals `value`."""
 
     value: float
     low: float
@@ -48,9 +48,9 @@ class Estimate(float):
     the kernel share on this problem and GPU. None if the two parts are not known separately."""
 
     __hash__ = float.__hash__
-    __ne__ = object.__ne__  # the opposite of this class's `__eq__`, not of float's
+    __ne__ = object.__ne__  # Without it, float's `__ne__` would contradict this class's `__eq__`.
     if not TYPE_CHECKING:
-        __init__ = object.__init__  # `__new__` sets the fields in one call
+        __init__ = object.__init__  # `__new__` already sets the fields, in one call.
 
         def __new__(cls, value: float, low: float, high: float, source: str, own: float | None = None) -> "Estimate":
             self = float.__new__(cls, value)
@@ -80,7 +80,7 @@ class Estimate(float):
 
 
 def kinds_of(below: Array | float, above: Array | float, source: Array | int, own: Array) -> Array:
-    """Return the intervals and sources of K kinds of estimates as rows, (4, K).
+    """Return the intervals and sources of K kinds of estimates, one row per argument, (4, K).
 
     Args:
         below: factor from the lower end of the 90 % interval to the value.
@@ -106,7 +106,7 @@ class Estimates:
     def __init__(self, value: Array, kind: Array, kinds: Array) -> None:
         self.value = value
         self.kind = kind
-        """Columns of `kinds`, of any numeric type, in the shape of `value`."""
+        """Column of `kinds` for each estimate, of any numeric type, in the shape of `value`."""
         self.kinds = kinds
         """Intervals and sources as from `kinds_of`, (4, K)."""
 
@@ -150,7 +150,7 @@ class Estimates:
         return self.for_each(self.kinds[row])
 
     def for_each(self, values: Array) -> Array:
-        """Return the value of each candidate's kind, in the shape of `value`, given one for each kind."""
+        """Map an array with one value per kind to an array with one value per candidate, in the shape of `value`."""
         return np.asarray(values.take(self._numbers))
 
     def item(self, place: tuple[int, ...]) -> Estimate:
@@ -160,7 +160,7 @@ class Estimates:
         return Estimate(value, value / below, value * above, SOURCES[int(source)], own)
 
     def items(self, places: tuple[Sequence[int], ...]) -> list[Estimate]:
-        """Return the estimates of several candidates, given an index along each axis of `value` for each of them."""
+        """Return the estimates of several candidates; each is given by an index for each axis of `value`."""
         columns = self.kinds.T[self.kind[places].astype(np.int64)].tolist()
         return [
             Estimate(value, value / below, value * above, SOURCES[int(source)], own)
@@ -184,7 +184,7 @@ class Estimates:
         return cls(np.stack([estimates.value for estimates in points]), kind, kinds)
 
     def with_parts(self, parts: Sequence[tuple[slice, "Estimates"]]) -> "Estimates":
-        """Return a copy with other estimates of some of the candidates."""
+        """Return a copy in which some candidates have other estimates."""
         value, kind, tables, count = self.value.copy(), self.kind.copy(), [self.kinds], self.kinds.shape[1]
         for part, estimates in parts:
             value[..., part] = estimates.value
@@ -194,16 +194,16 @@ class Estimates:
         return Estimates(value, kind, np.concatenate(tables, 1))
 
     def gathered(self, parts: Sequence[slice]) -> "Estimates":
-        """Return the estimates of several parts of the candidates, one after another."""
+        """Return the estimates of several parts of the candidates, concatenated."""
         value, kind = (np.concatenate([table[..., part] for part in parts], -1) for table in (self.value, self.kind))
         return Estimates(value, kind, self.kinds)
 
     def scaled(self, factor: Array | float) -> "Estimates":
-        """Return values and intervals multiplied by a factor; sources do not change."""
+        """Return a copy with values and intervals multiplied by a factor, and unchanged sources."""
         return Estimates(self.value * factor, self.kind, self.kinds)
 
     def raised(self, factor: float, wide: float) -> "Estimates":
-        """Return values multiplied by `factor`, with intervals of a factor `wide`; upper ends never fall.
+        """Return a copy with values multiplied by `factor` and intervals of a factor `wide`; upper ends never decrease.
 
         The configs' own errors are limited to their fraction of `wide`.
         """
@@ -213,7 +213,7 @@ class Estimates:
         return Estimates(self.value * factor, self.kind, kinds)
 
     def narrowed(self, factor: float, common: float) -> "Estimates":
-        """Return values multiplied by `factor`, with the fraction `common` of the shared error's variance."""
+        """Return a copy with values multiplied by `factor`, and the shared error's variance by `common`."""
         below, above, source, own = self.kinds
 
         def width(whole: Array) -> Array:
@@ -223,14 +223,14 @@ class Estimates:
         return Estimates(self.value * factor, self.kind, kinds)
 
     def replaced(self, positions: Array, value: Array, kinds: Array) -> "Estimates":
-        """Return a copy with other values at some positions of C, with the kinds in the same columns of `kinds`."""
+        """Return a copy with other values at some positions of C, and with intervals from these columns of `kinds`."""
         values, kind = self.value.copy(), self.kind.copy()
         values[..., positions] = value
         kind[..., positions] = np.arange(len(positions)) + self.kinds.shape[1]
         return Estimates(values, kind, np.concatenate((self.kinds, kinds), 1))
 
     def learned(self, factor: Array, positions: Array, half_widths: Array, source: int) -> "Estimates":
-        """Return values multiplied by a model's correction, with its intervals at some positions.
+        """Return a copy with values multiplied by a model's correction, with the model's intervals at some positions.
 
         Args:
             factor: correction in the shape of `value`.

@@ -1,4 +1,4 @@
-"""Prepare a kernel for the engine, with the values that hold for every problem of a space."""
+"""Prepare a kernel for the engine: compute the values that are equal for every problem of a space."""
 
 from typing import Any
 
@@ -27,13 +27,13 @@ from kernrec.util.engine import query
 Array = np.ndarray
 
 _SECOND_PASS_CLK = 2500.0
-"""Clocks of a second pass in quick costs: blocks with little work start, load once and store."""
+"""Clocks of a second pass in quick costs; its blocks only start, load once and store."""
 
 
 def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:
-    """Return the kernel of a table in the engine's form, for all problems with the launch geometry of this one.
+    """Return a table's kernel in the engine's form, valid for all problems with this problem's launch geometry.
 
-    For a kernel profiled from a sample of blocks, the plan holds for this problem only.
+    For a kernel profiled from a sample of blocks, the plan is valid for this problem only.
     """
     geometries, first, launch = table.geometries(on_problem), table.kernel.launches[0], table.launches[0]
     launches = [_launch(table, on_problem, index, geometry) for index, geometry in enumerate(geometries)]
@@ -81,7 +81,7 @@ def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGe
 
 
 def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Array:
-    """Return the work of a launch of every config by row of `LaunchWork`, from a sample of blocks, (rows, configs)."""
+    """Compute every config's work in one launch from a sample of blocks, by row of `LaunchWork`, (rows, configs)."""
     spec, launch = table.kernel.launches[index], table.launches[index]
     sample, variants, rows = launch.sample, launch.variant, np.arange(len(table))
     assert sample is not None
@@ -100,7 +100,7 @@ def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: La
                 on_problem.column(workspace.elements), float(ELEMENT_BYTES[workspace.dtype])
             )
     concurrent, l2_bytes = geometry.resident * float(table.gpu.sms), float(table.gpu.l2_bytes)
-    with np.errstate(all="ignore"):  # configs without a profile or that do not fit
+    with np.errstate(all="ignore"):  # Configs without a profile, or that do not fit, give NaN.
         in_order = dict.fromkeys(launch.access.tensors, 0.0) | sizes
         touched = footprints(sample.table, variants, in_order, table.scratch)
         work[DRAM_BYTES] = sampled_dram_bytes((x, y, z), touched, concurrent, l2_bytes)

@@ -1,4 +1,4 @@
-"""One launch of every config of a space: profiles, resource demand and geometry."""
+"""Profiles, resource demand and geometry of one launch, for every config of a space."""
 
 from functools import cached_property
 
@@ -15,7 +15,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class LaunchTable:
-    """One launch of every config of a space: profiles and their resource demand."""
+    """Profiles and resource demand of one launch, for every config of a space."""
 
     demand: Demand
     """Resource demand, by row of the profile table."""
@@ -47,13 +47,13 @@ class LaunchGeometry:
     """Number of trips whose loads are prefetched."""
     resident: Array
     """Resident blocks per SM; 0 if the launch does not fit. It is 1 for a user's kernel that exceeds the registers by
-    less than the allocation granularity. Such a config is estimated only if another compiler made it run."""
+    less than the allocation granularity. Such a config is estimated only if it ran with another compiler."""
     fits: Array
     """Whether the launch fits as compiled."""
     occupancy: Array
-    """Resident warps over the maximum of an SM; 0 if the launch does not fit."""
+    """Resident warps as a fraction of an SM's maximum; 0 if the launch does not fit."""
     quick: Array
-    """Clocks of the busiest pipe and of a lone block, and joules of the core, by term of a demand; (terms, 3, rows)."""
+    """Clocks of the busiest pipe, clocks of a lone block, joules of the core, by term of a demand; (terms, 3, rows)."""
 
     @cached_property
     def columns(self) -> Array:

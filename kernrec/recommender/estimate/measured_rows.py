@@ -1,4 +1,4 @@
-"""Measured rows of one kernel on one problem: which configs ran, and their costs.
+"""Find the measured rows that apply to one kernel on one problem: which configs ran, and their costs.
 
 Some rows of the log do not apply. A config with another source version is a different config. A measurement at another
 power limit or clock has other costs. A failed config is never recommended.
@@ -18,9 +18,9 @@ from kernrec.store import Evidence, FailedConfig, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
 _SAME_W = 0.5
-"""Tolerance of power limits, which are set in whole watts."""
+"""Tolerance in watts for equal power limits, which are set in whole watts."""
 _SAME_HZ = 7.5e6
-"""Tolerance of clocks: half of the 15 MHz step of NVIDIA's core clocks."""
+"""Tolerance in Hz for equal clocks: half of the 15 MHz step of NVIDIA's core clocks."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _at_point(
     failed_rows = space.find([row.config for row in failed_ours])
     outcomes = {int(row): failure.outcome for row, failure in zip(failed_rows, failed_ours, strict=True) if row >= 0}
     rows = space.find([row.config for row in here])
-    # A limit equal to the default has two spellings. Of two measurements that apply, the latest counts.
+    # The default limit may be stored as None or in watts, so two measurements can apply; the latest counts.
     latest: dict[int, MeasuredAnswer] = {}
     for row, answer in sorted(zip(rows.tolist(), here, strict=True), key=lambda pair: pair[1].measured_at):
         if row >= 0 and on_problem.valid[row] and row not in outcomes:
@@ -115,5 +115,5 @@ def applies(row: MeasuredAnswer, gpu: GPU, point: OperatingPoint) -> bool:
 
 
 def _configs(rows: Iterable[MeasuredAnswer | FailedConfig], without: str | None = None) -> set[tuple[object, ...]]:
-    """Return the configs of rows, except those with the source hash `without`."""
+    """Return the configs of rows; skip rows with the source hash `without`."""
     return {(row.kernel_hash, *sorted(row.config.items())) for row in rows if row.kernel_hash != without}

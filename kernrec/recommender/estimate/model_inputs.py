@@ -30,7 +30,7 @@ class ModelCandidates:
         """Rows of the space, (C,)."""
         self._of_table = _of(prediction.table)
         self.quantities = np.empty((len(QUANTITIES), len(positions)))
-        """Rows of `features.QUANTITIES`, (Q, C); those that are inputs are filled."""
+        """Rows of `features.QUANTITIES`, (Q, C); only rows that are inputs are filled."""
         place = prediction.number, prediction.start, positions
         prediction.in_engine.fill(*place, limited.costs, self.quantities)
 
@@ -42,13 +42,13 @@ class ModelCandidates:
         return features
 
     def row_kinds(self, firsts: Sequence[int]) -> list[str]:
-        """Return the kind of rows of the problem of each candidate; empty without a candidate."""
+        """Return each problem's kind of rows, given its first candidate; empty for a problem without candidates."""
         kinds, configs = self._of_table.row_kinds, self.configs
         return [kinds[configs[first]] if first < len(configs) else "" for first in firsts]
 
 
 class _OfTable:
-    """Features that are equal for every problem of a table: those of its tunables."""
+    """Features that depend only on the tunables of a table, so that they are equal for every problem."""
 
     def __init__(self, table: StaticTable) -> None:
         self._table = table
@@ -61,7 +61,7 @@ class _OfTable:
         return [row_kind(columns, row) for row in range(len(self._table))]
 
     def features(self, columns: tuple[str, ...]) -> tuple[Any, Array]:
-        """Return the plan of the ratios among these columns, and the other columns of all rows, (rows, F)."""
+        """Return the plan for computing ratio columns, and the values of the other columns for all rows, (rows, F)."""
         if (cached := self._features.get(columns)) is None:
             space = self._table.space
             cached = plan_of(self._table.gpu, columns), of_tunables(space.columns, columns, len(space))

@@ -1,8 +1,8 @@
 """Load calibrations and trained models, which are stored next to the database of their measurements.
 
-    next to the first database  `models/calibration.json`, `models/<op>@<gpu>.json`, else `models/<op>.json`; the same
-                                with the kernel's name if the op's model does not apply
-    shipped with kernrec        the same in `models` of its prebuilt database, searched last; and the models of vendor
+    next to the first database  `models/calibration.json`, `models/<op>@<gpu>.json`, else `models/<op>.json`; or a file
+                                named after the kernel if the op's model does not apply
+    shipped with kernrec        files of these names beside the prebuilt database, searched last; and models of vendor
                                 libraries, `models/vendor/<op>.json`
 
 An unusable file is reported once, in one line, and skipped.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ModelStore:
-    """Calibrations and models of some folders; each is read once, from the first folder that has it.
+    """Calibrations and models in several folders. Each file is read once, from the first folder that contains it.
 
     Args:
         folder: folder of the user's models; None for shipped models only.
@@ -43,7 +43,7 @@ class ModelStore:
         shipped = paths.shipped("db/prebuilt") / "models"
         self._own = folder
         self._folders = [path for path in (folder, shipped) if path is not None and path.is_dir()]
-        if not own:  # models of other people do not replace shipped ones
+        if not own:  # Models of other people must not replace shipped models.
             self._folders.reverse()
         self._stack = stack
         self._read: dict[str, TrainedModel | None] = {}
@@ -55,7 +55,7 @@ class ModelStore:
             self._warn(f"KERNREC_DB names {stack.missing}, which does not exist yet; only the shipped data is used")
         for note in stack.notes:
             self._warn(note)
-        if folder is not None and os.path.lexists(folder) and not folder.is_dir():  # also a link to itself
+        if folder is not None and os.path.lexists(folder) and not folder.is_dir():  # True for a broken link too
             self._warn(f"{folder} is not a folder; your models are not used")
         self._calibrations: dict[str, Calibration] = {}
         for place in reversed(self._folders if calibrated else []):
@@ -77,7 +77,7 @@ class ModelStore:
         return cls(folder, stack or Stack(databases), calibrated, own)
 
     def files(self) -> list[tuple[str, int, int]]:
-        """Return each file of the folders with modification time and size, then the number of calibrations."""
+        """Return the modification time and size of each file in the folders, then the number of calibrations."""
         files = [path for folder in self._folders for path in sorted(folder.rglob("*")) if path.is_file()]
         seen = [(path, path.stat()) for path in files]
         listed = [(str(path), stat.st_mtime_ns, stat.st_size) for path, stat in seen]
@@ -93,7 +93,7 @@ class ModelStore:
         return self._calibrations.get(gpu.arch)
 
     def model(self, op: str, gpu: GPU) -> "TrainedModel | None":
-        """Return the model of an op or kernel for a GPU, or else for all GPUs, if it fits the calibration in use."""
+        """Return the model of an op or kernel for a GPU, or else for all GPUs, if it matches the calibration in use."""
         if not self._folders:
             return None
         for name in (f"{op}@{gpu.name}", op):
@@ -104,16 +104,16 @@ class ModelStore:
         return None
 
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """Return the model for a kernel on a GPU: the op's, or else the kernel's own.
+        """Return the model for a kernel on a GPU: the op's model, or else the kernel's own model.
 
-        If both apply, the op's model is used only if it has more information. It must have rows of the kernel. It must
-        also have rows of the GPU, or neither model has them and the op's was better on held-out GPUs. If it was trained
-        on top of the kernel's model, both apply.
+        If both apply, the op's model is used only if it was trained on the kernel and on the GPU. If neither model was
+        trained on the GPU, the op's model must have been better on held-out GPUs. Both models apply if the op's model
+        was trained on top of the kernel's model.
         """
         key = op, kernel.name, kernel.hash, gpu.name, gpu.arch, dtype
         if key not in self._scopes:
             reported, scope = len(self._reported), self._scope(op, kernel, gpu, dtype)
-            if len(self._reported) > reported:  # an unreadable file is skipped from now on
+            if len(self._reported) > reported:  # Do not cache: the next call skips the unreadable file.
                 return scope
             self._scopes[key] = scope
         return self._scopes[key]
@@ -144,7 +144,7 @@ class ModelStore:
         return scope if scope is not None and self._readable(scope) else None
 
     def _readable(self, scope: "ModelScope") -> bool:
-        """Return whether the trees that a scope needs can be read; read only these."""
+        """Read the trees that a scope needs, and return whether this succeeded."""
         try:
             for part in scope.model.parts(scope.gpu_known):
                 _ = scope.model.forests[part]
@@ -169,7 +169,7 @@ class ModelStore:
         return self._vendor[op]
 
     def warnings(self) -> tuple[str, ...]:
-        """Return notes on faulty files that were read since the last call."""
+        """Return notes on the faulty files found since the last call."""
         pending, self._pending = tuple(self._pending), []
         return pending
 
@@ -180,7 +180,7 @@ class ModelStore:
 
     def _load(self, name: str) -> "TrainedModel | None":
         try:
-            # A link to itself does not exist, but is reported.
+            # A link to itself does not exist for `exists`, but must be reported.
             places = [folder / f"{name}.json" for folder in self._folders]
             path = next((path for path in places if path.exists() or path.is_symlink()), None)
         except OSError as error:
@@ -237,7 +237,7 @@ class ModelStore:
         then: str | None = model.training["prior"]["calibrations"].get(gpu.arch)
         fitted = self.calibration(gpu)
         now = fitted.hash if fitted else None
-        if then == now or model.shipped:  # its user cannot train a shipped model again
+        if then == now or model.shipped:  # Users cannot retrain a shipped model.
             return then == now
         names = [f"calibration {fit}" if fit else "the data sheet's coefficients" for fit in (then, now)]
         self._warn(

@@ -18,7 +18,7 @@ class OperatingPoint(NamedTuple):
         return gpu.tdp_w if self.power_limit_w is None else self.power_limit_w
 
     def is_default(self, gpu: GPU) -> bool:
-        """Return whether this is the default power limit without a locked clock, where recordings hold."""
+        """Return whether this is the default power limit without a locked clock, for which recordings are valid."""
         return self.clock_hz is None and self.limit_w(gpu) == gpu.tdp_w
 
 

@@ -2,8 +2,8 @@
 
     memory   the tensors of a problem must fit into the GPU's memory
     finite   every time, power and energy is a positive number
-    bytes    no time is shorter than the compulsory bytes beyond L2 need at the memory's bandwidth
-    roof     no time is shorter than the operations need at the peak rate of the row's clock
+    bytes    no time is shorter than the transfer of the compulsory bytes beyond L2 at the memory's bandwidth
+    roof     no time is shorter than the operations take at the peak rate of the row's clock
     watts    no mean power exceeds the limit of its row
 
 `rank` checks candidates with `possible`, `measured_rows` checks measured rows with `impossible`, and `baselines_of`
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 REFUSED = 2.0
-"""Factor below the bound from which a predicted time is rejected instead of corrected."""
+"""Minimum factor by which a predicted time is below the bound if it is rejected instead of corrected."""
 _ROUNDING = 1e-9
 _METER = 1.5
-"""Ratio of measured power to the power limit from which a row is impossible. Some GPUs exceed a limit that is too low
+"""Minimum ratio of measured power to the power limit of an impossible row. Some GPUs exceed a limit that is too low
 for their lowest clock: a recorded RTX 3090 drew 137 W under 100 W."""
 
 
@@ -64,7 +64,7 @@ def refuse_too_large(problem: Problem, gpu: GPU) -> None:
 
 
 def cold_seconds(problem: Problem, gpu: GPU) -> float:
-    """Return the seconds that compulsory bytes need from DRAM at achievable bandwidth, with nothing in L2."""
+    """Return the seconds to move the compulsory bytes from DRAM at achievable bandwidth, if L2 is empty."""
     return work_of(problem)[1] / (gpu.memory_bandwidth * microarchitecture(gpu).dram_efficiency)
 
 
@@ -77,12 +77,12 @@ def possible(
     points: Sequence[OperatingPoint],
     measured: Sequence[Array] = (),
 ) -> tuple[Costs, tuple[str, ...]]:
-    """Return costs that obey the laws, and a note for each kind of rejected value.
+    """Return costs that obey the laws of physics, and a note for each kind of rejected value.
 
     Args:
         costs: costs of candidates, arrays (points, C).
         prior: the analytical model's costs of the same candidates, which replace rejected ones. None if `costs` are the
-            analytical model's; rejected ones then become infinite.
+            analytical model's; rejected costs then become infinite.
         limited: the launches at the clocks that the limits allow.
         problems: the candidates' problems in order, each with its number of candidates.
         gpu: the GPU.
@@ -92,10 +92,10 @@ def possible(
     least_s, roof_clk = _bounds(problems, gpu)
     limits_w = np.array([gpu.tdp_w if point.power_limit_w is None else point.power_limit_w for point in points])
     limits_w = limits_w[:, np.newaxis]
-    # The analytical model's launches are equal at every point, and the search for their clocks keeps the limits.
+    # The analytical model has equal launches at every point and already keeps the limits, so check one point.
     first = slice(0, 1) if prior is None else slice(None)
     latency, energy = costs.latency.value[first] * (1.0 + _ROUNDING), costs.energy.value[first]
-    # Candidates without an estimate at a point are infinite there. NaN is neither a minimum nor greater than anything.
+    # Candidates without an estimate at a point are infinite there. A comparison with NaN is false, so NaN fails.
     least = np.minimum.reduce
     if (
         np.logical_and.reduce(energy <= latency * limits_w[first], axis=None)
@@ -115,13 +115,13 @@ def possible(
 
 
 def _bounds(problems: Sequence[tuple[Problem, int]], gpu: GPU) -> tuple[Any, Any]:
-    """Return the minimum seconds by bytes beyond L2, and the minimum seconds times hertz by operations.
+    """Return two bounds: minimum seconds for the bytes beyond L2, and minimum clocks (s x Hz) for the operations.
 
     For several problems, both are arrays with an element per candidate.
     """
     seconds, cycles, counts = [], [], []
     for problem, count in problems:
-        moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)  # a gather reads part
+        moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)  # A gather reads a part.
         seconds.append(moved / gpu.memory_bandwidth)
         cycles.append(problem.flops / ideal_of(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz)
         counts.append(count)
@@ -156,7 +156,7 @@ def _corrected(
         power_w[refused] = prior.power_w[refused] if prior else inf
     # If a time is below the bound, raise it to the bound at the predicted power.
     raised = np.where(broken, np.maximum(least_s / latency.value, 1.0), 1.0)
-    # If power exceeds the default limit, only the power is wrong, because models learn times there.
+    # At the default limit, models learn times, so only a power above the limit is wrong.
     limits_w = np.array([point.limit_w(gpu) for point in points])[:, np.newaxis]
     drawn_w = energy.value / latency.value
     over = broken & (drawn_w > limits_w)
@@ -171,7 +171,7 @@ def _corrected(
 
 
 def slowdown(drawn_w: Array, rest_w: Array, limit_w: Array) -> Array:
-    """Return the factor by which a launch slows down to keep a limit that its learned power exceeds.
+    """Return the slowdown factor that keeps a launch within a power limit that its learned power exceeds.
 
     The energy of its events is assumed constant. That is an upper bound, because a lower clock also lowers the voltage.
 
@@ -202,7 +202,7 @@ def is_number(prediction: "StackPrediction") -> bool:
 
 
 def impossible(row: MeasuredAnswer, problem: Problem, gpu: GPU) -> bool:
-    """Return whether a measured row violates a law by more than any meter or board error."""
+    """Return whether a measured row violates a law of physics by more than the error of any meter or board."""
     from kernrec.store.intake.plausible_times import floor_s
 
     limit_w = gpu.tdp_w if row.power_limit_w is None else row.power_limit_w

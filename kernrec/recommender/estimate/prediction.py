@@ -25,21 +25,21 @@ are always estimated, and the epilogue of each problem, (problems, 4)."""
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Configs of a kernel on one problem, with time and energy of C of them."""
+    """Configs of a kernel on one problem, with time and energy of the C estimated configs."""
 
     table: StaticTable
     on_problem: ProblemSpace
-    """Space of the table on the problem; on the first of several problems, whose configs are then concatenated."""
+    """Space of the table on the problem; on the first problem if the configs of several problems are concatenated."""
     rows: Array
     """Estimated rows of the space, (C,)."""
     in_engine: Any
-    """Costs in the engine."""
+    """The engine's cost object."""
     number: int = 0
     """Number of the kernel in the engine's costs."""
     start: int = 0
-    """Position of the first of the configs among those of the kernel."""
+    """Position of the first config among the kernel's configs."""
     column: int = 0
-    """Position of the first of the configs among those of all kernels."""
+    """Position of the first config among the configs of all kernels."""
     problem: int = 0
     """Number of the problem in the engine's costs."""
     count: int = 0
@@ -55,7 +55,7 @@ class Prediction:
 
     @cached_property
     def unprofiled(self) -> tuple[MeasuredAnswer, ...]:
-        """Measurements at the first point of configs without a profile, which cannot be compared with the others."""
+        """Measurements, at the first point, of configs without a profile, which cannot be compared with others."""
         first = self.measured[0]
         if not len(first.rows):
             return ()
@@ -63,7 +63,7 @@ class Prediction:
 
     @property
     def sampled_blocks(self) -> tuple[int, int]:
-        """Fewest and most emulated blocks of the first launch over the configs; 0 for probed profiles."""
+        """Minimum and maximum number of emulated blocks of the first launch over all configs; 0 for probed profiles."""
         if not self.table.kernel.sampled:
             return 0, 0
         profiles = self.table.launches[0].profiles
@@ -89,14 +89,14 @@ class Prediction:
 
     @property
     def launches(self) -> list[tuple[Array, LaunchTime]]:
-        """Launches of the kernel, in order: positions of the configs that perform it, and their times.
+        """For each launch of the kernel, in order: positions of the configs that perform it, and their times.
 
         Positions count from the kernel's first config. Launches that no config performs are missing.
         """
         return [(positions, LaunchTime(*times)) for _, positions, *times in self.in_engine.launches(self.number)]
 
     def performed(self, position: int) -> list[tuple[LaunchTime, int]]:
-        """Return the times of each launch of the candidate at `position`, in order, with its index in them."""
+        """Return, for each launch of the candidate at `position`, the launch's times and the candidate's index."""
         place, performed = self.start + position, []
         for positions, times in self.launches:
             column = int(positions.searchsorted(place))
@@ -131,7 +131,7 @@ def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most
 
 
 def finishing(table: StaticTable, on_problems: Sequence[ProblemSpace]) -> Array | None:
-    """Return core_s, dram_s, core_j and dram_j of each problem's epilogue, (problems, 4); None if they have none."""
+    """Return core_s, dram_s, core_j and dram_j of each problem's epilogue, (problems, 4); None without epilogues."""
     each = [epilogue(table.gpu, table.power, on_problem.problem) for on_problem in on_problems]
     if each.count(None) == len(each):
         return None

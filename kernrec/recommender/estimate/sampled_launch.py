@@ -21,7 +21,7 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 _SECTOR_BYTES = 32.0
-_SECTORS_PER_REQUEST = 4  # per warp that accesses a word of local memory
+_SECTORS_PER_REQUEST = 4  # A warp that accesses one word per lane of local memory requests this many sectors.
 _L1_LATENCY_CLK = 33.0
 """Latency in clocks from a load to its use on an L1 hit: 32 to 34 from Turing to Hopper (RRZE-HPC/gpu-benches,
 gpu-latency; RTX 2070: sjfeng1999/gpu-arch-microbenchmark)."""
@@ -31,8 +31,8 @@ merges, a kernel reaches 0.62 of the bandwidth of streams. (`add_strided` of the
 4096 x 4096: 0.62 and 0.65, by the copies' fraction of the data sheet's bandwidth.) One bank activates its row while
 others move data. So the longer of the two counts, by the smooth maximum of an SM's pipes. Recorded matmuls that stream
 weights agree (inductor_mm_h100.parquet, 8 x 129792 x 4096, rows along k). Runs of 64 bytes take 1.70 to 1.92 times as
-long as runs of 512 bytes, of 128 bytes 1.02 to 1.13, of 256 bytes 1.00 to 1.02. The sum of both times, 1.46 at 128
-bytes, does not agree."""
+long as runs of 512 bytes; runs of 128 bytes 1.02 to 1.13, 256 bytes 1.00 to 1.02. The sum of both times, 1.46 at 128
+bytes, does not agree with them."""
 _NEAR_TURN_CLK = 1.25
 """Clocks of L2 for a turn on another sector of the same 512 bytes. On GPUs from an RTX 3060 to an RTX 3080, 512 bins of
 4 bytes reach 47 G additions per second, with eight bins per sector. That is 3.2 turns in the 0.544 ns of a turn on one
@@ -51,22 +51,22 @@ class SampledLaunch:
     table: ProfileTable
     """Profiles without the sectors that hit in L1."""
     rounds: Array
-    """Number of waits of a block for memory, in DRAM latencies, by row; a cache hit counts by its latency."""
+    """Number of times a block waits for memory, in DRAM latencies, by row; a cache hit counts by its latency."""
     every_round: Array
-    """Number of waits of a block, wherever the data is, by row."""
+    """Number of times a block waits for memory, by row; a wait for a cache counts in full."""
     overlapped: Array
     """Fraction of the waits during which other warps of the block have work, by row; NaN if it was not sampled."""
     busy: Array
     """Fraction of the grid's blocks that have work, by row; profiles describe the average of these blocks."""
     longest: Array
-    """Work of the longest block over the work of the average block, by row."""
+    """Ratio of the longest block's work to the average block's work, by row."""
 
     def dram_slowdown(self, variants: Array, grid: Sequence[Array], concurrent_blocks: Array, l2_bytes: float) -> Array:
-        """Return how much longer DRAM takes for the bytes of these variants than for a stream of the same size.
+        """Return the DRAM time of these variants relative to a stream of the same number of bytes.
 
-        Each short run of bytes costs a row activation, while bytes of other rows move. Neighboring blocks merge their
-        runs:
-        reads if they run concurrently, writes if those of one block are still in L2 when the other's arrive.
+        Each short run of bytes costs a row activation, which overlaps with transfers of other rows. Neighbors merge
+        their runs:
+        reads if the blocks run concurrently, writes if one block's are still in L2 when the other's arrive.
         """
         blocks = grid[0] * grid[1] * grid[2]
         stretched: Array | float = 0.0
@@ -89,10 +89,10 @@ class SampledLaunch:
         return np.asarray(np.where(moved > 0.0, stretched / np.maximum(moved, 1.0), 1.0))
 
     def serial_clk(self, variants: Array, blocks: Array) -> Array:
-        """Return the L2 clocks for the atomic operations of all blocks at the most contended address.
+        """Return the L2 clocks that the most contended address takes for the atomic operations of all blocks.
 
-        A turn takes one clock. Operations within a few hundred bytes use only the L2 slices that hold these bytes, on
-        any GPU.
+        An operation takes one clock. Operations within a few hundred bytes use only the slices of L2 with these
+        bytes, on any GPU.
         """
         counted = (_column(self.table, m) for m in self.table.metrics if m.endswith("atomic_turns"))
         turns = sum(counted, np.zeros(len(self.table.variant_keys)))
@@ -122,7 +122,7 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     rows = np.flatnonzero(variants >= 0)
 
     def by_variant(expression: Expression) -> Array:
-        """Return an expression of the kernel as a column of the table."""
+        """Evaluate an expression of the kernel for each variant of the table."""
         spread = np.broadcast_to(np.asarray(on_problem.column(expression)), len(variants))
         values = np.zeros(len(table.variant_keys), dtype=np.int64)
         values[variants[rows]] = spread[rows]
@@ -133,7 +133,7 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     grid = [by_variant(extent) for extent in launch.grid]
     busy = 1.0 - _column(table, "idle")
     longest = np.maximum(_column(table, "longest"), 1.0)
-    # Blocks per SM if the grid has fewer blocks than fit.
+    # A small grid has fewer blocks per SM than fit.
     present = np.ceil(np.prod(grid, axis=0) * busy / gpu.sms).astype(np.int64)
     resident = np.maximum(np.minimum(occupancy(gpu.limits, threads, table.registers, shared).blocks, present), 1)
     cache = l1_bytes(gpu.limits, resident, shared) / resident
@@ -156,8 +156,8 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
         if not footprint.written:
             whole += footprint.whole(grid, blocks) / _SECTOR_BYTES
             in_wave += footprint.together(cover, wave) / _SECTOR_BYTES
-    # Blocks that read the same data at the same time all wait for DRAM, though only one of them requests it. L2 answers
-    # for data that an earlier wave of blocks read, as far as it holds the launch's data.
+    # Blocks that read the same data at the same time all wait for DRAM, though only one block requests it. L2 serves
+    # data that an earlier wave of blocks read, as far as L2 holds the launch's data.
     figures = microarchitecture(gpu)
     again = np.clip(1.0 - whole / np.maximum(in_wave * (blocks / wave), 1.0), 0.0, 1.0)
     past_l2 = 1.0 - again * np.minimum(gpu.l2_bytes / np.maximum(whole * _SECTOR_BYTES, 1.0), 1.0)
@@ -167,7 +167,7 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     answered = _with_local_memory(replace(table, counts=counts), threads, resident, cache * resident)
     overlapped = np.full(len(rounds), np.nan)
     if "overlapped" in table.metrics:
-        overlapped = np.clip(_column(table, "overlapped"), 0.0, 1.0)  # clip, because anybody may have made the profile
+        overlapped = np.clip(_column(table, "overlapped"), 0.0, 1.0)  # The profile may be from an untrusted source.
     waits = rounds * ((1.0 - held_wait) * far + held_wait * near)
     return SampledLaunch(table, answered, waits, rounds, overlapped, busy, longest)
 
@@ -180,7 +180,7 @@ def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
 def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
     """Return the demand of a launch with unequal blocks, whose work is proportional to their waits for memory.
 
-    The number of waits determines how much longer the longest block takes than the average one.
+    The number of waits determines how much longer the longest block takes than the average block.
     """
     differ = (sample.longest > 1.0) & (sample.rounds > 0.0)
     if not differ.any():
@@ -204,7 +204,7 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
         cache: bytes of L1, by variant.
     """
     warps = np.ceil(threads / 32.0)
-    spilled = table.spill_bytes * warps  # 32 lanes of 4 bytes: as many sectors as bytes per lane
+    spilled = table.spill_bytes * warps  # A warp has 32 lanes, so it moves as many 32-byte sectors as bytes per lane.
     if "crowded.runs" in table.metrics:
         spilled = spilled * _column(table, "crowded.runs")
     elif spilled.any() and "instructions" in table.metrics:
@@ -246,7 +246,7 @@ def footprints(
 
 
 def _window(table: ProfileTable, buffer: str) -> list[str]:
-    """Return the metrics of the data that 2, 4, 8 and so on consecutive blocks read of a buffer, if sampled."""
+    """Return the metrics of the data that 2, 4, 8, ... consecutive blocks read of a buffer, if sampled."""
     sizes = [int(size) for m in table.metrics if (size := m.removeprefix(f"wave.{buffer}.")).isdigit()]
     return [f"wave.{buffer}.{size}" for size in sorted(sizes)]
 
@@ -269,7 +269,7 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
             for what in ("reuse", "reuse.wait")
         )
         return held, held_wait
-    # A profile made before reuse was sampled: L1 keeps a block's data as far as it fits.
+    # Older profiles have no sampled reuse: assume that L1 keeps a block's data as far as it fits.
     names = _read_buffers(table)
     requested = sum((_column(table, f"global.{name}.read_sectors") for name in names), np.zeros(len(cache)))
     once = sum((_column(table, f"touch.{name}.read") for name in names), np.zeros(len(cache)))
@@ -279,7 +279,7 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
 
 
 def _between(shares: Sequence[Array], size: Array) -> Array:
-    """Return fractions given for sizes 1, 2, 4 and so on, interpolated at `size`; 0 below half of the first size."""
+    """Interpolate fractions, given for sizes 1, 2, 4 and so on, at `size`; return 0 below half of the first size."""
     table = np.stack([np.zeros(len(size)), *shares])
     position = np.clip(np.log2(np.maximum(size, 0.5)) + 1.0, 0.0, len(shares))
     low = np.minimum(position.astype(np.int64), len(shares) - 1)

@@ -1,6 +1,6 @@
 """Static table: the configs of one kernel on one GPU, joined with their static profiles.
 
-It computes everything that does not depend on the problem once. `engine.SpaceCosts` adds the problem.
+The table computes everything that does not depend on the problem once. `engine.SpaceCosts` adds the problem.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ class Coverage:
 class StaticTable:
     """Configs of a kernel for one GPU, data type and layout; rows are those of `space`.
 
-    A kernel that is profiled from a sample of blocks has a table for each problem, because its profiles hold for one.
+    A kernel profiled from a sample of blocks has one table per problem, because its profiles cover only one problem.
     """
 
     kernel: Kernel
@@ -97,7 +97,7 @@ class StaticTable:
                 )
             place = {key: row for row, key in enumerate(table.variant_keys)}
             rows = np.array([place.get(key, -1) for key in variants.keys], dtype=np.int64)
-            unprofiled &= rows < 0  # a variant need not have every launch
+            unprofiled &= rows < 0  # A variant may lack some launches.
             spills |= (rows >= 0) & (table.spill_bytes[rows] > 0)
             sample = read_sample(index, table, rows, space.at(problem), gpu) if kernel.sampled else None
             table = table if sample is None else sample.table
@@ -129,7 +129,7 @@ class StaticTable:
 
     @cached_property
     def device(self) -> Any:
-        """GPU in the engine's form, calibrated."""
+        """Calibrated GPU, in the engine's form."""
         fitted = self.calibration
         return device(self.gpu, *((fitted.core_time, fitted.dram_time) if fitted else ()))
 
@@ -170,7 +170,7 @@ class StaticTable:
         return self.gpu.memory_bandwidth * microarchitecture(self.gpu).dram_efficiency / calibrated
 
     def of_any_problem(self, problem: Problem) -> bool:
-        """Return whether the geometry of all launches is equal for every problem like `problem`."""
+        """Return whether all problems of this data type and layout share the geometry of all launches."""
         return self._same_geometry(self.space.at(problem)) and not self.kernel.sampled
 
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
@@ -178,13 +178,13 @@ class StaticTable:
 
         Args:
             on_problem: the space on the problem.
-            measured: rows that ran; they count even if their code spills.
+            measured: rows that ran; these rows count even if their code spills.
         """
         rows: Array = on_problem.valid_among(self.able_configs(on_problem, measured)).nonzero()[0]
         return rows
 
     def able_configs(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
-        """Return whether each config is usable, profiled and fits, bool (rows,); arguments as `runnable`."""
+        """Return whether each config is usable, profiled and fits, bool (rows,). See `runnable` for the arguments."""
         geometries = self.geometries(on_problem)
         if measured is None or not len(measured):
             return self._profiled(geometries, self.usable & geometries[0].fits)
@@ -202,7 +202,7 @@ class StaticTable:
         return self._profiled(self.geometries(on_problem), np.ones(len(self.space), dtype=bool))
 
     def _profiled(self, geometries: Sequence[LaunchGeometry], can: Array) -> Array:
-        """Return the rows of a mask that have a profile of every launch."""
+        """Return a mask without the rows that lack a profile of some launch."""
         for launch, geometry in zip(self.launches, geometries, strict=True):
             if launch.incomplete:
                 can = can & ((launch.variant >= 0) | ~geometry.performed)
@@ -215,7 +215,7 @@ class StaticTable:
         return blocks if launch.sample is None else blocks * launch.sample.busy.take(launch.variant.take(rows))
 
     def trips(self, on_problem: ProblemSpace, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
-        """Return the trips of a loop over the whole grid, and in the longest block, for a launch of these rows."""
+        """Return a loop's trip count, summed over the grid and in the longest block, for a launch of these rows."""
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
             variants = launch.variant.take(rows)
@@ -254,7 +254,7 @@ class StaticTable:
         return registers, shared, occupancy(self.gpu.limits, threads, registers, shared)
 
     def unfit(self, on_problem: ProblemSpace) -> Array:
-        """Return the ascending rows that satisfy the constraints and are profiled, but whose block no SM can hold."""
+        """Return the ascending profiled rows that satisfy the constraints, but have blocks too large for an SM."""
         geometries = self.geometries(on_problem)
         rows: Array = on_problem.valid_among(self._profiled(geometries, ~geometries[0].fits)).nonzero()[0]
         return rows
@@ -272,7 +272,7 @@ class StaticTable:
         return None
 
     def occupancy(self, on_problem: ProblemSpace, row: int) -> float:
-        """Return resident warps over the maximum of an SM, for the first launch of one config."""
+        """Return the resident warps of one config's first launch, as a fraction of an SM's maximum."""
         return float(self.geometry(on_problem, 0).occupancy.item(row))
 
     def geometries(self, on_problem: ProblemSpace) -> list[LaunchGeometry]:
@@ -306,8 +306,8 @@ class StaticTable:
         held = occupancy(limits, threads, registers, shared)
         resident = held.blocks.astype(np.float64)
         if self.kernel.sampled and (resident == 0).any():
-            # Registers are allocated in granules. Another compiler may fit code that exceeds the limit by less than
-            # one.
+            # Registers are allocated in granules. Another compiler may fit code that exceeds the limit by less than a
+            # granule.
             fewer = np.maximum(registers - limits.register_allocation_unit // 32, 1)
             near = (resident == 0) & (occupancy(limits, threads, fewer, shared).blocks > 0)
             resident[near] = 1.0
@@ -330,7 +330,7 @@ class StaticTable:
                 ]
             ),
         )
-        # A table of sampled blocks holds for one problem.
+        # A table of sampled blocks is valid for one problem only.
         if self.kernel.sampled or all(self.space.fixed(e) for e in (spec.threads, spec.shared, spec.prefetch, *when)):
             self._geometries[index] = geometry
         return geometry

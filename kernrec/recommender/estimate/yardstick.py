@@ -1,19 +1,19 @@
 """Shrink the analytical model's lead over the recorded times of the same problem.
 
-The reference time of a problem comes from recordings: a backend's baseline, or Triton's configs by a model of this GPU.
-If the analytical model predicts that an unmeasured kernel is faster, either the kernel is, or the prediction is wrong.
+A problem's reference time comes from recordings: a backend's baseline, or a GPU model's times of Triton's configs.
+If the analytical model predicts a faster kernel that was not measured, the kernel is fast or the prediction is wrong.
 Two facts constrain the logarithm of the kernel's time:
 
     prediction      the analytical model's value, with the standard deviation of its error on such kernels (`own`)
     reference time  an independent kernel is about as fast as the best backend: the reference time, with its deviation
                     on this GPU and the deviation among such kernels (`AMONG_KERNELS`)
 
-Each is weighted by the inverse of its variance. So this fraction of a lead is kept:
+Weighting both by the inverse of the variance keeps this fraction of a lead:
 
     among**2 + yardstick**2  /  (own**2 + among**2 + yardstick**2)
 
-A reference time learned on the GPU (deviation 2 to 4 %) keeps about half. One transferred from other GPUs (20 to 40 %)
-keeps nearly all. So does one from calls that were timed alone and took mostly host time
+A reference time learned on the GPU (deviation 2 to 4 %) keeps about half of a lead. A time transferred from other GPUs
+(20 to 40 %) keeps nearly all. So does a time from single calls that took mostly host time
 (`kernrec.model.vendor.single_calls`; its deviation is about 1). A kernel slower than the reference time does not
 change, because no error needs an explanation. The deviations were fitted at 0.1.0, by kind of kernel, data type and
 architecture.
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.model_store import ModelStore
 
 CERTAIN = 1.28
-"""Standard deviations added to the expected cost of a kernel that nobody ran, compared with one that somebody ran. It
+"""Standard deviations added to the expected cost of an unmeasured kernel when it is compared with a measured kernel. It
 ranks first if it is faster with a probability of 90 %."""
 AMONG_KERNELS = 0.10
-"""Standard deviation of log(time of a kernel / best backend) among measured kernels of independent authors. It is that
-of Triton's best kernel against cuBLAS where Triton is faster (A100 .07 in bf16 and TF32, .08 in f32, .24 in f16 with
+"""Standard deviation of log(time of a kernel / best backend) among measured kernels of independent authors, taken
+from Triton's best kernel against cuBLAS where Triton is faster (A100 .07 in bf16 and TF32, .08 in f32, .24 in f16 with
 its odd sizes; H100 .05 to .18; RTX 3090 .07 to .11)."""
 _WHOLE = {
     ("matmul", "16"): 0.15, ("matmul", "32"): 0.15, ("matmul", "8"): 0.42, ("attention", "16"): 0.40,

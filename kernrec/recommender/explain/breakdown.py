@@ -41,7 +41,7 @@ class BufferAccess(JsonForm):
     what: str
     """Kind of access: `read`, `write` or `atomic`."""
     sectors_per_request: float
-    """32-byte sectors that a warp's request moves."""
+    """Number of 32-byte sectors that a warp's request moves."""
     useful: float
     """Fraction of the sectors' bytes that the warp requested."""
 
@@ -58,7 +58,7 @@ class LaunchDetail(JsonForm):
     """Registers per thread."""
     shared_bytes: int
     occupancy: float
-    """Resident warps over the maximum of an SM."""
+    """Resident warps as a fraction of an SM's maximum."""
     resident_blocks: int
     """Resident blocks per SM."""
     capped_by: str
@@ -75,7 +75,7 @@ class LaunchDetail(JsonForm):
     """Fraction of issued instructions by class, largest first."""
     accesses: tuple[BufferAccess, ...]
     conflicts: float
-    """Shared-memory wavefronts over those without bank conflicts."""
+    """Ratio of shared-memory wavefronts to the number needed without bank conflicts."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Roofline(JsonForm):
 
     flops: float
     counted: bool
-    """Whether the profile counted the operations, because no op defines them."""
+    """Whether the number of operations comes from the profile, because no op defines it."""
     dram_bytes: float
     intensity: float
     """Operations per byte."""
@@ -96,12 +96,12 @@ class Roofline(JsonForm):
 
     @property
     def ridge(self) -> float:
-        """Operations per byte from which the config is compute bound."""
+        """Minimum operations per byte at which the config is compute bound."""
         return self.peak_flops / self.bandwidth
 
     @property
     def attainable_flops(self) -> float:
-        """Operations per second of the roof at this intensity."""
+        """Operations per second that the roofline allows at this intensity."""
         return min(self.peak_flops, self.intensity * self.bandwidth)
 
 
@@ -117,7 +117,7 @@ class Explanation:
     bottleneck: str
     """Resource that takes longest at the actual clock, or `power limit` if the limit slows a core-bound launch."""
     energy_j: Mapping[str, float]
-    """Energy by component: the energy of `choice`, divided as predicted."""
+    """Energy by component in joules; the parts add up to the energy of `choice`, in the predicted proportions."""
     roofline: Roofline
     figures: Mapping[str, float]
     """Values that are compared between configs, by name."""
@@ -150,7 +150,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     dram_bytes = float(sum(times.dram_bytes[place] for times, place in places))
     choice = build_choice(candidates, point, position)
     limited = kernel.limited.at(point).part(slice(position, position + 1))
-    # Parts hold at the boost clock. Scale core parts to the actual clock, and all parts to the total.
+    # Parts are valid at the boost clock. Scale core parts to the actual clock, and all parts to the total.
     measured = choice.latency_s.value / float(limited.latency_s[0])
     slower = measured * table.power.boost_hz / choice.clock_hz
     launches = tuple(
@@ -185,7 +185,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
 
 
 def _at_clock(parts: Mapping[str, float], core: float, others: float) -> dict[str, float]:
-    """Return seconds by resource, with the core's multiplied by one factor, and DRAM and launch by another."""
+    """Return seconds by resource; multiply core resources by `core`, and DRAM and launch by `others`."""
     return {name: seconds * (others if name in ("DRAM", "launch") else core) for name, seconds in parts.items()}
 
 
@@ -200,7 +200,7 @@ def _detail(
     blocks, threads = (
         int((on_problem.column(e, rows) + np.zeros(1, np.int64))[0]) for e in (spec.blocks, spec.threads)
     )
-    resident = max(held.blocks, 1)  # 0 for a measured config that only another compiler fitted
+    resident = max(held.blocks, 1)  # It is 0 for a measured config that fits only with another compiler.
     waves = blocks / (resident * table.gpu.sms)
     issued = max(counts.get("issue", 0.0), 1.0)
     mix = {m.removeprefix("issue."): value / issued for m, value in counts.items() if m.startswith("issue.") and value}

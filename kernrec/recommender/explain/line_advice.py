@@ -1,6 +1,6 @@
 """Give advice on a kernel's source lines, ordered by the gain that the model expects.
 
-Each gain is a what-if estimate: the launch time without the resource time that a line wastes.
+Each gain is a what-if estimate: it subtracts the resource time that a line wastes from the launch time.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,11 +12,11 @@ from kernrec.util.light_dataclass import dataclass
 
 _SECTOR = 32
 _WORTH = 0.03
-"""Minimum gain, as a fraction of the time, that deserves advice; smaller ones are far within the model's error."""
+"""Minimum gain, as a fraction of the time, that deserves advice; smaller gains are far within the model's error."""
 _POOR = 0.6
 """Fraction of bytes, lanes or wavefronts in use below which a line gets advice."""
 _CHEAP_DIVISION = 0.1
-"""Machine instructions of a shift or multiplication over those of a division."""
+"""Ratio of a shift's or multiplication's machine instructions to those of a division."""
 _CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1", "L2")
 _ON_CHIP = ("LSU", "L1", "L2")
 
@@ -33,7 +33,7 @@ class LineAdvice(JsonForm):
     problem: str
     change: str
     speedup: float
-    """Launch time over the expected launch time after the change."""
+    """Ratio of the launch time to the expected launch time after the change."""
 
     @property
     def sentence(self) -> str:
@@ -85,7 +85,7 @@ class _Totals:
 
 
 def _after(launch: LaunchDetail, factors: Mapping[str, float]) -> float:
-    """Return the speedup of a launch if resources take these fractions of their time.
+    """Return the speedup of a launch if each resource takes only this fraction of its time.
 
     Time beyond the longest resource does not change.
     """
@@ -162,7 +162,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
         )
     if access.space == "local":
         rest = 1 - access.moved / total.sectors
-        issued = 1 - 2 * access.requests / total.issued  # each access computes its address
+        issued = 1 - 2 * access.requests / total.issued  # Each access takes a second instruction for its address.
         yield advice(
             f"local array: {100 * access.moved / total.sectors:.0f} % of the sectors are local memory",
             "index it by constants (unroll the loop), so that it stays in registers",

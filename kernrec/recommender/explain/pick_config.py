@@ -1,4 +1,4 @@
-"""Select the config to explain: the kernel of a request over a range of power limits, and one of its configs."""
+"""Select what to explain: a request's kernel over a range of power limits, and one config of the kernel."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ from kernrec.recommender.sweep import power_limits, sweep
 
 
 def recommended(request: Request, context: Context) -> Choice:
-    """Return the top recommendation for an op, which is explained by default; raises like `explainable`."""
+    """Return the top recommendation for an op, the default config to explain. See `explainable` for errors."""
     answer = Recommender(context=context).answer(replace(request, query=replace(request.query, top=1)))
     if not answer.choices:
         raise NoKernelError(str(answer.no_kernel))
@@ -28,7 +28,7 @@ def recommended(request: Request, context: Context) -> Choice:
 def explainable(request: Request, context: Context, best: Choice | None = None) -> CandidateSet:
     """Return the candidates of a request's kernel at the requested clock and several power limits.
 
-    The default power limit comes first, then the requested one, then a range of limits.
+    The default power limit comes first, then the requested limit, then a range of limits.
 
     Args:
         request: request about an op or a kernel.

@@ -30,7 +30,7 @@ class Report:
 
     @property
     def what_to_do(self) -> str:
-        """Sentence with the advice for the config, even if no change helps."""
+        """Sentence that advises on the config, even if no change helps."""
         return advice(self.subject, self.changes, self.objective)
 
     @property

@@ -1,8 +1,8 @@
 """Rank changes of a config by expected gain: its neighbors in the space, and other power limits.
 
-A measured config differs from its prediction by some factor, of which a part is its own. If a slow measurement were
+A measured config differs from its prediction by a factor, which is partly specific to it. If a slow measurement were
 compared with predictions of unmeasured configs, every change would look like a gain. So an unmeasured config is assumed
-to have the same factor as the measured one. The gain is then from prediction to prediction.
+to have the same factor as the measured config. The gain then compares two predictions.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from kernrec.recommender.request import Objective
 from kernrec.util.light_dataclass import dataclass
 
 _WORTH = 0.002
-"""Minimum gain that is shown; smaller ones are far within the model's error."""
+"""Minimum gain that is shown; smaller gains are far within the model's error."""
 _PAIR_WORTH = 0.01
-"""Minimum additional gain of a pair of changes over the better of the two."""
+"""Minimum additional gain of a pair of changes, compared with the better single change."""
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
 NEAR_ROOF = 0.7
-"""Fraction of the roof from which no config can gain much more: at most a factor of 1.4."""
+"""Minimum fraction of the roof at which no config can gain much more: at most a factor of 1.4."""
 
 _REMEDIES = {
     "issue": "fewer instructions for the same work, in the kernel itself",
@@ -42,7 +42,7 @@ _REMEDIES = {
     "power limit": "fewer joules for the same work, by a narrower data type",
     "launch": "the launch itself takes longest: fuse it with a neighbor, batch calls, or use a CUDA graph",
 }
-"""Remedies outside the kernel's tunables, by bottleneck."""
+"""Changes outside the kernel's tunables that help, by bottleneck."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def what_if(
 
 
 def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the latencies and energies for judging changes of the config at `position`, (points, C) each."""
+    """Return latencies and energies that are comparable with the config at `position`, (points, C) each."""
     latency, energy, kernel = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0]
     if kernel.measurements and position in (measured := kernel.measured(point)):
         others = np.setdiff1d(np.arange(latency.shape[1]), list(measured))
@@ -168,7 +168,7 @@ def roof_share(subject: Explanation) -> float:
 
 
 def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> str:
-    """Return a sentence with the remedy for a config: its best change, or else one for its bottleneck."""
+    """Return a sentence that recommends the best change of a config, or else a change for its bottleneck."""
     bottleneck = subject.bottleneck
     if changes:
         best = changes[0]

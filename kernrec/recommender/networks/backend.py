@@ -40,14 +40,14 @@ def backend_of(
 ) -> tuple[str, dict[Problem, Baseline]]:
     """Return the backend that the totals count (empty for none), and its baseline for each problem.
 
-    Among the requested backends, the fastest one with baselines for all layers wins. If none covers all layers, the one
-    that lacks the least time wins. A layer without recommendations has the baseline of any backend.
+    The fastest requested backend with baselines for all layers wins. If none covers all layers, the backend
+    whose missing layers take the least time wins. A layer without recommendations has the baseline of any backend.
 
     Args:
         context: context with the models of backends.
         workload: the network.
         answered: layers of the network with their answers.
-        query: the operating point, and the only backends to consider.
+        query: the operating point, and the backends to consider.
         wanted: `KERNREC`, `MIXED`, or empty for one backend.
     """
     gpu = answered[0][1].gpu
@@ -62,7 +62,7 @@ def backend_of(
             )
             for problem, _ in layers
         }
-        # Totals of a backend count only recorded data, because physics cannot distinguish backends.
+        # Totals of a backend count only recorded data, because a prediction by physics is equal for all backends.
         return {problem: [line for line in each if line.source != PREDICTED] for problem, each in lines.items()}
 
     by_problem = lines_of_each(counted)
@@ -85,7 +85,7 @@ def backend_of(
         lacking = {name: _seconds(name, counted, by_problem)[0] for name in programs}
         slowness = dict.fromkeys(programs, 0.0)
         for layers in _in_batches(workload, answered) or [counted]:
-            with suppress(KernrecError):  # such a batch does not fit the memory
+            with suppress(KernrecError):  # A batch that does not fit the memory is skipped.
                 there = by_problem if layers == counted else lines_of_each(layers)
                 seconds = {name: _seconds(name, layers, there)[1] for name in programs}
                 least = min(seconds.values())
@@ -145,7 +145,7 @@ def _in_batches(workload: Workload, answered: Sequence[tuple[Layer, Recommendati
 
 
 def _seconds(program: str, layers: Counted, by_problem: Lines) -> tuple[float, float]:
-    """Return the seconds of layers that a backend lacks, and of all layers with any baseline."""
+    """Return the total seconds of the layers that a backend lacks, and of all layers with any baseline."""
     lacking = whole = 0.0
     for problem, count in layers:
         if lines := by_problem[problem]:

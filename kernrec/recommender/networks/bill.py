@@ -14,7 +14,7 @@ J_PER_KWH = 3.6e6
 
 @dataclass(frozen=True)
 class Tariff:
-    """Yearly use of a network, and prices per kilowatt-hour; no price is built in, because all prices change."""
+    """Yearly use of a network, and prices per kilowatt-hour. Prices have no defaults, because they change."""
 
     calls: float | None = None
     """Passes per year; None if `gpu_seconds` determines them."""
@@ -26,7 +26,7 @@ class Tariff:
     """Seconds per year in which GPUs run the network, summed over all GPUs; used without `calls`."""
 
     def passes(self, total: Total, gpus: int) -> float:
-        """Return the passes per year, given the total of one of the GPUs that share each pass."""
+        """Return the passes per year. `total` is the cost of one GPU, and `gpus` share each pass."""
         return self.gpu_seconds / gpus / total.latency_s.value if self.calls is None else self.calls
 
 

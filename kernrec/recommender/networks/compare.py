@@ -166,10 +166,10 @@ def compare_gpus(
         gpus: the GPUs; at least one.
         wanted: the network.
         query: objective, bounds and operating point.
-        work: output of each item of a pass; by default the tokens of a language model, else a call.
+        work: output of each item of a pass; by default a language model's tokens, or one call for other networks.
         prices: prices by name of the GPU.
         batches: items per pass; None for the request's.
-        limits: search for the best power limit.
+        limits: whether to search for the best power limit.
 
     Raises:
         UsageError: a name is unknown, or a value is impossible for all GPUs.
@@ -211,7 +211,7 @@ def compare_gpus(
 
 
 def _work(answer: NetworkAnswer, asked_for: Work | None) -> Work:
-    """Return the requested output of a pass; by default the tokens of all sequences, else a call."""
+    """Return the requested output of a pass; by default the tokens of all sequences, or one call."""
     if asked_for is not None:
         return asked_for if asked_for.unit == "call" else replace(asked_for, amount=asked_for.amount * answer.batch)
     if answer.workload.one_network and answer.workload.tokens:
@@ -220,7 +220,7 @@ def _work(answer: NetworkAnswer, asked_for: Work | None) -> Work:
 
 
 _FACTOR = 1.5
-"""Slowdown from which the text states a factor instead of a percentage."""
+"""Minimum slowdown that the text states as a factor instead of a percentage."""
 
 
 def verdict(rows: Sequence[ComparedGpu]) -> str:

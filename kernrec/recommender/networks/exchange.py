@@ -26,7 +26,7 @@ from kernrec.util.note import Note
 LATENCY_S, RING_S = 6e-6, 19e-6
 ONE_STEP_SHARE, RING_SHARE = 0.6, 0.82
 UNSURE = 1.5
-"""Factor from the estimate to each end of its interval; the recorded figures are within 1.5."""
+"""Factor from the estimate to each end of its interval. All recorded figures are within this factor."""
 
 _NVLINK = {
     900e9: ("b200", "b300", "gb200", "gb300"),
@@ -36,7 +36,7 @@ _NVLINK = {
     150e9: ("v100-sxm2-16gb", "v100-sxm2-32gb"),
     80e9: ("p100-sxm2-16gb",),
 }
-"""Bytes per second and direction of NVLink, for boards that connect each GPU to all others. NVIDIA's data sheets add
+"""NVLink bytes per second and direction, for boards that connect each GPU to all others. NVIDIA's data sheets add
 both directions, so the values are half of their "NVLink bandwidth"."""
 _BRIDGES = {
     450e9: ("h200-nvl",),
@@ -47,11 +47,11 @@ _BRIDGES = {
     50e9: ("quadro-rtx-6000", "quadro-rtx-8000", "titan-rtx", "rtx2080ti"),
     25e9: ("rtx2080", "rtx2080-super"),
 }
-"""Bytes per second and direction of NVLink bridges, which join pairs of GPUs (data sheets, GA102 and TU102
+"""Bandwidth in bytes per second and direction of NVLink bridges between two GPUs (data sheets, GA102 and TU102
 whitepapers)."""
 _PCIE = {"pascal": 15.75e9, "volta": 15.75e9, "turing": 15.75e9, "ampere": 31.5e9, "ada": 31.5e9, "hopper": 63e9}
 _PCIE |= {"blackwell": 63e9}
-"""Bytes per second and direction of 16 PCIe lanes (3.0, 4.0 and 5.0), by generation of the GPU."""
+"""Bandwidth in bytes per second and direction of 16 PCIe lanes (3.0, 4.0 and 5.0), by GPU generation."""
 _EIGHT_LANES = ("a2", "rtx4060", "rtx4060ti", "rtx4060ti-16gb", "rtx5060ti", "rtx5060ti-16gb", "rtx3050-laptop")
 
 
@@ -67,7 +67,7 @@ class Exchange(JsonForm):
 
     @property
     def note(self) -> Note:
-        """Note that states the model."""
+        """Note that states how the exchange was estimated."""
         return Note(
             f"totals include {self.count} all-reduces over {self.link}",
             f"Each takes {LATENCY_S * 1e6:g} us, and more with its bytes: a model from recordings of an H100, within a"
@@ -76,7 +76,7 @@ class Exchange(JsonForm):
 
 
 def exchange_of(workload: Workload, layers: Sequence[Layer], gpu: GPU) -> Exchange | None:
-    """Return the all-reduces of one of the GPUs that share a network; None for one GPU."""
+    """Return the all-reduces of one GPU of the group that shares a network; None for a single GPU."""
     if workload.tp == 1:
         return None
     rate, link = link_of(gpu, workload.tp)
@@ -112,8 +112,8 @@ def all_reduce_s(size: float, gpus: int, rate: float) -> float:
 
 
 def _summed_bytes(layer: Layer) -> float | None:
-    """Return the bytes that are added up after a layer; None if no all-reduce follows it."""
-    if "shared experts" in layer.name:  # engines first add them to the results of the other experts
+    """Return the bytes of the all-reduce after a layer; None if no all-reduce follows."""
+    if "shared experts" in layer.name:  # Engines first add their results to those of the other experts.
         return None
     if layer.problem.op != "moe" and "k" not in layer.split:
         return None

@@ -1,4 +1,4 @@
-"""Answer for one layer of a network: kernrec's recommendation, a backend's baseline, and which of them runs it."""
+"""Answer for one layer of a network: kernrec's recommendation, a backend's baseline, and the selected program."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PAYS = 0.05
 """Minimum fraction of a layer's baseline cost that a custom kernel must save to justify development, testing and
-maintenance. Predictions of two programs are no more accurate than this."""
+maintenance. A comparison of two predictions is no more accurate than this."""
 
 Costs = tuple[Estimate, Estimate]
 """Latency and energy."""
@@ -36,7 +36,7 @@ class LayerAnswer:
     """Baseline of the reference backend; None if none was recorded."""
     objective: Objective = Objective.LATENCY
     alone: bool = False
-    """Whether the problem is independent of a network, with the costs that `recommend` gives it."""
+    """Whether the problem is independent of a network, so that its costs are those of `recommend`."""
     of_kernrec: bool = False
     """Whether the network counts kernrec's kernels, so that no backend replaces them."""
 
@@ -50,7 +50,7 @@ class LayerAnswer:
 
     @cached_property
     def costs(self) -> Costs:
-        """Latency and energy of the recommendation, or of the baseline without one."""
+        """Latency and energy of the recommendation; of the baseline if there is no recommendation."""
         if (best := self.best) is not None:
             if self.alone:
                 return best.latency_s, best.energy_j
@@ -71,7 +71,7 @@ class LayerAnswer:
 
     @property
     def saved(self) -> float | None:
-        """Fraction of the baseline's cost that the recommendation saves under the objective; None without either."""
+        """Fraction of the baseline's cost that the recommendation saves; None if either of them is missing."""
         if self.best is None or (stack := self.stack_costs) is None:
             return None
         return 1.0 - value_of(self.objective, self.costs) / value_of(self.objective, stack)
@@ -80,7 +80,7 @@ class LayerAnswer:
     def pays(self) -> bool | None:
         """Whether a custom kernel is worth it even at the unfavorable ends of both intervals.
 
-        None without a baseline.
+        None if there is no baseline.
         """
         if self.best is None:
             return False

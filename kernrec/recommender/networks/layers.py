@@ -22,7 +22,7 @@ from kernrec.recommender.result import Recommendation
 from kernrec.util.light_dataclass import dataclass
 
 WEIGHTS = "nt"
-"""Layout of a matmul if the user fixed none: frameworks store weights as (features out, features in)."""
+"""Default layout of a matmul: frameworks store weights as (features out, features in)."""
 
 Answering = Callable[[Problem], Recommendation]
 
@@ -34,7 +34,7 @@ class NetworkRequest:
     workload: str | Workload | None = None
     """Name of a shipped workload, path of a file, or a workload; None for the op's default workload."""
     op: str | None = None
-    """The only op whose layers are included; None for all."""
+    """Op whose layers are included; None for all ops."""
     dtype: str | None = None
     """Data type of all layers; None for the network's. A type of 8 or 4 bits applies to the quantized layers."""
     layout: str | None = None
@@ -51,7 +51,7 @@ class NetworkRequest:
     """`decode` or `prefill` for a model's `config.json`; None for `decode`."""
     backend: str = ""
     """Kernels that the totals count: `KERNREC`, `MIXED` (the fastest backend of each layer), or empty for one backend.
-    That is the query's backend, or the fastest that has all layers."""
+    This backend is the query's, or the fastest backend with baselines for all layers."""
     ignore_memory: bool = False
     """Whether to answer for a network that does not fit the memory."""
 
@@ -112,7 +112,7 @@ def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> La
         eight_bits = canonical_dtype(wanted.dtype) in EIGHT_BITS
         if not (eight_bits and some_quantized and not layer.quantized):
             if eight_bits and op.name == "matvec":
-                problem = as_matmul(problem)  # a matvec has no 8-bit types
+                problem = as_matmul(problem)  # A matvec has no 8-bit data types.
                 op, layout = problem.definition, problem.layout
             dtype = dtype_of(op, wanted.dtype)
     weights = layer.layout_free and not layer.alone and WEIGHTS in op.layouts
@@ -131,9 +131,9 @@ def in_best_layouts(
 ) -> tuple[tuple[Layer, ...], Mapping[str, str]]:
     """Return the layers in their best layouts, and the layouts other than the default by op.
 
-    An independent layer is treated like a single problem (`Recommender.as_answered`). All other layers of an op share a
-    layout, because tensors pass from one to the next. Another layout replaces the default if layers whose best kernel
-    the default lacks take most of the time.
+    An independent layer is treated like a single problem (`Recommender.as_answered`). The other layers of an op share a
+    layout, because tensors pass from layer to layer. Another layout replaces the default if the default lacks the best
+    kernels of layers that take most of the time.
 
     Args:
         recommender: the recommender.
@@ -146,7 +146,7 @@ def in_best_layouts(
     for op in dict.fromkeys(layer.problem.op for layer in layers if layer.layout_free and not layer.alone):
         free = [layer for layer in layers if layer.layout_free and not layer.alone and layer.problem.op == op]
         for layout in dict.fromkeys(layout for layer in free for layout in layouts_that_matter(layer.problem, gpu)):
-            with suppress(UsageError):  # only some layouts support these sizes
+            with suppress(UsageError):  # Only some layouts support these sizes.
                 there = {layer.problem: in_layout(layer.problem, layout) for layer in free}
                 if _has_most_of_the_time(recommender, free, there, gpu, points):
                     moved |= there
@@ -169,7 +169,7 @@ def _has_most_of_the_time(
     gpu: GPU,
     points: tuple[OperatingPoint, ...],
 ) -> bool:
-    """Return whether kernels that the default layout lacks are best for most of the time in another layout."""
+    """Return whether, in another layout, kernels that the default layout lacks run most of the total time."""
     compared_at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
     recommender.prepare(list(there.values()), gpu, compared_at)
     gained = whole = 0.0
@@ -195,7 +195,7 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
     Raises:
         KernrecError: nothing can run the layer.
     """
-    # Without arithmetic for a data type, the whole network runs in another one, even if some kernel converts.
+    # If the GPU lacks arithmetic for a data type, the whole network uses another, even if some kernel converts.
     computes = exactly or rate_of(gpu, problem.dtype) > 0.0
     reason: KernrecError | None = None
     if computes:
@@ -228,5 +228,5 @@ def _others(problem: Problem, gpu: GPU, exactly: bool) -> Iterable[Problem]:
         for layout in dict.fromkeys((problem.layout, *op.layouts)):
             able = any(kernel.runs_on(dtype, gpu.sm) for kernel in kernels_for(op.name, dtype, layout))
             if able and (dtype, layout) != (problem.dtype, problem.layout):
-                with suppress(UsageError):  # only some data types have scales and output types
+                with suppress(UsageError):  # Only some data types have scales and output types.
                     yield op.problem(dtype, layout, **problem.dim)

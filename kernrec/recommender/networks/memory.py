@@ -65,7 +65,7 @@ class DoesNotFitError(KernrecError):
 def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
     """Return the memory that one GPU needs for a network, or for the largest layer of unrelated layers.
 
-    Activations are twice the inputs and outputs of the largest layer, because its input stays while it writes.
+    Activations are twice the inputs and outputs of the largest layer, because inputs remain while a layer writes.
 
     Args:
         workload: part of the network that one GPU runs.
@@ -129,7 +129,7 @@ def shortage(
 def _fits(gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]], batch: int, tp: int) -> bool:
     try:
         return memory_of(*other(batch, tp)).fits(gpu)
-    except UsageError:  # sizes that cannot be divided this way
+    except UsageError:  # These sizes cannot be divided this way.
         return False
 
 

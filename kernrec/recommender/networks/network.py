@@ -1,4 +1,4 @@
-"""Answer for a whole network on one GPU: a recommendation per layer, backends, and totals.
+"""Answer for a whole network on one GPU: a recommendation for each layer, backends, and totals.
 
 All layers run at one operating point, because nobody changes the power limit between layers.
 """
@@ -50,8 +50,8 @@ __all__ = [
 
 
 COVERED = 0.5
-"""Minimum fraction of a network's operations with a baseline for a total of the backend. Otherwise most of the total
-would be kernrec's."""
+"""Minimum fraction of a network's operations that baselines must cover for a backend total. Otherwise most of the total
+would come from kernrec's kernels."""
 
 
 def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequest, query: Query) -> NetworkAnswer:
@@ -81,7 +81,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
             workload, memory, card, lambda batch, tp: layers_of(replace(wanted, batch=batch, tp=tp // shared))
         )
 
-    # A layer that only backends run counts, whichever backend it is. The power limit enforces the bound on power.
+    # Layers that only backends run may use any backend. The power limit already enforces the bound on power.
     of_all_stacks = replace(query, stacks=(), max_power_w=None)
 
     def answer(problem: Problem) -> Recommendation:
@@ -95,7 +95,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
     left_out, adjusted = list(workload.unknown), dict.fromkeys(workload.notes)
     for original, layer in zip(asked_layers, layers, strict=True):
         try:
-            if original.alone:  # with the notes on layouts that every answer about a shape has
+            if original.alone:  # An independent shape has the same notes on layouts as a single request.
                 result, message = (
                     recommender.answer_op(original.problem, card, of_all_stacks, not original.layout_free),
                     "",
@@ -107,7 +107,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
             continue
         adjusted |= dict.fromkeys([message] if message else [])
         answered.append((layer, result))
-        if result.choices:  # do it now: only the latest candidate sets stay cached
+        if result.choices:  # Compare now, because only the latest candidate sets stay cached.
             candidates = recommender.candidates(result.problem, card, points)
             alternatives.append(_alternatives(candidates, result.best, original.alone))
         else:
@@ -142,7 +142,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
 
 
 def within_power(query: Query, gpu: GPU) -> Query:
-    """Return a network query whose power limit enforces the bound on power, also for backends.
+    """Return a copy of a network query whose power limit enforces the bound on power, also for backends.
 
     Raises:
         UsageError: the GPU does not accept such a low limit.
@@ -180,7 +180,7 @@ def today(backend: str) -> str:
 
 
 def _alternatives(candidates: CandidateSet, best: Choice, alone: bool) -> Mapping[str, Costs]:
-    """Return latency and energy of a layer for the alternatives of the recommendation."""
+    """Return a layer's latency and energy for each alternative to the recommendation."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, FRUGAL: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}
@@ -217,7 +217,7 @@ def _totals(
 
 
 def _lines_cover(layers: Sequence[LayerAnswer]) -> bool:
-    """Return whether layers with a baseline do enough of the operations; the batch size does not affect it."""
+    """Return whether layers with a baseline cover enough operations; the result does not depend on the batch size."""
     operations = [(layer.count * layer.answer.problem.flops, layer.line is not None) for layer in layers]
     return sum(count for count, has_line in operations if has_line) >= COVERED * sum(count for count, _ in operations)
 
@@ -292,6 +292,6 @@ def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[st
 
 
 def _listed(names: Sequence[str], most: int = 3) -> str:
-    """Return the first names, and the number of the others."""
+    """Return a text with the first `most` names and the number of the remaining names."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,9 +1,9 @@
 """Answer for a whole network: layers, baselines and totals.
 
-Totals are sums of count x layer. They hold for layers that run one after another, with only the exchange between GPUs
+Totals are sums of count x layer. They assume that layers run one after another, with only the exchange between GPUs
 added. Intervals of totals assume fully correlated errors, so they are the sums of the layers' bounds. Predictions of
-one kernel on one GPU share most of their error (`estimate.costs.OWN` is the part that belongs to a config), and all
-kernels share the GPU's specifications. Independent errors would make the interval far too narrow for many layers.
+one kernel on one GPU share most of their error (except the fraction `estimate.costs.OWN`, a config's own part), and all
+kernels share the GPU's specifications. Assuming independent errors would make intervals of many layers far too narrow.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ worth it and a backend elsewhere. A backend's total is named after the backend. 
 the backend has no baseline for a layer."""
 
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
-"""Layers that matter: those that together take this fraction of the time, at most this many."""
+"""Fraction of the time that the layers that matter take together, and their maximum number."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Total(IntervalNames, JsonForm):
         return str(min(self.latency_s.source, self.energy_j.source, key=SOURCES.index))
 
     def versus(self, other: "Total") -> tuple[float, float]:
-        """Return latency and energy over those of another total, minus 1."""
+        """Return the relative changes of latency and energy from another total to this total."""
         return (
             self.latency_s.value / other.latency_s.value - 1.0,
             self.energy_j.value / other.energy_j.value - 1.0,
@@ -74,7 +74,7 @@ class Total(IntervalNames, JsonForm):
 
 
 class TotalSum:
-    """Sum of layers; its source is the least certain source of them."""
+    """Sum of layers; its source is the least certain source of any layer."""
 
     def __init__(self) -> None:
         self._sums = np.zeros((2, 3))
@@ -106,7 +106,7 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {CHOICE: 1, MIXTURE: 2, FASTEST: 3, FRUGAL: 4, HEURISTIC: 5}
-"""Order of equal totals by name; the backend's comes first."""
+"""Order of names among equal totals; the backend's total comes before all of them."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def headline(self) -> Total:
-        """Total that represents the network: the backend's, or else kernrec's."""
+        """Total that represents the network: the backend's total, or else kernrec's."""
         return self.total(self.headline_name)
 
     @property
@@ -222,7 +222,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return self._by_time[:MOST_SHOWN]
 
     def longest(self, most: int | None = None) -> tuple[LayerAnswer, ...]:
-        """Return the layers that take most time, longest first; `layers_that_matter` without a number."""
+        """Return the `most` longest layers, longest first; None returns `layers_that_matter`."""
         return self.layers_that_matter if most is None else self._by_time[:most]
 
     @property
@@ -260,7 +260,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def distinct_totals(self) -> tuple[Total, ...]:
-        """Totals that differ; of equal totals, the first in `_PREFERRED`."""
+        """Distinct totals; among equal totals, the first name in `_PREFERRED` is kept."""
         distinct: dict[Any, Total] = {}
         for total in sorted(self.totals, key=lambda total: _PREFERRED.get(total.name, 0)):
             distinct.setdefault((total.latency_s, total.energy_j), total)
@@ -273,7 +273,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return tuple(dict.fromkeys([*self.adjusted, *(f"not in the totals: {line}" for line in self.left_out), *lines]))
 
     def total(self, name: str) -> Total:
-        """Return the total of this name."""
+        """Return the total with this name."""
         return next(total for total in self.totals if total.name == name)
 
     def as_dict(self) -> dict[str, Any]:
@@ -285,7 +285,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return document | memory_json(self.memory, self.gpu)
 
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
-        """Return plain values for JSON, with the regret of each objective for each layer and the network.
+        """Return plain values for JSON, with the regret (expected loss) of each layer and the network by objective.
 
         The network's regret is the sum of its layers' regrets, as a fraction of their total cost.
         """

@@ -31,7 +31,7 @@ Swept = Literal["power limit", "clock"]
 
 @dataclass(frozen=True)
 class SweptTotal:
-    """Network at one operating point."""
+    """Total of the network at one operating point."""
 
     point: OperatingPoint
     total: Total
@@ -57,7 +57,7 @@ class NetworkSweep:
 
     @property
     def why_best(self) -> str:
-        """Criterion of the best row: `knee`, or the quantity that it minimizes."""
+        """Criterion that selected the best row: `knee`, or the minimized quantity."""
         return why_best(self.answer.query)
 
     @property
@@ -78,7 +78,7 @@ class NetworkSweep:
 
     @property
     def billed(self) -> tuple[Total, ...]:
-        """Totals for a bill: at the recommended point, then at the first one if it differs."""
+        """Totals for a bill: at the recommended point, then at the first point if it differs."""
         rows = [self.rows[number] for number in dict.fromkeys((self.best, 0))]
         return tuple(replace(row.total, name=point_text(row.point, self.answer.gpu)) for row in rows)
 
@@ -125,7 +125,7 @@ def swept_points(gpu: GPU, swept: Swept, power_limit_w: float | None = None) -> 
 def sweep_network(
     recommender: Recommender, answer: NetworkAnswer, swept: Swept, power_limit_w: float | None = None
 ) -> NetworkSweep:
-    """Return the layers of an answer over power limits or locked clocks, with the best config at every point.
+    """Evaluate the layers of an answer over power limits or locked clocks, with the best config at each point.
 
     Args:
         recommender: the recommender.
@@ -163,7 +163,7 @@ def sweep_network(
             if total is not None:
                 try:
                     ((_, position), *_) = select(candidates.at(number), query)
-                except UsageError:  # no config keeps a bound at this point
+                except UsageError:  # No config keeps the bounds at this point.
                     sums[number] = None
                     continue
                 costs = costs_at(candidates, number, position)
