@@ -1,4 +1,4 @@
-"""A built kernel runs variants in Triton where Triton is installed: compiled in a process of their own."""
+"""Test that a built kernel runs Triton variants if Triton is installed, and compiles them in another process."""
 
 import numpy as np
 import pytest
