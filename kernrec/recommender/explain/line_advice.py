@@ -162,7 +162,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
         )
     if access.space == "local":
         rest = 1 - access.moved / total.sectors
-        issued = 1 - 2 * access.requests / total.issued  # Each access takes a second instruction for its address.
+        issued = 1 - 2 * access.requests / total.issued  # Each access also computes its address.
         yield advice(
             f"local array: {100 * access.moved / total.sectors:.0f} % of the sectors are local memory",
             "index it by constants (unroll the loop), so that it stays in registers",
