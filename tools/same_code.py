@@ -18,7 +18,7 @@ _REGISTERS_VARY = 32
 
 
 def tokens(source: str) -> list[str]:
-    """Return the lines of a source without comments and empty lines, and with single spaces."""
+    """Return the lines of a source without comments, empty lines and repeated spaces."""
     text = _LITERAL_OR_COMMENT.sub(lambda part: part[0] if part[0].startswith('"') else " ", source)
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
@@ -36,7 +36,7 @@ def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:
     slack = _COUNTS_VARY * max(first["issue"].sum(), second["issue"].sum())
     for metric in {*first, *second}:
         difference = np.abs(first.get(metric, nothing) - second.get(metric, nothing)).max()
-        allowed = slack * (32 if metric == "lanes" else 1)  # lanes, 32 per instruction
+        allowed = slack * (32 if metric == "lanes" else 1)  # an instruction counts 32 lanes
         if difference > (0.0 if metric.startswith(_FIXED) else allowed):
             return False
     return True

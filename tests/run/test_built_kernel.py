@@ -1,6 +1,6 @@
 """Test that built kernels compute their op on arrays of several libraries and refuse other arrays clearly.
 
-Launches go to a driver that emulates them (`tools/benchmarks/emulating_driver.py`); all else is as on a GPU. Tests
+Launches go to a driver that emulates them (`tests/helpers/emulating_driver.py`); all else is as on a GPU. Tests
 marked `gpu` run the same on a GPU.
 """
 

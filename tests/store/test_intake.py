@@ -371,8 +371,7 @@ def test_more_rows_than_a_file_can_hold_are_refused(honest: Path, tmp_path: Path
 
 @pytest.mark.slow
 def test_each_damaged_file_is_reported_in_one_line(honest: Path, tmp_path: Path) -> None:
-    """Change bytes anywhere in a file. Its rows are accepted completely or refused; DuckDB may crash, but not
-    kernrec."""
+    """Change bytes of a file. All of its rows are accepted or none; DuckDB may crash, but not kernrec."""
     content, draw = honest.read_bytes(), random.Random(5)
     for number in range(6):
         damaged = bytearray(content)

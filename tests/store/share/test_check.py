@@ -22,8 +22,7 @@ pytestmark = pytest.mark.usefixtures("read_here")
 
 
 def contribute(person: Person, folder: Path, rows: Sequence[Measurement]) -> Path:
-    """Push a person's rows, replayed rows too, a minute after the last bundle; the order then does not depend on
-    keys."""
+    """Push a person's rows, replayed rows too, a minute after the last bundle, so that keys do not decide the order."""
     person.measure(rows)
     before = set(folder.glob("*/*.zip"))
     made_at = datetime(2026, 3, 2, 12, len(before))
