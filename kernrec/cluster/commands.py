@@ -24,8 +24,7 @@ def collect_on(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> CollectResult:
-    """Measure the requested problems on a cluster, then close the cluster. Arguments and errors are those of
-    `collect`."""
+    """Measure the requested problems on a cluster, then close it. Arguments and errors are those of `collect`."""
     kinds: dict[str, Chooser] = {}
 
     def chooser(gpu: str, limits: Limits) -> Chooser:
