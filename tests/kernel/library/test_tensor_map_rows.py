@@ -1,4 +1,4 @@
-"""Kernels that copy through tensor maps: which matrices a map can describe."""
+"""Test which matrices the kernels with tensor maps can run."""
 
 import pytest
 
