@@ -1,5 +1,4 @@
-"""Choose the visits of `--strategy refine`: measure only uncertain configs that matter, up to a budget or a regret
-bound.
+"""Choose the visits of `--strategy refine`: measure uncertain configs that matter, up to a budget or regret bound.
 
     predictions and rows of the database -> joint posterior -> visit with the greatest gain per second -> posterior ...
 

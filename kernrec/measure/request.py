@@ -57,8 +57,7 @@ class CollectRequest:
     """Problems to measure; None for all problems of a recording or of the plan."""
     database: Path
     gpu: str = "auto"
-    """GPUs: `auto`, `all` (each GPU of this machine or recording), an index, a UUID or, for a recording, a GPU's
-    name."""
+    """`auto`, `all` (each GPU of this machine or recording), an index, a UUID or, for a recording, a GPU's name."""
     recording: Path | None = None
     """Database to replay; None to measure on a GPU."""
     strategy: Strategy = Strategy.ALL
@@ -75,8 +74,7 @@ class CollectRequest:
     point: OperatingPoint = DEFAULT_POINT
     """Power limit and clock of the GPU."""
     kernel: Kernel | None = None
-    """User's kernel to measure instead of the library's; its profiles in the database determine the order of
-    configs."""
+    """User's kernel to measure instead of the library's; its profiles in the database order its configs."""
     folder: Path = Path()
     """Folder of the files that the kernel's spec names."""
 

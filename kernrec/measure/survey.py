@@ -23,8 +23,7 @@ from kernrec.recommender.estimate.prediction import predict
 CONFIGS = 4
 """Number of configs drawn per visit, because creating a problem's inputs takes as long as measuring two configs."""
 SLOWEST = 10.0
-"""Multiple of the fastest prediction above which configs are skipped: they take long, and their exact time is
-irrelevant."""
+"""Multiple of the fastest prediction above which configs are skipped, because their exact time is irrelevant."""
 _POOL = 16 * CONFIGS
 """Number of random configs to predict, which takes milliseconds; a whole space takes tenths of a second."""
 

@@ -109,7 +109,7 @@ def read_idle_sensors(device: Device, seconds: float) -> list[SensorReading]:
 
 
 def idle_power(readings: list[SensorReading]) -> float | None:
-    """Return the mean watts of a trace without load: from the energy counter if it was updated, else from the power
+    """Return the mean watts of a trace without load, from the energy counter if it was updated, else the power
     sensor."""
     slope = _idle_slope(readings)
     if slope is not None:
