@@ -143,8 +143,8 @@ class VendorModel:
         return {stack: reason for stack, reason in refused.items() if stack not in run}
 
     def predict_many(self, problems: Sequence[Problem], gpu: GPU) -> None:
-        """Predict problems of the op together, for later calls of `predict`. A pass over the trees takes equally long for
-        one and for a few problems.
+        """Predict problems of the op together, for later calls of `predict`. A pass over the trees takes equally long
+        for one and for a few problems.
         """
         if len(self._predicted) > _KEPT:
             self._predicted.clear()

@@ -40,8 +40,8 @@ _TILE_CLK = 3200.0
 _DRAM_SHARE = 0.8
 """Fraction of the data sheet's bandwidth that large matmuls reach."""
 _STRIDED_K = 1860.0
-"""Value of k, in elements per MiB of L2, at which DRAM takes longer by one more stream time. On Pascal, rows of the second
-operand that are k apart slow down DRAM (`kStrided` in engine/query/products.cpp).
+"""Value of k, in elements per MiB of L2, at which DRAM takes longer by one more stream time. On Pascal, rows of the
+second operand that are k apart slow down DRAM (`kStrided` in engine/query/products.cpp).
 """
 _PICOJOULES = {60: 6.8, 61: 5.0, 70: 7.4, 75: 13.86, 80: 3.8, 86: 8.7, 89: 5.0, 90: 6.6, 100: 6.6, 103: 6.6}
 """Core energy in picojoules per FLOP of a matmul, by compute capability (89 for others): the FMA's energy by the power
