@@ -142,7 +142,7 @@ def pytest_report_header() -> str:
 
 
 def fail_if_incomplete(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> None:
-    """With `--complete`, turn a skip for a reason that the extra `ci` removes into a failure."""
+    """Report a skip as a failure under `--complete`, if the extra `ci` removes its reason."""
     if not (config.getoption("complete") and report.skipped and isinstance(report.longrepr, tuple)):
         return
     if not ALWAYS_SKIPPED.search(reason := report.longrepr[2]):

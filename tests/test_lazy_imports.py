@@ -67,7 +67,7 @@ def own_cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def at_start():
-    """Return what a process of this environment imports before its first line."""
+    """Return the modules that a process of this environment imports before its first line."""
     fill = (
         f"import kernrec\n{QUERY}\nfrom kernrec.cli.app import run\nfor line in {list(COMMANDS)!r}: run(line.split())"
     )

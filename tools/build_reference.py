@@ -225,7 +225,7 @@ def answers() -> dict[str, Any]:
 
 
 def meaning_of(command: str, field: str) -> str:
-    """Return the meaning of a field of a command's answer: its own entry, or that of its object or of `recommend`."""
+    """Return the meaning of a field of an answer, from the entry of the command, its object or `recommend`."""
     like_choices = re.sub(r"^(choices|beside|totals|rows|gpus)\[\]\.", "", field)
     for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_choices)):
         for path in (name, f"choices[].{name}"):

@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace, deadline: float) -> int:
 
 
 def measure(arguments: argparse.Namespace, until: float) -> str | None:
-    """Measure what a plan needs; return the reason for an early end, if there is one."""
+    """Measure the configs of a plan; return the reason if measuring ended early."""
     from kernrec.cli.progress import Lines
     from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, MeasuringEffort
     from kernrec.measure.collect import collect

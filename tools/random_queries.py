@@ -143,7 +143,7 @@ def _layout(op: Op, dtype: str) -> str:
 
 
 def _point(draw: random.Random, gpu: GPU) -> dict[str, float]:
-    """Return a power limit, a locked clock, both or neither."""
+    """Draw a power limit, a locked clock, both or neither."""
     point = {}
     if draw.random() < 0.25:
         watts = draw.uniform(gpu.power_min_w, gpu.power_max_w)

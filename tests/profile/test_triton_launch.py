@@ -1,4 +1,4 @@
-"""Test functions in the emulator whose launches need more than their arguments."""
+"""Test functions whose launches need more than their arguments, such as descriptors or scratch memory."""
 
 from typing import Any
 

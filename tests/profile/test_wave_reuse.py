@@ -38,7 +38,7 @@ def test_bands_of_eight_rows_are_detected(module):
 
 
 def test_reads_after_a_barrier_are_traced_on_request(nvrtc):
-    """Some kernels pass addresses between threads through shared memory."""
+    """The kernel passes addresses between threads through shared memory before it reads."""
     handed = SOURCE.replace(
         "    float sum", "    __shared__ int rows_of[64]; rows_of[63 - threadIdx.x] = row; __syncthreads();\n"
     )

@@ -11,7 +11,7 @@ from tests.helpers.paths import RECORDINGS
 
 ANCHORS = RECORDINGS / "anchors"
 
-# A scheduler that only uses tiles dividing the problem has few options for 17 x 17 pixels; kernrec's guards edges.
+# A tuner that only uses tiles dividing the problem has few options for 17 x 17 pixels; kernrec's kernels guard edges.
 POORLY_TUNED = 17
 
 

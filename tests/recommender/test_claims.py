@@ -1,4 +1,4 @@
-"""Test that each claimed op is answered on every GPU, and that errors list what is supported."""
+"""Test that each claimed op is answered on every GPU, and that errors list the supported ops and types."""
 
 from collections.abc import Iterator
 from itertools import groupby

@@ -44,7 +44,7 @@ LATENCY = Query(Objective.LATENCY, top=1)  # notes also depend on which choices 
 
 @dataclass(frozen=True)
 class Question:
-    """A problem as a user states it."""
+    """Question to kernrec with the values that a user gives."""
 
     number: int
     gpu: str

@@ -1,4 +1,4 @@
-"""Test queries limited to one source, which report what the source lacks."""
+"""Test queries limited to one source; their answers report which data the source lacks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Test the record of whose a database file is, and what a foreign file may not state."""
+"""Test the marks that record the owner of a database file, and claims that a foreign file may not make."""
 
 import os
 import shutil

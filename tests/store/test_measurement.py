@@ -129,7 +129,7 @@ TODAY = [
     {"session": "replay", "config": {"block_m": 64, "split_k": 1}, **_NOW},
     *VARIETY[6:],
 ]
-"""The same rows in today's columns."""
+"""Rows equal to the old schema's rows, in today's columns."""
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_config_that_fails_elsewhere_but_runs_here_is_kept(own: Path) -> None:
     ],
 )
 def test_foreign_row_with_a_copied_config_replaces_no_answer(own: Path, table: str, change: str) -> None:
-    """An earlier kernrec accepted such a row."""
+    """A database may contain such rows, because an earlier kernrec accepted them."""
     twin = "* REPLACE ('twin' AS {0}, 't' AS session, 3e-4 AS latency_s, 'twin row' AS measurement_id)"
     with Database.open(own, read_only=False) as database:
         name, value = change.split(" = ", 1)
@@ -135,7 +135,7 @@ def test_merge_never_changes_the_users_answers(tmp_path_factory: pytest.TempPath
 
 
 def test_invalid_config_is_named_with_a_remedy(database: Database, problem, refuses: Refuses) -> None:
-    """An earlier kernrec accepted such a row."""
+    """A database may contain such rows, because an earlier kernrec accepted them."""
 
     def refused(text: str) -> None:
         database.add_measurements([measurement()])

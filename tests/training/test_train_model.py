@@ -100,7 +100,7 @@ GPUS = ("rtx4090", "a100-sxm4-80gb", "rtx3090", "h200-sxm")
 
 
 def test_unmeasured_gpu_has_the_interval_of_held_out_gpus():
-    """Each simulated GPU has its own factor: fully known on a measured GPU, unknown on another."""
+    """Each simulated GPU has its own factor, which is known for a measured GPU and unknown for a new GPU."""
     groups: list[RowGroup] = []
     for number, gpu in enumerate(GPUS):
         own = 1.6 if number % 2 else 1 / 1.6

@@ -44,7 +44,7 @@ def test_folders_of_killed_programs_are_removed(temporary):
 
 @pytest.mark.parametrize("name", ["..", "../kept", "kept", "/kept", "kernrec-link", "kernrec-missing", "\0"])
 def test_foreign_folder_of_that_name_is_kept(temporary, name):
-    """A process that can write to a scratch folder can name another folder in it."""
+    """Another process may write a foreign folder's name into a scratch folder's files."""
     stored = temporary / "kept"
     stored.mkdir()
     (stored / "a").write_text("mine")

@@ -175,7 +175,7 @@ def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config
 
 
 def dividing_zeros(table: ProfileTable) -> ProfileTable:
-    """Return profiles whose special functions are IEEE divisions of zero by zero.
+    """Return profiles in which special functions only serve IEEE divisions of zero by zero.
 
     An IEEE division takes two special functions (MUFU.RCP, FCHK), and calls the assembler's function for special
     operands.

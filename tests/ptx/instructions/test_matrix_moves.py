@@ -1,4 +1,4 @@
-"""Test where `ldmatrix`, `stmatrix` and `movmatrix` put the rows of matrices, and what moves cost."""
+"""Test where `ldmatrix`, `stmatrix` and `movmatrix` put the rows of matrices, and the cost of the moves."""
 
 import numpy as np
 import pytest

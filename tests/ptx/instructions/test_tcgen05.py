@@ -1,4 +1,4 @@
-"""Test that `tcgen05` products, moves and copies match the manual, and that pending ones are detected."""
+"""Test that `tcgen05` products, moves and copies match the manual, and that missing waits are detected."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -85,9 +85,9 @@ def random_words(count: int) -> np.ndarray:
 def place(shape: str, t: int, r: int) -> tuple[int, int]:
     """Return lane and column of a register (PTX ISA, figures of the matrix fragments of `tcgen05.ld`)."""
     group, pair = divmod(t, 4)
-    if shape == "16x256b":  # D of mma.m16n8, in groups of eight columns
+    if shape == "16x256b":  # fragment of D of mma.m16n8, in groups of eight columns
         return group + 8 * (r // 2 % 2), r // 4 * 8 + pair * 2 + r % 2
-    if shape == "16x128b":  # A of a tf32 mma.m16n8k4
+    if shape == "16x128b":  # fragment of A of a tf32 mma.m16n8k4
         return group + 8 * (r % 2), r // 2 * 4 + pair
     return group + 8 * (pair % 2), r * 2 + pair // 2
 

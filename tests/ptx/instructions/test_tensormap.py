@@ -62,7 +62,7 @@ def run(old: str = "", new: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarra
 def test_kernel_can_build_and_use_a_tensor_map():
     x, made, out = run()
     assert made.tobytes() == TensorMap("x", "u16", (40, 24), (80,), (32, 16), 64).encode(1 << 40)
-    # A 64-byte swizzle exchanges 16-byte pieces, with one pattern per pair of rows.
+    # A 64-byte swizzle exchanges 16-byte pieces by a pattern that is equal for each pair of rows.
     row, piece = np.arange(16)[:, None], np.arange(4)
     tile = np.empty_like(out)
     tile[row, piece] = out[row, piece ^ row // 2 % 4]

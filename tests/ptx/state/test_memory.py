@@ -1,4 +1,4 @@
-"""Test what loads, stores and asynchronous copies move and cost, and which are refused."""
+"""Test the effects and costs of loads, stores and asynchronous copies, and which of them are refused."""
 
 import numpy as np
 import pytest

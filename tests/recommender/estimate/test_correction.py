@@ -194,7 +194,7 @@ arguments = ["x", "y", "i32 columns"]
 
 
 def test_custom_kernel_is_learned_from_its_measurements(tmp_path):
-    """A simulated GPU takes 1.7 times the predicted time on three shapes of one kernel."""
+    """Simulate a GPU that takes 1.7 times the predicted time on three shapes of one kernel."""
     (tmp_path / "mine.cu").write_text(SOURCE)
     (tmp_path / "mine.toml").write_text(SPEC)
     kernel, gpu, path = load_kernel(tmp_path / "mine.toml"), find_gpu("rtx4090"), tmp_path / "own.duckdb"

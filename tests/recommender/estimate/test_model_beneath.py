@@ -111,7 +111,7 @@ def test_both_models_apply_elsewhere_if_held_out_gpus_improved(tmp_path):
 
 
 def test_model_that_corrects_a_missing_model_is_reported_and_ignored(trained, tmp_path):
-    """An update of kernrec replaces the kernel's model, which the user's model corrected."""
+    """After an update of kernrec with a new model of the kernel, the user's model corrects a missing model."""
     (tmp_path / "models").mkdir()
     for file in [trained, *(trained.parent / "models").iterdir()]:
         (tmp_path / file.relative_to(trained.parent)).write_bytes(file.read_bytes())

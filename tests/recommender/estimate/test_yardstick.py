@@ -1,4 +1,4 @@
-"""Test that a predicted lead over a recorded time counts as far as both are certain."""
+"""Test that shrinkage limits a predicted lead over a recorded time by the certainty of the two."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Test what a bundle contains, what its receiver stores, and which bundles are refused."""
+"""Test the contents of a bundle, which rows its receiver stores, and which bundles are refused."""
 
 import hashlib
 import json

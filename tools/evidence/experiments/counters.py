@@ -52,7 +52,7 @@ read is 1.00 to 1.04 times the distinct sectors of a block up to 52 KiB of execu
 
 @dataclass(frozen=True)
 class RecordedKernel:
-    """A kernel with recorded counters."""
+    """Kernel with recorded counters."""
 
     source: str
     """Name of the kernel's source file."""

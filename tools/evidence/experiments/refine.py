@@ -44,7 +44,7 @@ _MEDIAN = 0.7407
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem to refine: its contenders, and their recorded times."""
+    """Problem to refine, with its contenders and their recorded times."""
 
     contenders: Contenders
     log_s: Array

@@ -84,7 +84,7 @@ def _tokens(folder: Path) -> dict[str, Array]:
         _whole(folder / "attention_decode_h200_power.parquet", "h200_sxm", "VLLM", sizes),
     )
     bf16 = np.full(len(columns["gpu"]), "bf16")  # queries have 16 bits, regardless of keys and values
-    # A single query attends to the same keys with and without a mask, so the rows belong to both cases.
+    # A single query attends to the same keys with and without a mask, so that its rows belong to both cases.
     return columns | {"queries": columns["isl"], "dtype": bf16, "causal": columns["keys"].astype(np.int64) % 2}
 
 
