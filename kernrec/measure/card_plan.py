@@ -32,8 +32,7 @@ from kernrec.store.measurement import Measurement
 USUAL_BUDGET_S = 600.0
 """Default budget in seconds."""
 _FIXED_SHARE = 0.1
-"""Fraction of the remaining time for each problem of the fixed part; of ten minutes, it is enough to measure
-energies."""
+"""Fraction of the remaining time per problem of the fixed part; of ten minutes, enough to measure energies."""
 _ENERGY_EVERY = 5
 """Number of visits per visit with energies, which take about five times as long as latencies. The number is odd, so
 that visits of both the survey and the planner measure energies."""

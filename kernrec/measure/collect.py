@@ -1,5 +1,4 @@
-"""Run one campaign: choose configs (`Chooser`), measure and store them, learn from the results, and decide when to
-stop.
+"""Run one campaign: choose configs (`Chooser`), measure and store them, learn from them, and decide when to stop.
 
     Chooser -> device -> journal -> database -> Chooser
 
@@ -113,8 +112,7 @@ def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> t
 
 
 def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
-    """Return the chooser of a request on a GPU model; raise the errors of `collect`. `Strategy.ALL` has none on one
-    machine.
+    """Return the chooser of a request on a GPU model, as `collect` does; `Strategy.ALL` has none on one machine.
 
     Args:
         gpu: Name in the catalog.
@@ -143,8 +141,7 @@ def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Jour
 
 
 def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
-    """Store the rest of the journal and return the result; if storing fails or all devices failed, the result has the
-    reason."""
+    """Store the rest of the journal and return the result, with the reason if storing or all measuring failed."""
     error, stored = result.error, result.stored
     try:
         stored += ingest(journal, database)

@@ -1,4 +1,4 @@
-"""Test that kernels that are not launched are left out if that does not change the launched kernel's code."""
+"""Test that unlaunched kernels are not compiled if the launched kernel's code is the same without them."""
 
 import re
 

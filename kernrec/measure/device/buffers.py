@@ -73,8 +73,7 @@ class ProblemBuffers:
             self._expected[name].set(array)
 
     def reset(self, stream: Stream, scratch: Mapping[str, Any]) -> None:
-        """Queue operations that reset the first set and the workspaces: mark outputs as unwritten, and restore
-        inputs."""
+        """Queue the reset of the first set and the workspaces: unwritten outputs, original inputs."""
         blank = [(array, _NAN) for array in scratch.values()]
         for name, tensor in self.prepared.problem.tensors.items():
             if tensor.role == "output" and name not in self.originals:

@@ -22,8 +22,7 @@ _SUM_ROUNDOFF = {"f8e4m3": 2.0**-14}
 """Unit roundoff of partial sums by the factors' dtype, if it differs from f32's: Hopper's tensor cores keep
 some 14 bits of sums of 8-bit products (DeepSeek-V3 Technical Report, arXiv 2412.19437, section 3.3.2)."""
 _LARGEST_DEVIATIONS = 8.0
-"""Largest error in standard deviations: 6 for 10^9 normally distributed errors, and a margin for other
-distributions."""
+"""Largest error in standard deviations: 6 for 10^9 normal errors, and a margin for other distributions."""
 _OTHER_ROUNDINGS = 16
 """Number of roundings outside of sums: an exponential, a root, a subtracted mean."""
 _UNSTATED_TERMS = 4096.0
