@@ -259,7 +259,7 @@ def fields(value: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 _LIKE_OTHERS = ("against", "occupancy_heuristic", "layers")
-"""Objects with the same fields as another object on the page."""
+"""Objects whose fields the page explains at another object."""
 _OPEN = (
     *("config", "shape", "tunables", "codes", "dtype_min_sm", "time_s", "mix", "energy_by_part_j", "figures"),
     *("difference", "changes"),

@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _in_place(started: float) -> int:
-    """Install the wheels next to the checkout, and restart with the wheels first on the path."""
+    """Install the wheels next to the checkout, and restart this program with the wheels first on the path."""
     wheels = sorted((ROOT / "wheels").glob("*.whl"))
     if wheels and not SITE.exists():
         partial = SITE.with_name("partial")

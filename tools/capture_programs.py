@@ -48,7 +48,7 @@ _OPTIONS = {
     "cuda-samples": ["-I{root}/Common"],
     "PolyBench-ACC": [
         *("-I{root}/CUDA/utilities", "-I{root}/common", "-DMINI_DATASET", "-DRUN_ON_CPU"),
-        "-DcudaThreadSynchronize=cudaDeviceSynchronize",  # replaces the name that CUDA 13 removed
+        "-DcudaThreadSynchronize=cudaDeviceSynchronize",  # CUDA 13 removed the old name
     ],
 }
 _SUFFIXES = (".cu", ".cpp", ".c", ".cc")

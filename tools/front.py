@@ -50,7 +50,7 @@ class Table:
 
 
 def main(package: str) -> int:
-    """Run a command of a package, which the first command-line argument names; return its exit status."""
+    """Run the package's command that the first command-line argument names; return its exit status."""
     folder = ROOT / "tools" / package.replace(".", "/")
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))}
     about = {

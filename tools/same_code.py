@@ -13,7 +13,7 @@ from kernrec.store import ProfileRow
 
 _LITERAL_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
-_COUNTS_VARY = 0.04  # fraction of the instructions of a block and a trip
+_COUNTS_VARY = 0.04  # maximum, as a fraction of issued instructions
 _REGISTERS_VARY = 32
 
 

@@ -220,7 +220,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder for inputs that failed")
     arguments = parser.parse_args()
     total = [0, 0, 0]
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as name, reading_here():  # forks read
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as name, reading_here():  # forks already isolate the readers
         work = Path(name)
         chosen = arguments.formats.split(",") if arguments.formats else []
         every: dict[str, Format] = {}

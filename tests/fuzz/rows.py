@@ -9,7 +9,7 @@ blocks and GPUs of other users, control characters, SQL statements and paths. Ea
     faults     the checks decide which rows are refused; a bundle of the other rows must be accepted
     whole      a bundle of the whole batch must be refused in one line if any row is refused
     alone      a few refused rows, each in a separate bundle, must be refused in one line
-    answers    answers from the owner's measurements must not change, and none of his configs may count as failed
+    answers    the owner's measurements must give the same answers, and none of the owner's configs may fail
 
 At the end, commands query the database with all accepted rows, and none may fail with a traceback. The output is a row
 for each batch; the exit status is 1 after any failure, and `--keep` stores the bundles that caused it.
@@ -80,7 +80,7 @@ class Attack:
         self.before = self.answers()
 
     def answers(self) -> list[str]:
-        """Return the answers from the owner's measurements, and those configs of his that count as failed."""
+        """Return the answers from the owner's measurements, and the owner's configs that count as failed."""
         lines = []
         with Database.open(self.own) as database:
             for problem in (PROBLEM, OTHER_PROBLEM):

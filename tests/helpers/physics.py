@@ -120,7 +120,7 @@ HUGE = {"softmax": {"rows": 10**9, "columns": 10**9}, "matmul": {"m": 200_000, "
 
 
 def random_questions(count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield random questions over all GPUs: `gpu`, `query`, and `network`, `batch` or `op`, `dtype`, `shape`."""
+    """Yield random questions with `gpu`, `query`, and either `network` and `batch` or `op`, `dtype` and `shape`."""
     draw = random.Random(seed)
     for _ in range(count):
         gpu = draw.choice(all_gpus())

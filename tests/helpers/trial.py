@@ -268,7 +268,7 @@ def _extremes(case: Case, rows: np.ndarray) -> set[int]:
 
 @cache
 def sample(case: Case) -> list[Config]:
-    """Return configs at the corners of the space (`_extremes`), and more.
+    """Return a sample of configs that includes the corners of the space (`_extremes`).
 
     The sample has at least `case.least_codes` different codes, if there are that many. For a thorough case, it covers
     every value of every tunable.
@@ -360,7 +360,7 @@ def execute(
     check_races: bool = True,
     budget: int = 20_000_000,
 ) -> Tensors:
-    """Emulate a config's launches, and return the outputs, which are filled with NaN before.
+    """Fill the outputs with NaN, emulate a config's launches, and return the outputs.
 
     Raises:
         EmulationError: an invalid access, a race, a deadlock or a write to an input; errors are cached like outputs.
@@ -387,7 +387,7 @@ def run(case: Case, config: Config, problem: Problem, tensors: Tensors, budget: 
 
 
 def flaws(problem: Problem, operands: Tensors, outputs: Tensors) -> list[str]:
-    """Report outputs whose error against finite float64 results exceeds that of f32 sums rounded once to the dtype."""
+    """Report outputs that differ from finite float64 results by more than f32 sums rounded to the dtype can."""
     trial, faults = OPS[problem.op], []
     tensors = problem.tensors
     value = {name: decode_elements(tensor, tensors[name].dtype) for name, tensor in operands.items()}

@@ -64,7 +64,7 @@ def test_installed_pytorch_reads_the_entries():
             shapes_hinted=lambda shapes=shapes: shapes,
             strides_hinted=lambda strides=strides: strides,
         )
-        inputs.shapes_autotune, inputs.strides_autotune = inputs.shapes_hinted, inputs.strides_hinted  # newer names
+        inputs.shapes_autotune, inputs.strides_autotune = inputs.shapes_hinted, inputs.strides_hinted  # newer PyTorch
         ((template, (chosen,)),) = Here().lookup_template_configs(inputs, "mm", [TEMPLATE, "aten::mm"]).items()
         assert template == TEMPLATE
         assert {name: chosen[name] for name in TUNABLES} == CONFIG

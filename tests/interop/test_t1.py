@@ -153,5 +153,5 @@ def test_invalid_t1_file_is_refused_in_one_line(load, refuses):
 def test_divisors_of_a_grid_that_are_no_list_are_one_line(load, divisors):
     with pytest.raises(UsageError, match="GridDivX: expected a list, got"):
         load(lambda data: data["KernelSpecification"].update(GridDivX=divisors))
-    with pytest.raises(UsageError, match="GridDivX: expected a list, got"):  # no problem size
+    with pytest.raises(UsageError, match="GridDivX: expected a list, got"):  # only GlobalSize sets the grid
         load(lambda data: data["KernelSpecification"].update(GridDivX=divisors, ProblemSize=[], Arguments=[]))

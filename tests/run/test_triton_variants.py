@@ -22,7 +22,7 @@ QUERY = Query(Objective.LATENCY, top=1)
 
 
 def target(monkeypatch: pytest.MonkeyPatch, triton: bool) -> Target:
-    """Return the target of a machine with or without Triton."""
+    """Return the target of a simulated machine, with or without Triton."""
     monkeypatch.setattr(variant, "has_triton", lambda: triton)
     return Target(Recommender([]), SHAPES, find_gpu("a100"), QUERY)
 

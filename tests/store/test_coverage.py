@@ -1,4 +1,4 @@
-"""Test the count of rows in databases by GPU, op and kernel."""
+"""Test counting the rows of databases by GPU, op and kernel."""
 
 from pathlib import Path
 

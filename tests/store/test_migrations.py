@@ -1,4 +1,4 @@
-"""Test the schema and the migration of older databases to it."""
+"""Test the schema, and the migration of older databases to the newest schema."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Test that many rows are added to a copy, while the database answers unchanged until they are complete."""
+"""Test that many rows are added to a copy of a database, which answers unchanged until the copy is complete."""
 
 import os
 import stat

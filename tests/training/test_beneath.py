@@ -1,4 +1,4 @@
-"""Test that an op's model corrects the kernel's own model, if there is one, not the analytical model."""
+"""Test that an op's model corrects the kernel's own model if it exists, and the analytical model otherwise."""
 
 from dataclasses import replace
 

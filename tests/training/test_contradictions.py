@@ -53,7 +53,7 @@ def test_impossible_clock_is_named_and_its_time_has_a_tenth_of_the_weight(tmp_pa
 
 
 def test_time_too_short_for_the_stated_clock_is_named(tmp_path, rows):
-    """At a hundredth of the real clock, the arithmetic would take longer than a time that is mostly launch overhead."""
+    """At a hundredth of the real clock, the arithmetic alone would take longer than the recorded time."""
     measured = loaded(tmp_path / "a.duckdb", changed(rows, sm_clock_mean_hz=0.01 * HIGHEST_HZ))
     assert counts(measured) == [TRUST, *[1.0] * 5]
     assert any("take less time than their arithmetic" in note for note in measured.notes)

@@ -81,7 +81,7 @@ class Errors:
         return weight
 
     def _groups(self) -> Iterator[Array]:
-        """Return the rows of each kernel on a problem and GPU."""
+        """Return the row indices of each (kernel, problem, GPU) combination."""
         keys = ["\n".join(map(str, key)) for key in zip(self.kernel, self.gpu, self.problem, strict=True)]
         _, number = np.unique(keys, return_inverse=True)
         order = np.argsort(number, kind="stable")

@@ -1,7 +1,7 @@
 """Measure how well trees predict held-out recordings of backends: problems, sizes and GPUs.
 
-A problem is held out on all GPUs, in all data types, layouts and backends at once, and a GPU together with all GPUs of
-its architecture. Errors are log(measured / predicted).
+A held-out problem is held out on all GPUs, in all data types, layouts and backends. A held-out GPU is held out
+with all GPUs of its architecture. Errors are log(measured / predicted).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -75,8 +75,8 @@ def boost_card(table: Table, quantity: str, rows: Array) -> Boosted:
 def boost_any(table: Table, quantity: str, families: Mapping[str, Sequence[str]]) -> Boosted:
     """Train trees for GPUs without recordings on `families`, the recorded GPUs by architecture.
 
-    The result has the level, and the fraction of the correction that best predicts each architecture from the others,
-    because peculiarities of recorded GPUs do not carry over.
+    The result has the trees' level, but only the fraction of their correction that best predicts each architecture
+    from the others, because peculiarities of recorded GPUs do not apply to other GPUs.
     """
     rows = {arch: np.concatenate([table.carried(gpu, quantity) for gpu in cards]) for arch, cards in families.items()}
     boosted = boost_shared(table, quantity, np.concatenate(list(rows.values())))

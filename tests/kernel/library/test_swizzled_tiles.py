@@ -1,4 +1,4 @@
-"""Test the alignment of swizzled tiles, because the emulator, with shared memory at address 0, cannot detect errors."""
+"""Test the alignment of swizzled tiles, which the emulator cannot check: its shared memory starts at address 0."""
 
 import re
 

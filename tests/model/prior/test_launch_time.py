@@ -210,7 +210,7 @@ def simulated_round_clk(customers: int, own: float, wait: float) -> float:
 @pytest.mark.parametrize("customers", [1, 2, 3, 6, 12, 32])
 @pytest.mark.parametrize("load", [0.25, 0.5, 1.0, 2.0, 4.0])
 def test_round_time_matches_a_simulated_queue(customers, load):
-    """`load` is the pipe time of all customers divided by the wait of one."""
+    """`load` is the pipe time of all customers, divided by one customer's wait."""
     wait = customers / load
     expected = query.round_clk(1.0, wait, float(customers))
     assert expected == pytest.approx(simulated_round_clk(customers, 1.0, wait), rel=0.06)

@@ -186,7 +186,7 @@ def test_product_is_summed_exactly_and_rounded_once(types):
         np.testing.assert_array_equal(multiply("m16n8k8", types, noisy, b, c, "sm_80")[0], d)
 
 
-# One step contains many instructions, whose order and dependences must be kept.
+# The emulator runs many instructions in one step, which must keep their order and dependences.
 
 
 def test_packed_products_respect_their_dependences():

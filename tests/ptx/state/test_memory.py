@@ -80,7 +80,7 @@ def test_stride_of_n_words_has_n_way_conflicts(ways):
     (0, "ld.shared.u32 %r3, [%r2];", 1, 1),  # a broadcast of one word
     (33 * 4, "ld.shared.u32 %r3, [%r2];", 1, 1),  # a padded column
     (1, "ld.shared.u8 %r3, [%r2];", 1, 1),  # four lanes share a word
-    (8, "ld.shared.b64 %rd3, [%r2];", 2, 2),  # two half warps
+    (8, "ld.shared.b64 %rd3, [%r2];", 2, 2),  # split into two half warps
     (8, "ld.shared.v2.b32 {%r3, %r4}, [%r2];", 2, 2),
     (16, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 4, 4),  # four quarter warps
     (16, "ld.shared.v2.b64 {%rd3, %rd4}, [%r2];", 4, 4),

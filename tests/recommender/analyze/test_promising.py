@@ -49,7 +49,7 @@ arguments = ["x", "y", "i32 n"]
 
 
 class Profiles:
-    """Profile rows derived from one real profile, with more work the farther a config is from the best; some fail."""
+    """Profiles derived from a real profile: configs farther from the best do more work, and some configs fail."""
 
     def __init__(self) -> None:
         self.made: list[Config] = []

@@ -22,7 +22,7 @@ from tests.helpers.sharing import measurement
 
 KERNEL = find_kernel("matmul_triton")
 RECORDED, MEASURED, ALIKE, OTHER = "a100-sxm4-80gb", "rtx4090", "l40s", "rtx3090"
-"""A GPU that the shipped model learned from, two GPUs with user measurements, and a GPU without any."""
+"""A GPU that the shipped model learned from, two GPUs with user measurements, and a GPU with neither."""
 SLOWER = 1.5
 NEW = KERNEL.definition.problem("f16", "nn", m=1536, n=1024, k=768)
 

@@ -1,4 +1,4 @@
-"""Test that the model of all-reduces between GPUs matches recorded times and counts in totals."""
+"""Test that the model of all-reduces between GPUs matches recorded times, and that totals include it."""
 
 import pytest
 

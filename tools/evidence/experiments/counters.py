@@ -209,7 +209,7 @@ def _counted(kernel: RecordedKernel, source: str, row: Row) -> dict[str, float]:
     held = int(occupancy(gpu.limits, threads, resources.registers, resources.static_smem_bytes).blocks)
     resident = max(min(held, -(-blocks // gpu.sms)), 1)
     counts["registers"] = resources.registers
-    counts["code_bytes"] = len(compiled.cubin)  # the rest of the file does not matter
+    counts["code_bytes"] = len(compiled.cubin)  # size of the whole file, which is close enough
     counts["dram_sectors"] = _dram_sectors(per_block, launch, held)
     past_l1 = 1.0 - _held_by_l1(per_block, resident, resources.static_smem_bytes)
     counts["l2_read_sectors"] = _sum(counts, ["global.*.read_sectors"]) * past_l1

@@ -26,7 +26,7 @@ from kernrec.model.prior.power import PowerModel
 SPREAD = 0.05
 """Standard deviation of a good recording, as a fraction of its power."""
 ROWS = 20
-"""Weight of a recording, in rows with the standard deviation `SPREAD`."""
+"""Weight of a recording in the fit, as a number of rows with the standard deviation `SPREAD`."""
 BELOW_LIMIT = 0.96
 """Maximum fraction of the power limit at which the limit is assumed not to slow a load down."""
 GEMMS = 600
@@ -148,7 +148,7 @@ def fit(loads: Sequence[Load]) -> Coefficients:
 
     def errors(watts: np.ndarray) -> np.ndarray:
         error = np.log(watts / recorded)
-        # Without its limit, a load at the limit would draw at least the recorded power at the recorded clock.
+        # Without a limit, a load recorded at the limit would draw at least the recorded power.
         error[limited] = np.minimum(error[limited], 0.0)
         return np.asarray(weights * error)
 

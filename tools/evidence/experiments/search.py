@@ -85,7 +85,7 @@ def energy(space: Space) -> Searches:
 
 
 def warm(space: Space, predicted: Array) -> Searches:
-    """Return the search with and without predictions of every config."""
+    """Return two searches: with predictions of every config, and without predictions."""
     return {
         "warm": lambda seed: guided(space, predicted, seed, measuring(space)),
         "cold": lambda seed: guided(space, None, seed, measuring(space)),
@@ -126,7 +126,7 @@ def times(space: Space) -> Array:
 
 
 def measuring(space: Space) -> Callable[[int, np.random.Generator], float]:
-    """Return a function that draws one measured time of a config."""
+    """Return a function that simulates one measurement of a config's time."""
     if "log_deviation" in space.measured:
         noise = space.measured["log_deviation"] / np.sqrt(_SAMPLES)
     else:

@@ -12,7 +12,7 @@ from evidence.recordings.serving import fastest, recording_of
 from kernrec.model.vendor.bound import Timing
 
 EXPERTS = Timing(40000.0, 1.0)
-"""Timing of routing, sorting, two matmuls and the sum in CUDA graphs. Every GPU's shortest time is about 20 us."""
+"""Timing of routing, sorting, two matmuls and the sum in CUDA graphs. The shortest time of each GPU is about 20 us."""
 _SIZES = (
     "num_tokens AS tokens", "hidden_size AS hidden", "inter_size AS intermediate", "num_experts AS experts", "topk",
     "moe_tp_size AS tp", "moe_ep_size AS ep",

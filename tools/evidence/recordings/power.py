@@ -50,11 +50,11 @@ class Load:
     about: str = ""
     """Description of the load within its recording."""
     inputs: str = "random"
-    """Operands of the load, one of `INPUTS` of the power model."""
+    """Kind of operand values, one of the power model's `INPUTS`."""
     weight: float = 1.0
     """Weight in a fit; 1 for loads without doubts."""
     doubt: str = ""
-    """Contradiction within the recording or with others; empty if there is none."""
+    """Contradiction within the recording or with other recordings; empty if there is none."""
 
 
 def moved(bytes_per_s: float) -> dict[str, float]:
@@ -71,7 +71,7 @@ def roofline(data: Path) -> Iterator[Load]:
         highest_w[row["file"], row["card"]] = max(highest_w[row["file"], row["card"]], row["power_w"])
     groups = defaultdict(list)
     for row in rows:
-        # One of the two GPUs called L40 draws up to 359 W, so it is an L40S.
+        # The recording calls two GPUs L40; the GPU that draws up to 359 W must be an L40S.
         other = row["file"] == "genoa_l40" and highest_w[row["file"], row["card"]] > 330.0
         groups[row["file"], "l40s" if other else "", row["flop_per_byte"]].append(row)
     for (file, other_gpu, intensity), group in groups.items():
@@ -177,7 +177,7 @@ def _activity(row: Mapping[str, Any]) -> dict[str, float]:
 def gemm_rates(
     shape: tuple[int, int, int], seconds: float, sharing: float = 1.0, reads: float = 1.0
 ) -> dict[str, float]:
-    """Return the event rates of a library's bf16 matmul with tiles of 128 x 256, of which each warpgroup has 64 rows.
+    """Return the event rates of a library's bf16 matmul, whose warpgroups each compute 64 rows of a 128 x 256 tile.
 
     Args:
         shape: m, n, k.

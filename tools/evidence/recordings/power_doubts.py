@@ -13,7 +13,7 @@ DOUBTED = 0.1
 FALLS = 0.1
 """Minimum relative drop of power at a higher clock, for equal work, that marks a reading as misread."""
 ABOVE = 0.05
-"""Fraction by which readings may exceed a GPU's limit, bandwidth or clock."""
+"""Maximum fraction by which valid readings exceed a GPU's limit, bandwidth or clock."""
 
 
 def judged(loads: Iterable[Load]) -> Iterator[Load]:

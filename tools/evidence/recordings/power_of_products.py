@@ -179,8 +179,8 @@ def serving_products(data: Path) -> Iterator[Load]:
 
 
 def held_products(data: Path) -> Iterator[Load]:
-    """Return large matmuls that run at the power limit. At their clock, the fastest tenth of the fastest backend's
-    matmuls reach `REACHED` of the tensor cores' rate."""
+    """Return large matmuls that run at the power limit. Their clock is computed from the assumption that the fastest
+    tenth of the fastest backend's matmuls reach `REACHED` of the tensor cores' rate."""
     fastest: dict[tuple[str, str], tuple[float, Products, int]] = {}
     for these in products(data):
         large = np.flatnonzero((these.products > LARGE) & (these.shapes.min(axis=1) >= 2048))

@@ -23,7 +23,7 @@ _DTYPES = {
 def fastest(
     path: Path, sizes: Sequence[str], condition: str = "true", otherwise: Mapping[str, str] | None = None
 ) -> dict[str, Array]:
-    """Return the rows of a file; if a backend has several kernels for a problem, the fastest.
+    """Return the rows of a file, with only the fastest kernel of each backend for a problem.
 
     Args:
         path: path of the file.

@@ -32,7 +32,7 @@ _MEASURED = frozenset({
 
 @dataclass(frozen=True)
 class Space:
-    """C configs of a kernel that ran successfully on a GPU."""
+    """Configs of a kernel that ran successfully on a GPU; arrays have one element per config, (C,)."""
 
     title: str
     tunables: Mapping[str, Array]

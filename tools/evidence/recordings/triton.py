@@ -117,7 +117,7 @@ def _letter(strides: tuple[int, int], shape: tuple[int, int]) -> str:
 
 
 def _group(recorded: RecordedProblem, fewest: int) -> RowGroup | None:
-    """Return the recorded rows with profiles, in the order of the space; None if there are fewer than `fewest`."""
+    """Return the recorded configs that have profiles, in the order of the space; None if fewer than `fewest` have."""
     if (profiled := _profiled(recorded)) is None:
         return None
     problem, (table, inputs, configs, seconds) = recorded.problem, profiled
