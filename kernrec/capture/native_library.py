@@ -79,7 +79,7 @@ def compile_libraries(folder: Path) -> None:
         try:
             made.rename(folder)
         except OSError:
-            if not (folder / _DRIVER).exists():  # if not, another process was faster
+            if not (folder / _DRIVER).exists():  # Otherwise another process was faster.
                 raise
 
 

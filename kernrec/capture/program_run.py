@@ -73,7 +73,7 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     while True:
         try:
             return program.wait()
-        except KeyboardInterrupt:  # the program received the signal too and decides
+        except KeyboardInterrupt:  # The program received the signal, too, and decides.
             if program.poll() is None:
                 program.send_signal(signal.SIGINT)
 

@@ -89,7 +89,7 @@ class Session:
                 except KernrecError as error:
                     reply = [CUDA_ERROR["unknown"], str(error)]
                     self._print(str(error))
-                except Exception as error:  # the program gets an error and stays connected
+                except Exception as error:  # The program gets an error and stays connected.
                     text = f"a CUDA call of the program failed inside kernrec: {type(error).__name__}: {error}"
                     reply = [CUDA_ERROR["unknown"], text]
                     self._print(text)
@@ -156,7 +156,7 @@ class Session:
 
     def _unmap(self, slot: bytes) -> Sequence[object]:
         self._buffers[f"b{int(slot)}"] = np.zeros(0, np.uint8)
-        self._maps.pop(int(slot), None)  # unmapped with the last reference
+        self._maps.pop(int(slot), None)  # The memory is unmapped with the last reference.
         return []
 
     def _module(self, image: bytes, *linked: bytes) -> Sequence[object]:

@@ -8,8 +8,8 @@ from kernrec.errors import KernrecError
 from kernrec.ptx import Image, Sampler
 from kernrec.ptx.state.launch_layout import IMAGE_WINDOW, WINDOW_SHIFT
 
-_ADDRESSES = ("wrap", "clamp", "mirror", "border")  # indexed by cudaTextureAddressMode
-_KINDS = "iuf"  # indexed by cudaChannelFormatKind
+_ADDRESSES = ("wrap", "clamp", "mirror", "border")  # Indexed by cudaTextureAddressMode.
+_KINDS = "iuf"  # Indexed by cudaChannelFormatKind.
 _LAYERED, _CUBEMAP = 1, 4  # flags of arrays
 _NONE = Image("no image", (1,), "u8")
 

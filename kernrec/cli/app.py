@@ -82,10 +82,10 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return the exit status."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # the stream is closed (`>&-`): discard its output
+        if stream is None:  # The stream is closed (`>&-`), so discard its output.
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
         elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")  # a console without Unicode shows `?` for missing characters
+            stream.reconfigure(errors="replace")  # A console without Unicode shows `?` for missing characters.
     try:
         return _run(arguments)
     except Exception as error:
@@ -115,7 +115,7 @@ def _run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:
-        _discard_output()  # the reader has closed the pipe (`| head`)
+        _discard_output()  # The reader has closed the pipe (`| head`).
         return 0
     except OSError as error:
         if error.filename is not None and error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG):
@@ -148,6 +148,6 @@ def _discard_output() -> None:
 
 
 def _fail(message: str, status: int) -> int:
-    if message:  # without a command, Typer has already printed the help
+    if message:  # Without a command, Typer has already printed the help.
         print(f"kernrec: {one_line(message)}", file=sys.stderr)
     return status

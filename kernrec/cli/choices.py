@@ -177,7 +177,7 @@ def _measure_text(answer: "Recommendation", faster: "Choice") -> str:
 
 
 def _in_order(answer: "Recommendation") -> "list[Choice | Foreign]":
-    """Sort recommendations and measurements of other kernels by the objective, or by latency for a front."""
+    """Sort the recommendations, and the measurements of other kernels, by the objective, or by latency for a front."""
     rows: list[Choice | Foreign] = [*answer.choices, *answer.foreign]
     return rows if not answer.foreign else sorted(rows, key=lambda row: _value(answer, row))
 

@@ -188,7 +188,7 @@ def merge(wanted: MergeOptions) -> None:
     from kernrec.training.contradictions import named_rows
 
     path = wanted.db or paths.user_database()
-    for other in wanted.others:  # check before creating or changing anything
+    for other in wanted.others:  # Check the arguments before creating or changing anything.
         if other.resolve() == path.resolve():
             raise UsageError(f"{other} is the database that rows are added to; name other databases")
         if not other.exists():

@@ -77,7 +77,7 @@ def _show_database(path: Path, others: bool, as_json: bool) -> None:
         measurements, counts = tally(database), database.counts()
         schema, content, conflicts = database.schema, database.content_hash(), len(database.conflicts())
         gone = retracted(database)
-    counts["gpu"] = len({row["gpu"] for row in measurements})  # databases do not contain catalog entries
+    counts["gpu"] = len({row["gpu"] for row in measurements})  # Databases do not contain catalog entries.
     learned, wrong = stored_models(path.parent / "models")
     print_notes(wrong)
     if as_json:

@@ -78,7 +78,7 @@ def measurement_text(choice: "Choice | Foreign") -> str:
     if (measurement := choice.measurement) is None:
         return ""
     sessions = "1 session" if measurement.sessions == 1 else f"{measurement.sessions} sessions, last"
-    of_title = getattr(getattr(choice, "gpu", None), "title", None)  # the table's title already names the GPU
+    of_title = getattr(getattr(choice, "gpu", None), "title", None)  # The table's title already names the GPU.
     device = "" if measurement.device in (None, of_title) else f"{measurement.device}, "
     signers = ", ".join(str(signer["name"]) for signer in measurement.signed_by())
     shared = f", {measurement.database} ({signers})" if signers else ""

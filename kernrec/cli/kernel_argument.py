@@ -130,7 +130,7 @@ def _ptx_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     arguments = [
         *(wanted.arguments or []),
         *(wanted.arg or []),
-    ]  # arguments that set variables may have any position
+    ]  # Arguments that set variables may have any position.
     source, entry = wanted.file, wanted.kernel_name
     grid, block = extents("--grid", wanted.grid or "1"), extents("--block", wanted.block or "128")
     shared = (wanted.shared or "0").strip()

@@ -341,7 +341,7 @@ def _comparison_columns(
     names = ["" if row is None else row.total.name for row in rows]
     watts = [None if row is None else row.total.power_w for row in rows]
     power = quantities("power", "W", watts, importance=USUALLY)
-    if served:  # show the best limit, because power is lower there
+    if served:  # Show the best limit, because power is lower there.
         limit = "default" if there[0].answer.query.max_power_w is None else "--max-power"
         power = replace(power, name=f"W at {limit}")
     columns = [

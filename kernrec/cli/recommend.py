@@ -75,7 +75,7 @@ def recommend(wanted: RecommendOptions) -> None:
     emitted = emitted_format(wanted.emit, wanted.output)
     _refuse_contradictions(wanted, emitted)
     gpus = find_gpus(wanted.gpu)
-    _, _ = wanted.query, wanted.billed.prices(gpus)  # report wrong usage before opening a database
+    _, _ = wanted.query, wanted.billed.prices(gpus)  # Report wrong usage before opening a database.
     triton = emitted is None or emitted.language != "cuda"
     recommender = Recommender(databases=wanted.databases, triton=triton)
     names = [card.name for card in gpus]

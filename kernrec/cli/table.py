@@ -187,7 +187,7 @@ def _arranged(columns: Sequence[Column], width: int | None, wide: bool) -> list[
     first = [column for column in columns if column not in below]
     if below:
         first = _without_least(first, width)
-        while len(first) > 1 and not _fits(first, width):  # important columns that do not fit move below
+        while len(first) > 1 and not _fits(first, width):  # Important columns that do not fit move below.
             below.append(first.pop())
         below = _without_least(below, width - len(INDENT))
     bands: list[Band] = [[]]

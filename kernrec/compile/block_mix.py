@@ -8,9 +8,9 @@ block. The assembler keeps neither the blocks nor the loops of PTX:
 - It moves code out of loops and between blocks. An instruction that left its loop counts for the block before the loop.
 - It replaces branches by predicates. The code after such a branch counts for the block before the branch.
 
-If a block does not match, its count is the estimate of `kernrec.ptx.analysis.lowering`. A block does not match if its
-loads and stores move a different number of bytes in machine code than in PTX. It also does not match if it calls a
-subroutine, or if nothing relates it to machine code. Slow paths of divisions and roots for extreme operands do not
+If a block does not match, its count is the estimate of `kernrec.ptx.analysis.lowering`. A block matches only if its
+loads and stores move the same number of bytes in machine code, if it calls no subroutine, and if it is related to
+machine code. Slow paths of divisions and roots for extreme operands do not
 count.
 """
 
@@ -198,8 +198,8 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return (number of copies of each basic block in machine code, blocks that at least one instruction relates to
-        machine code)."""
+        """Return (copies of each basic block in machine code, blocks that are related to machine code by an
+        instruction)."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):
@@ -262,8 +262,7 @@ class _Matching:
         return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in surviving]
 
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield pieces of machine code outside a loop that repeat the loop's accesses, because they run some of its
-        trips."""
+        """Yield pieces of machine code outside a loop that run some trips, so that they repeat the loop's accesses."""
         inside, outside = set(), []
         for position, ins in self.code:
             if machine_class(ins) in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):

@@ -161,7 +161,7 @@ class _Worker:
         self.process = context.Process(target=_serve, args=(theirs, cache_folder, of_triton), daemon=True)
         with interrupts_blocked(context):
             self.process.start()
-        theirs.close()  # Close this end, so that our end reads end-of-file when the process ends.
+        theirs.close()  # Close the child's end, so that ours reads end-of-file when the process ends.
         self.timeout_s = 0.0
         self.deadline = time.monotonic() + _START_LIMIT_S
         self._begun = self._limit_s = self._processor_s = 0.0  # of the first job

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from kernrec.util.light_dataclass import dataclass
 
 _CODE_SM = {103: 100, 121: 120}
-_FIRST_COMPILED_SM = 75  # oldest target of NVRTC 13
+_FIRST_COMPILED_SM = 75  # Oldest target of NVRTC 13.
 _FOUR_BITS = ("nvfp4", "f4e2m1")
 
 

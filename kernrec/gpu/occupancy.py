@@ -21,7 +21,7 @@ Count = TypeVar("Count", int, Ints)
 Share = TypeVar("Share", float, npt.NDArray[np.floating])
 
 _WARP = 32
-_UNLIMITED = 1 << 20  # value for an unused resource: more blocks than any resource allows
+_UNLIMITED = 1 << 20  # Value for an unused resource, larger than the number of blocks that any resource allows.
 
 
 @dataclass(frozen=True)

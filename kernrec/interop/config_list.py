@@ -35,7 +35,7 @@ def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
         raise UsageError(f"{path} is not {listed}: {str(error).removeprefix(f'{path} ')}") from None
     with reading(path, kind.title):
         configs = kind.configs(file)
-    if kind.results is not None:  # configs of any function, with that function's names
+    if kind.results is not None:  # These files have configs of any function, with the function's own names.
         return _different(configs)
     if not configs:
         raise UsageError(f"{path} has no config of a template that kernrec knows")

@@ -23,7 +23,7 @@ _EXAMPLES = (
     (re.compile(r"(\w+)=struct\(.*"), r"'\1=struct(f32:1,i32:1)'"),
     (re.compile(r"a --spec .*"), "--init"),
 )
-"""Command-line example for each kind of missing part; the user replaces its values."""
+"""Command-line example for each kind of missing part; the user replaces the example's values."""
 
 
 @dataclass

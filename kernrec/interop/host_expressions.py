@@ -57,7 +57,7 @@ def folded(text: str) -> str:
         value = eval(compile(ast.parse(text, mode="eval"), "", "eval"), {"__builtins__": {}, "min": min, "max": max})
     except (SyntaxError, ArithmeticError, MemoryError, ValueError, TypeError, NameError):
         raise UnknownError from None
-    if not isinstance(value, int | float) or not abs(value) < _LARGEST:  # a parameter may be called `max`
+    if not isinstance(value, int | float) or not abs(value) < _LARGEST:  # A parameter may be called `max`.
         raise UnknownError
     return str(int(value)) if isinstance(value, bool | int) or value == int(value) else repr(value)
 

@@ -220,7 +220,7 @@ class _Launch:
                 continue
             if each.end_byte <= node.start_byte or scope is None:
                 latest = each.child_by_field_name("value") or each.child_by_field_name("right")
-        if latest is None:  # `dim3 block(16, 16);` parses as a function declaration
+        if latest is None:  # The parser reads `dim3 block(16, 16);` as a function declaration.
             for each in self.program.dim3_declarations:
                 if _function_of(each) == function:
                     for declarator in each.named_children:

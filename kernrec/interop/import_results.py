@@ -249,7 +249,7 @@ def _card(file: ForeignResults, name: str | None, path: Path) -> GPU:
     try:
         card_of_file = card if file.device is None else find_gpu(file.device)
     except UnknownGPU:
-        card_of_file = card  # a GPU outside the catalog cannot contradict the file
+        card_of_file = card  # A GPU outside the catalog cannot contradict the file.
     if card_of_file != card:
         raise UsageError(f"{path} was measured on {file.device}, not on {card.title}")
     return card

@@ -42,7 +42,7 @@ def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Pr
     for row in valid.tolist():
         config = space.config(row)
         launches = bind_launches(kernel, config, problem, gpu.sm)
-        if len(launches) == 1:  # the profiler's time covers one launch
+        if len(launches) == 1:  # The profiler's time covers one launch.
             configs[launches[0].grid, launches[0].block].append((launches[0].shared_bytes, config))
     return [replace(result, config=_only(result, configs, kernel, gpu)) for result in results]
 

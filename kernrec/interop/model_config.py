@@ -171,7 +171,7 @@ def _downloaded(name: str) -> Path:
         raise KernrecError("--download needs the extra hub: pip install 'kernrec[hub]'") from None
     try:
         return Path(hf_hub_download(name, "config.json"))
-    except Exception as error:  # the client raises a dozen error types
+    except Exception as error:  # The client raises a dozen error types.
         raise KernrecError(f"{name}: no config.json could be downloaded: {str(error).splitlines()[0]:.120}") from None
 
 

@@ -105,7 +105,7 @@ class ExpertLayer:
         """Return the name of the file that `vllm` or `sglang` looks for."""
         device = self.device.replace(" ", "_")
         if tool == "vllm" and "H200" in device.split("_"):
-            device = "NVIDIA_H200"  # vLLM has one name for all variants of the H200
+            device = "NVIDIA_H200"  # vLLM has one name for all variants of the H200.
         dtype = f",dtype={self.dtype}" if self.dtype else ""
         block = f",block_shape={list(self.block)}" if self.block else ""
         block = block.replace(" ", "") if tool == "vllm" else block

@@ -97,7 +97,7 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
         raise UsageError(f"{path} has {size >> 20} MiB; at most {MOST_BYTES >> 20} MiB are read")
     try:
         model = onnx.load(str(path), load_external_data=False)
-    except Exception:  # protobuf's errors do not help users
+    except Exception:  # The errors of protobuf do not help users.
         raise UsageError(f"{path} is not an ONNX model") from None
     if not model.graph.node:
         raise UsageError(f"{path} has no nodes")
@@ -109,7 +109,7 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
                 tensor.ClearField(values)
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except Exception as error:  # shape inference raises various C++ errors
+    except Exception as error:  # Shape inference raises various C++ errors.
         reason = str(error).strip().splitlines() or ["no reason given"]
         raise UsageError(f"{path}: shapes cannot be inferred: {short(reason[0])}") from None
     return _graph(onnx, inferred)
@@ -177,7 +177,7 @@ def _node(onnx: Any, node: Any) -> Node:
     kind = node.op_type if node.domain in _DOMAINS else f"{node.domain}.{node.op_type}"
     attributes = {}
     for attribute in node.attribute:
-        if attribute.type in (1, 2, 3, 6, 7):  # FLOAT, INT, STRING, FLOATS, INTS
+        if attribute.type in (1, 2, 3, 6, 7):  # These are FLOAT, INT, STRING, FLOATS and INTS.
             attributes[attribute.name] = onnx.helper.get_attribute_value(attribute)
     name = node.name or (node.output[0] if node.output else kind)
     return Node(name, kind, tuple(node.input), tuple(node.output), attributes)

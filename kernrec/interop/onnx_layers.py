@@ -56,7 +56,7 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
             continue
         try:
             problem = _problem(graph, node, absorbed)
-        except UsageError:  # the op does not support the size or combination
+        except UsageError:  # The op does not support the size or combination.
             problem = None
         if problem is None:
             unknown[printable(node.kind)] += 1
@@ -107,7 +107,7 @@ def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
         m, k = k, m
     shared = len(b.shape) == 2 or prod(b.shape[:-2]) == 1
     if not shared and tuple(stack) != tuple(b.shape[:-2]):
-        return None  # one operand is broadcast
+        return None  # One operand is broadcast.
     batch = 1 if shared else prod(stack)
     m = m * prod(stack) if shared else m
     dtype = a.dtype or b.dtype or result.dtype

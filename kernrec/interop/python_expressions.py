@@ -24,7 +24,7 @@ def _tree(what: str, text: str) -> ast.expr:
         raise UsageError(f"{what}: expected an expression of at most {_MOST_LENGTH} characters")
     python = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or ")).strip()
     try:
-        with warnings.catch_warnings(action="ignore"):  # Python warns about text such as `1or 2`
+        with warnings.catch_warnings(action="ignore"):  # Python warns about text such as `1or 2`.
             return ast.parse(python, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UsageError(f"{what}: {text!r:.80} is not an expression") from None

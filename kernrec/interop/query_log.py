@@ -14,7 +14,7 @@ def append_query(path: Path, problem: Problem) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(descriptor, json.dumps(line).encode() + b"\n")  # one write, so that programs do not mix lines
+            os.write(descriptor, json.dumps(line).encode() + b"\n")  # Use one write, so that programs do not mix lines.
         finally:
             os.close(descriptor)
     except OSError as error:

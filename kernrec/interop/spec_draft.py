@@ -317,7 +317,7 @@ class _Drafter:
         if not blocks and not self.facts.reads_block:
             self.missing.append("--block, which the code never reads")
             return [MARK], {}
-        own = self.launch.block if self.launch and self.launch.block else ()  # the host code's block
+        own = self.launch.block if self.launch and self.launch.block else ()  # This is the host code's block.
         while own and own[-1] == 1 and len(own) > 1:
             own = own[:-1]
         if not blocks and not own and self.facts.block_axes not in _BLOCKS:

@@ -246,7 +246,7 @@ class _T1Reader:
     def type(self, what: str, argument: Mapping[str, Any]) -> tuple[str, int]:
         """Return (element type of an argument, elements per vector)."""
         kind = str(self.need(argument, "Type"))
-        if kind in _TYPES:  # check before vectors: int8 is an 8-bit integer
+        if kind in _TYPES:  # Check this before vectors, because int8 is an 8-bit integer.
             return _TYPES[kind], int(argument.get("TypeSize", 1)) if kind == "custom" else 1
         if match := _VECTOR.fullmatch(kind):
             return _TYPES[match[1]], int(match[2])

@@ -56,7 +56,7 @@ _LIMITS = {"power_limit_w": ("power_limit_w", 1.0)} | {
 }
 _ENERGY = {"energy_j": 1.0, "energy_mj": 1e-3}
 _POWER = {"power_w": 1.0, "power_mw": 1e-3}
-_NOT_RUN = ("", "none", "null")  # a config that was listed but never ran
+_NOT_RUN = ("", "none", "null")  # The config was listed but never ran.
 
 
 def is_parquet(path: Path) -> bool:

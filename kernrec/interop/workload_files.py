@@ -81,7 +81,7 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
 
 def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
     """Return the workload of an ONNX model. A separate process (`read_onnx_file`) reads it; this process checks it."""
-    import tempfile  # imported late: other workloads do not need it
+    import tempfile  # Import late, because other workloads do not need this.
 
     from kernrec.store.reader import read_apart
     from kernrec.util.optional import require_optional

@@ -101,7 +101,7 @@ def probe_problems(
     kernel: Kernel, launch: int, config: Config, dtype: str, layout: str, sm: int
 ) -> tuple[Problem, ...]:
     """Return the small problems on which to emulate launch number `launch` of a config for its profile."""
-    names = kernel.static_names(config, dtype, layout, sm)  # the probe itself defines the dimensions
+    names = kernel.static_names(config, dtype, layout, sm)  # The probe itself defines the dimensions.
     place = f"{kernel.name}: {kernel.launches[launch].entry}: probes"
     return tuple(
         kernel.definition.problem(

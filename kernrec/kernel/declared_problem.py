@@ -147,7 +147,7 @@ def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _Decl
     texture = table.take("texture", dict, "a table", None)
     image = None if texture is None else _image_layout(table.inner("texture", texture), own_dtype)
     values = _tensor_values(table, "values", "zeros" if role == "output" else "normal", dims)
-    for digest in ("digest", "reference_digest"):  # reading the spec added these digests of value files
+    for digest in ("digest", "reference_digest"):  # Reading the spec added these digests of value files.
         table.string(digest, "")
     table.done()
     return _DeclaredTensor(shape, own_dtype, role, values, reference, symbol, image)
@@ -155,7 +155,7 @@ def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _Decl
 
 def _image_layout(table: Table, dtype: str) -> ImageLayout:
     """Return the image layout of a tensor with elements of this type; None if the table has no `texture`."""
-    from kernrec.ptx.state.textures import Image, Sampler  # imported late, because queries do not need it
+    from kernrec.ptx.state.textures import Image, Sampler  # Import late, because queries do not need this.
 
     number = "a whole number"
     layout = ImageLayout(

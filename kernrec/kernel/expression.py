@@ -64,8 +64,8 @@ class Expression:
 
     def __init__(self, text: str, names: frozenset[str], tree: Tree, is_truth: bool) -> None:
         self.text = text
-        self.names = names  # names of variables, without functions
-        self.is_truth = is_truth  # whether the value is true or false, not a number
+        self.names = names  # Names of variables, without functions.
+        self.is_truth = is_truth  # Whether the value is true or false, not a number.
         self.tree = tree
 
     @property
@@ -174,7 +174,7 @@ def literal(value: float) -> Expression:
 
 def _short(text: str) -> str:
     shown = repr(text if len(text) <= 80 else text[:77] + "...")
-    return shown if len(shown) <= 160 else f"{shown[:157]}..."  # escaping makes a character up to ten times as long
+    return shown if len(shown) <= 160 else f"{shown[:157]}..."  # Escaping makes a character up to ten times as long.
 
 
 def _refuse(text: str, column: int, reason: str) -> UsageError:
@@ -183,7 +183,7 @@ def _refuse(text: str, column: int, reason: str) -> UsageError:
 
 class _Function(NamedTuple):
     operation: str
-    least: int  # minimum number of arguments
+    least: int  # Minimum number of arguments.
     most: int
     kind: str
 

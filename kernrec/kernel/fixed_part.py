@@ -1,7 +1,7 @@
 """Define the fixed part of contributed measurements: the same kernels, configs and problems on every GPU.
 
 According to the analytical model, one resource bounds each measurement on most GPUs. So kernrec can compare GPUs,
-detect deviating ones (throttled, or with another limit), and check each constant of the model.
+detect GPUs that deviate (throttled, or with another limit), and check each constant of the model.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def fixed_part() -> tuple[FixedMeasurement, ...]:
         _config("threads=128 vector=1 packets=1 passes=1"),
         _config("threads=256 vector=4 packets=1 passes=1"),
     )
-    # 32 x 32 accumulators per warp read each operand twice as often as 64 x 64. Every GPU can run two stages.
+    # A warp with 32 x 32 accumulators reads each operand twice as often as with 64 x 64. Every GPU can run two stages.
     large = "block_m=128 block_n=128 block_k=64 warp_m=64 warp_n=64 vector=8 stages=2 fragments=2 raster=8 split_k=1"
     small = "block_m=64 block_n=128 block_k=32 warp_m=32 warp_n=32 vector=1 stages=2 fragments=1 raster=8 split_k=1"
     blocked = (

@@ -11,7 +11,7 @@ from kernrec.kernel.spec import SCALAR_RANGES, BytesArgument, Launch, PointerArg
 from kernrec.kernel.tensor_map import MapArgument
 from kernrec.kernel.toml_table import Table, mentions
 
-_KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")  # the engine's suggestions need no exact list
+_KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")  # The engine's suggestions need no exact list.
 _ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,4095}")  # maximum length; mangled names of templates are long
 _BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
 _DECIMAL = re.compile(r" *-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)? *")
@@ -118,7 +118,7 @@ class LaunchReader:
         if not value:
             if ctype not in self._pointers:
                 raise table.error(f"{key}: {unknown('tensor', ctype, sorted(self._pointers))}")
-            table.named.add(ctype)  # a late dimension with the tensor's name tells whether the tensor exists
+            table.named.add(ctype)  # A late dimension with the tensor's name determines whether the tensor exists.
             return PointerArgument(ctype)
         if value.startswith("+"):
             if ctype not in self._pointers:

@@ -51,7 +51,7 @@ def line_origins(path: Path, include: Sequence[str] = ()) -> list[tuple[str, int
         if not text:
             continue
         begins = text.endswith("\n")
-        if begins:  # the next piece starts this line
+        if begins:  # The next piece starts this line.
             origins.pop()
     return origins
 
@@ -151,7 +151,7 @@ def read_toml(path: Path, place: str) -> dict[str, Any]:
 
     try:
         return tomllib.loads(read_text(path, place))
-    except ValueError as error:  # TOMLDecodeError, or an integer with thousands of digits
+    except ValueError as error:  # The error is a TOMLDecodeError, or from an integer with thousands of digits.
         raise UsageError(f"{place}: not TOML: {error}") from None
     except RecursionError:
         raise UsageError(f"{place}: not TOML: nested too deeply") from None

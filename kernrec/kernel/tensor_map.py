@@ -79,7 +79,7 @@ def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
 
 
 class EncodedMap:
-    """Map as encoded by the driver, again for each new address of the tensor."""
+    """Map in the driver's encoding, which is updated for each new address of the tensor."""
 
     def __init__(self, handle: MapHandle) -> None:
         self._handle = handle

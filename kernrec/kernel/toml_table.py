@@ -34,7 +34,7 @@ class Table:
     """One table of a file. `take` reads a key, and `done` refuses the keys that were not read."""
 
     def __init__(self, place: str, data: Any, named: set[str] | None = None) -> None:
-        """Open a table, which messages call `place`; `named` collects the names in the file's expressions."""
+        """Open a table that messages call `place`; `named` collects the names in the file's expressions."""
         self.place = place
         self.taken: list[str] = []
         self.named: set[str] = set() if named is None else named

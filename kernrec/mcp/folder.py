@@ -32,7 +32,7 @@ class Folder:
         path = self._inside(name)
         try:
             return read_card(path).name
-        except UsageError as error:  # the message would reveal the folder's path on this machine
+        except UsageError as error:  # The message would reveal the folder's path on this machine.
             raise UsageError(str(error).replace(str(path), name)) from None
 
     def _inside(self, name: str) -> Path:

@@ -86,7 +86,7 @@ class Tools:
             text = self._folder.text(name)
             model = model_workload(name, wanted.context, wanted.phase or PHASES[0], text)
             wanted = replace(wanted, workload=model)
-        elif name not in workloads():  # accept names only, not paths
+        elif name not in workloads():  # Accept names only, not paths.
             raise unknown("workload", name, workloads())
         cards = find_gpus(self._folder.cards(gpus))
         if len(cards) > _MOST_GPUS:

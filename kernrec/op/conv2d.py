@@ -67,7 +67,7 @@ def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
     """
     stride = d["stride"]
     if stride == 1 and d["dilation"] == 1:
-        return size  # consecutive outputs and taps are one position apart, so no position is skipped
+        return size  # Consecutive outputs and taps are one position apart, so no position is skipped.
     covered: dict[int, int] = {}
     count = 0
     for tap in range(taps):

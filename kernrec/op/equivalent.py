@@ -37,7 +37,7 @@ def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
 
 def equivalents(problem: Problem) -> tuple[Problem, ...]:
     """Return the forms of a problem in every op that can express it, in a fixed order."""
-    if problem.layout == ANY_LAYOUT:  # a problem that a kernel declares may have the op's name
+    if problem.layout == ANY_LAYOUT:  # A problem that a kernel declares may have the op's name.
         return (problem,)
     if problem.op == MATVEC.name:
         return as_matmul(problem), problem

@@ -123,7 +123,7 @@ def _activated(x: "np.ndarray", activation: int) -> "np.ndarray":
     if activation == 2:
         activated = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
     elif activation == 3:
-        activated = x * 0.5 * (1 + np.tanh(x / 2))  # logistic function that does not overflow
+        activated = x * 0.5 * (1 + np.tanh(x / 2))  # This form of the logistic function does not overflow.
     return activated
 
 
@@ -144,7 +144,7 @@ them, and the bias, on the tiled kernels (`tests/model/prior/test_epilogue.py`).
 def _finishing(d: Names) -> dict[str, float]:
     counts = dict(_BIAS) if d["bias"] else {}
     if d["scaled"] and OUTPUTS[d["output"]] == "f32":
-        counts["global.c.write_sectors"] = 2.0  # profiles assume that c has 16 bits
+        counts["global.c.write_sectors"] = 2.0  # Profiles assume that c has 16 bits.
     for metric, count in _ACTIVATIONS[d["activation"]].items():
         counts[metric] = counts.get(metric, 0.0) + count
     return counts

@@ -128,7 +128,7 @@ REDUCE = _op(
     dims=(Dim("rows", "independent sums"), Dim("columns", "elements per row, added up")),
     workload="resnet50",
     shapes=_reduce_shapes,
-    flops=partial(_flops, 1),  # counts the addition of the first element to zero, as in a matmul
+    flops=partial(_flops, 1),  # This counts the addition of the first element to zero, as in a matmul.
     reference=_reduce,
     values=_reduce_values,
 )
@@ -178,7 +178,7 @@ ELEMENTWISE = _op(
     shapes=_elementwise_shapes,
     flops=_elementwise_flops,
     reference=_elementwise,
-    values=partial(_same, {"a": (1, 0.25)}),  # a kernel that skips the scale gives wrong results
+    values=partial(_same, {"a": (1, 0.25)}),  # A kernel that skips the scale gives wrong results.
 )
 
 

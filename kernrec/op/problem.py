@@ -160,7 +160,7 @@ class Op:
         sizes = self._sizes(dims)
         try:
             kind = self._kinds.get((dtype, layout))
-        except TypeError:  # a wrong value may not be hashable
+        except TypeError:  # A wrong value may not be hashable.
             kind = None
         if kind is None:
             kind = self._kind(dtype, layout)
@@ -200,7 +200,7 @@ class Op:
     def _missing(self, dims: Mapping[str, Any]) -> UsageError:
         accepted = [dim.name for dim in self.dims]
         for name in dims:
-            if name not in accepted:  # more likely a typing error than a forgotten dimension
+            if name not in accepted:  # This is more likely a typing error than a forgotten dimension.
                 return unknown(f"{self.name} dimension", name, accepted)
         required = [dim.name for dim in self.dims if dim.default is None]
         optional = [f"{dim.name}={dim.default}" for dim in self.dims if dim.default is not None]
@@ -211,7 +211,7 @@ class Op:
     def _whole(self, dim: Dim, value: Any) -> int:
         if not isinstance(value, bool):
             try:
-                return index(value)  # accepts NumPy integers, but not floats
+                return index(value)  # This accepts NumPy integers, but not floats.
             except TypeError:
                 pass
         raise UsageError(
@@ -265,7 +265,7 @@ class Problem:
     @cached_property
     def names(self) -> dict[str, int | str]:
         """Return the names that a kernel's expressions use: `sizes`, `dtype`, `layout` and `dtype_bytes`."""
-        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # no kernel supports a dtype of `FORMATS`
+        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel supports a dtype of `FORMATS`.
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
     @property

@@ -46,7 +46,7 @@ def operand_values(quantized: Format, activations: str, weights: str, wide: floa
     """Return the distributions of the operands. After scaling, activations have deviation 1 and weights `wide`."""
     spread = {name: _SPREAD.get(kind, 1.0) for name, kind in _types(quantized, activations, weights)}
     scale = {activations: 1 / spread[activations], weights: wide / spread[weights]}
-    if quantized.weights == quantized.activations == "f4e2m1":  # an 8-bit scale cannot represent `wide`
+    if quantized.weights == quantized.activations == "f4e2m1":  # An 8-bit scale cannot represent `wide`.
         scale[weights] = 1 / spread[weights]
     values: dict[str, Normal] = {name: (0, deviation) for name, deviation in spread.items()}
     values |= {f"{name}_scale": (value, value / 8) for name, value in scale.items()}

@@ -143,7 +143,7 @@ def _shard(layer: Layer, gpus: int) -> Problem:
     heads, outputs = layer.shared
     for name in layer.split:
         if name == "kv_heads" and sizes[name] < gpus and gpus % sizes[name] == 0:
-            sizes[name] = 1  # each GPU that shares a key/value head has a copy
+            sizes[name] = 1  # Each GPU that shares a key/value head has a copy.
             continue
         if heads and heads < gpus and gpus % heads == 0 and (own := sizes[name] - heads * outputs) % gpus == 0:
             sizes[name] = own // gpus + outputs

@@ -133,7 +133,7 @@ class Answers:
     def _network(self, parameters: Parameters) -> dict[str, Any]:
         name = parameters.get("workload", "")
         names = [*self._own, *workloads()]
-        if name not in names:  # accept names only: a URL must not open a file
+        if name not in names:  # Accept names only, because a URL must not open a file.
             raise unknown("workload", name, names)
         wanted = NetworkRequest(self._own.get(name, name), None, parameters.get("dtype") or None, backend=self._whose)
         gpu, inputs = find_gpu(parameters.get("gpu", "")), parameters.get("inputs") or RANDOM
@@ -193,7 +193,7 @@ def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:
     clock = [] if point.clock_hz is None else ["--clock", f"{point.clock_hz / 1e6:g}MHz"]
     config = config_text(choice.config)
     subject_options, at_clock = ["--op", problem.op], clock
-    if subject.kernel is not None:  # a single kernel is recommended at all clocks
+    if subject.kernel is not None:  # A single kernel is recommended at all clocks.
         subject_options, at_clock = ["--kernel", subject.kernel.name], ["--clock", "any"] if clock else []
     shown = {"recommend": ["kernrec", "recommend", *subject_options, *about, *limit, *at_clock]}
     if subject.inputs == RANDOM:  # `kernrec explain` only supports random inputs

@@ -38,7 +38,7 @@ class PageServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    request_queue_size = 512  # waiting connections; the default of 5 would reset further ones
+    request_queue_size = 512  # Maximum waiting connections; the default of 5 would reset further connections.
     # A second server on the same port would get requests meant for the first.
     allow_reuse_address = False
 

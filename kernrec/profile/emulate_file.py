@@ -140,7 +140,7 @@ def _fill_indexes(function: Function, passed: Mapping[str, Any], arguments: Argu
         if end < 1:
             continue
         draw = np.random.default_rng(0)
-        if index.ascending:  # offsets of ranges: the last offset is the end of the buffer
+        if index.ascending:  # These are offsets of ranges; the last offset is the end of the buffer.
             values[...] = np.sort(draw.integers(0, end + 1, values.size))
             values.flat[0], values.flat[-1] = 0, end
         else:

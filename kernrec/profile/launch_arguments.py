@@ -129,7 +129,7 @@ Description = (
 
 
 def read_description(text: str) -> Description:
-    """Return the parsed description of an argument, without checking types.
+    """Parse the description of an argument, without checking types.
 
     Raises:
         UsageError: the text is not a description, or a value is not a number.

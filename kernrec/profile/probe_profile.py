@@ -70,7 +70,7 @@ def profile_variant(
         except ProfileError as error:
             raise KernrecError(f"kernel {kernel.name}, {launch.entry}, {dict(configs[0])}: {error}") from error
         if fitted is None:
-            continue  # no config of this variant performs the launch
+            continue  # No config of this variant performs the launch.
         resources = compiled.resources[launch.entry]
         profiles.append(LaunchProfile(index, launch.entry, resources, fitted, compiled.ptx_hash, compiled.compiler))
     return profiles

@@ -20,7 +20,7 @@ from kernrec.store import ProfileRow
 from kernrec.util.light_dataclass import dataclass
 
 _Profiles = list[list[tuple[int, LaunchProfile]]]  # (architecture, profile) pairs of several variants
-_MOST_WAITING = 4  # limits the variants waiting per process, and so memory
+_MOST_WAITING = 4  # This limits the variants waiting per process, and so memory.
 
 
 @dataclass(frozen=True)

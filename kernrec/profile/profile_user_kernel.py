@@ -30,7 +30,7 @@ from kernrec.util.worker_memory import collect_rarely
 if TYPE_CHECKING:
     from kernrec.profile.tensor_values import Tensors
 
-_MOST_WAITING = 4  # limits the tasks waiting per process, and so memory
+_MOST_WAITING = 4  # This limits the tasks waiting per process, and so memory.
 
 
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
@@ -83,7 +83,7 @@ class _EmulationTasks:
         self._code_source = code_source(target.sm)
         self._cache = EmulationCache(kernel, target.problem, target.budget)
         self._running: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
-        self._configs: dict[tuple[str, ...], list[Config]] = {}  # keys of the running tasks
+        self._configs: dict[tuple[str, ...], list[Config]] = {}  # Keys of the running tasks.
         self._done: dict[tuple[str, ...], Emulated] = {}
 
     def __len__(self) -> int:
@@ -207,7 +207,7 @@ def _sample(
     return profile_by_sampling(kernel, config, target, compiled, _tensors(kernel, target))
 
 
-_last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # tensors of this process's last problem
+_last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # Tensors of this process's last problem.
 
 
 def _tensors(kernel: Kernel, target: ProfileTarget) -> "Tensors":

@@ -75,12 +75,12 @@ AXES = ("x", "y", "z")
 TERMS = ("block", "rounds")
 SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
 """Options for running sampled blocks."""
-_EDGE_INSTRUCTIONS = 1_000_000  # budget for blocks at the ends of the grid, per launch
+_EDGE_INSTRUCTIONS = 1_000_000  # Instruction budget for blocks at the ends of the grid, per launch.
 _MUCH = 0.1
 """Minimum fraction of a block's reads at which to measure how blocks share a buffer."""
-_EDGE_SHARE = 0.02  # an end that represents a larger fraction of the grid's blocks is always emulated
+_EDGE_SHARE = 0.02  # An end that represents a larger fraction of the grid's blocks is always emulated.
 _MOST_KINDS = 12
-_CROWDED = 0.9  # fraction of the maximum live registers above which code is assumed to spill
+_CROWDED = 0.9  # Fraction of the maximum live registers above which code is assumed to spill.
 
 Place = tuple[int, int, int]
 """Coordinates of a block, or extents of a grid."""
@@ -229,7 +229,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     totals = {metric: value * within for metric, value in middle.items()}
     # Number of executions of each basic block by all warps of the grid.
     ran = {index: times * within / len(inner) for index, times in runs_of_inner.items()}
-    for weight in dict.fromkeys(ends.values()):  # run blocks of equal weight together to save time
+    for weight in dict.fromkeys(ends.values()):  # Run blocks of equal weight together to save time.
         counts, runs = _run(emulation, [block for block, w in ends.items() if w == weight])
         for metric, value in counts.items():
             totals[metric] = totals.get(metric, 0.0) + value * weight

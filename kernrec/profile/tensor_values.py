@@ -24,7 +24,7 @@ DRAWN_BYTES = 64 << 20
 """Above this size in bytes, a tensor of random values repeats its first part in the same memory, to save memory."""
 _DRAWN_TOGETHER = 1 << 20
 _MOST_FILLED_BYTES = 512 << 20
-_MOST_BYTES = 16 << 30  # zeros take no memory, but address space is limited
+_MOST_BYTES = 16 << 30  # Zeros take no memory, but address space is limited.
 
 
 class Tensors:

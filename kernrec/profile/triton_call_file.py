@@ -101,7 +101,7 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
         if name.lower() not in spelling:
             raise unknown("integer argument", name, spelling.values())
         arguments[spelling[name.lower()]] = value
-    for argument in arguments.values():  # value files are next to the call
+    for argument in arguments.values():  # Value files are next to the call.
         for value in argument if isinstance(argument, list) else [argument]:
             if isinstance(value, dict) and str(value.get("values", "")).endswith(".npy"):
                 value["values"] = str((path.parent / _filled(value["values"], arguments)).resolve())

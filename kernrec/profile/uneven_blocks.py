@@ -28,8 +28,8 @@ EQUAL = 0.03
 """Relative difference of machine instructions below which blocks count as equal."""
 IDLE = 0.1
 """Fraction of the longest block's instructions below which a block counts as idle."""
-_MOST_BLOCKS = 16  # blocks to run to find the levels
-_SHORT = 2_000  # maximum PTX instructions of an idle block
+_MOST_BLOCKS = 16  # Number of blocks to run to find the levels.
+_SHORT = 2_000  # Maximum PTX instructions of an idle block.
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
         work: returns the work of a block by number; neighbors have similar work.
         total: number of blocks.
     """
-    first, last = 1, total - 2  # tiles at the ends of the grid may be partial
+    first, last = 1, total - 2  # Tiles at the ends of the grid may be partial.
     seen = {block: work(block) for block in dict.fromkeys((first, total // 2, last))}
     while len(seen) < _MOST_BLOCKS:
         blocks = sorted(seen)
@@ -124,7 +124,7 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
         seen[(low + high) // 2] = work((low + high) // 2)
     parts: list[Level] = []
     blocks, start = sorted(seen), 0
-    alike = [blocks[0]]  # emulated blocks of the current level
+    alike = [blocks[0]]  # Emulated blocks of the current level.
     for block, following in zip(blocks, [*blocks[1:], total], strict=True):
         if following < total and _equal(seen[block], seen[following]):
             alike.append(following)

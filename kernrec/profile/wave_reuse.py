@@ -89,7 +89,7 @@ def wave_metrics(
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
-    most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0  # latest barrier up to which blocks run
+    most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0  # Latest barrier up to which blocks run.
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: FirstReads | None = None
     while number <= most:
@@ -111,7 +111,7 @@ def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: in
     if len(emulation.whole_clusters([0])) > 1:
         return None
     for block in window:
-        with contextlib.suppress(EmulationError):  # most blocks exceed the budget, and some miss other warps
+        with contextlib.suppress(EmulationError):  # Most blocks exceed the budget, and some lack other warps.
             emulation.run([block])
     return FirstReads(emulation.accesses())
 

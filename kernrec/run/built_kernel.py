@@ -182,7 +182,7 @@ class BuiltKernel:
         """Return the array itself if a reader supports it, otherwise a view."""
         if type(array) in self._readers:
             return array
-        self._readers = loaded_readers()  # the program may have loaded another library
+        self._readers = loaded_readers()  # The program may have loaded another library.
         self._is_compiling = _compiling_check()
         self._register()
         for library_type, reader in list(self._readers.items()):

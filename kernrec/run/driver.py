@@ -104,7 +104,7 @@ class CudaDriver:
     def function(self, module: Any, entry: str, shared_bytes: int) -> int:
         function = int(module.get_function(entry).ptr)
         try:
-            if shared_bytes:  # needed for more than 48 KiB, including static memory
+            if shared_bytes:  # More than 48 KiB, including static memory, needs this.
                 attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 self._driver.funcSetAttribute(function, attribute, shared_bytes)
         except self._driver.CUDADriverError as error:

@@ -121,7 +121,7 @@ class PreparedCall:
             output: Address of the output.
         """
         launches = self.launches
-        with self._lock:  # the driver copies the packed arguments
+        with self._lock:  # The driver copies the packed arguments.
             size = launches.workspace_bytes
             workspace = self._workspaces.address(size, self.device, stream) if size else 0
             launches.queue(addresses, output, workspace, stream)

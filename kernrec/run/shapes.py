@@ -43,7 +43,7 @@ class Shapes:
                 ranged[name] = values
         least = op.problem(dtype, layout, **fixed, **{name: values[0] for name, values in ranged.items()})
         shapes = cls(op, least.dtype, least.layout, fixed, ranged)
-        shapes.problem({name: values[-1] for name, values in ranged.items()})  # the largest value must also be valid
+        shapes.problem({name: values[-1] for name, values in ranged.items()})  # The largest value must also be valid.
         shapes._places  # noqa: B018 - and every dimension can be read
         return shapes
 

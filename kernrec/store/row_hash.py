@@ -28,8 +28,8 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     before, after = [], []
     for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
-        # Put each comma beside the preceding part: the table's name always comes first. `concat` skips parts that are
-        # NULL. A chain of `||` copies the text at each step, so use it only for columns that may be NULL.
+        # Put each comma on the side of the table's name, which is in every row. `concat` skips parts that are NULL. A
+        # chain of `||` copies the text at each step, so use it only for columns that may be NULL.
         joined = ", " if name in required else " || "
         if name < "table":
             before += [joined.join((f"'\"{name}\":'", value, "','"))]

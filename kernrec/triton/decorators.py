@@ -50,7 +50,7 @@ def autotune(
         _check_function(function)
         _check_configs(function, configs)
         by = dict(options.get("prune_configs_by") or {})
-        if positional:  # Triton's third parameter
+        if positional:  # This is Triton's third parameter.
             by = dict(positional[0] or {})
         if by.get("perf_model") is not None:
             raise UsageError("perf_model and kernrec both rank configs: leave perf_model out, or use triton.autotune")

@@ -95,7 +95,7 @@ class Recorder:
         try:
             if self in _active:
                 self._take(event)
-        except Exception as error:  # do not let errors stop the program
+        except Exception as error:  # Errors must not stop the program.
             name = getattr(event.get("fn"), "__name__", "a function")
             self._refuse(name, error)
         if self._before is not None:
@@ -108,7 +108,7 @@ class Recorder:
             )
         tuned, named = _calling_autotuner()
         if type(tuned.early_config_prune).__module__.startswith("kernrec.triton."):
-            return  # kernrec's decorator stores its measurements itself
+            return  # The decorator of kernrec stores its measurements itself.
         if event["cache_hit"]:
             self.from_cache += 1
             return

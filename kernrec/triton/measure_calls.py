@@ -121,7 +121,7 @@ def torch_tensor(described: Mapping[str, Any]) -> Any:
     shape = tuple(described["shape"])
     if dtype == torch.int8:
         return torch.randint(-127, 127, shape, dtype=dtype, device="cuda")
-    if dtype.itemsize == 1:  # fill in pieces: a tensor of all experts is large
+    if dtype.itemsize == 1:  # Fill in pieces, because a tensor of all experts is large.
         tensor = torch.empty(shape, dtype=dtype, device="cuda")
         for place in range(shape[0]):
             tensor[place] = torch.randn(shape[1:], dtype=torch.float16, device="cuda").to(dtype)

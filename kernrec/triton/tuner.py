@@ -91,7 +91,7 @@ class Tuner:
         """
         self._running = None
         if not hasattr(layers_of(tuned)[-1], "cache_key"):
-            return configs[:1]  # in Triton's interpreter on the CPU, all configs are equal
+            return configs[:1]  # In Triton's interpreter on the CPU, all configs are equal.
         launch = AutotunedLaunch(tuned, configs, named)
         if note := untested_version():
             _warn(note)
@@ -101,7 +101,7 @@ class Tuner:
         except UsageError as error:
             if self._gpu is not None or "KERNREC_GPU" in os.environ:
                 raise
-            return self._unranked(launch, None, offline, error)  # the catalog lacks this GPU
+            return self._unranked(launch, None, offline, error)  # The catalog lacks this GPU.
         except KernrecError as error:
             return self._unranked(launch, None, True, error)
         measures = machine.present and not offline
@@ -113,7 +113,7 @@ class Tuner:
         recorder: Machine | None = None
         try:
             kernel, folder = launch.kernel()
-            recorder = machine  # measurements of a known kernel are stored even without a ranking
+            recorder = machine  # Measurements of a known kernel are stored even without a ranking.
             ranking = ranked(kernel, folder, machine.gpu, self._objective)
         except UsageError:
             raise
@@ -165,7 +165,7 @@ class Tuner:
         """
         running = self._running
         if running is None:
-            return [0.0] * 3  # some releases of Triton measure even a single config
+            return [0.0] * 3  # Some releases of Triton measure even a single config.
         self._energy = EnergyReport()
         try:
             times = measure()
@@ -216,7 +216,7 @@ def _has_driver() -> bool:
 
     try:
         return driver.active.get_current_target() is not None
-    except Exception:  # without an active driver, library or GPU, Triton raises various errors
+    except Exception:  # Without an active driver, library or GPU, Triton raises various errors.
         return False
 
 

@@ -27,7 +27,7 @@ def file_name(root: Path) -> str:
 
 
 def find() -> Path | None:
-    """Return the engine's file; None if the engine was not compiled, or compiled from other sources."""
+    """Return the engine's file; None if the engine was not compiled, or was compiled from other sources."""
     root, suffix = PACKAGE.parent, importlib.machinery.EXTENSION_SUFFIXES[0]
     if sources(root):
         path = PACKAGE / file_name(root)

@@ -48,7 +48,7 @@ def lock_path(path: Path, wait_s: float = 0.0) -> int | None:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         locked = try_lock(descriptor)
-        with suppress(FileNotFoundError):  # the old holder may have renamed or deleted it
+        with suppress(FileNotFoundError):  # The old holder may have renamed or deleted the file.
             if locked and os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor
         os.close(descriptor)

@@ -58,7 +58,7 @@ def settle() -> None:
     if parent is None or type(multiprocessing.current_process()).__name__ != "ForkProcess":
         return
     end_with_parent()
-    if os.getppid() != parent.pid:  # the parent has already ended
+    if os.getppid() != parent.pid:  # The parent has already ended.
         os._exit(1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):

@@ -50,6 +50,6 @@ def short(value: object) -> str:
     """Format `value` for a message: quoted if it is text, on one line, truncated if it is long."""
     try:
         shown = repr(value)
-    except ValueError:  # Python refuses to print integers with thousands of digits
+    except ValueError:  # Python refuses to print integers with thousands of digits.
         return "a number of thousands of digits"
     return shown if len(shown) <= 40 else shown[:36] + "..."

@@ -29,7 +29,7 @@ def open_input(path: Path, title: object = None) -> BufferedReader:
     descriptor = os.open(path, _FLAGS)
     try:
         check_kind(os.fstat(descriptor).st_mode, path if title is None else title)
-        return os.fdopen(descriptor, "rb")  # raises IsADirectoryError for a folder
+        return os.fdopen(descriptor, "rb")  # This raises IsADirectoryError for a folder.
     except BaseException:
         os.close(descriptor)
         raise

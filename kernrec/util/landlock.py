@@ -21,8 +21,8 @@ _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 """Rights that a rule for a file, not a folder, may grant."""
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}
 """Supported rights on files by Landlock version; version 5 adds control of devices."""
-_NETWORK = 0b11  # bind and connect TCP, from version 4
-_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # system call numbers, equal on x86-64 and aarch64
+_NETWORK = 0b11  # Rights to bind and connect TCP, from version 4.
+_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # System call numbers, which are equal on x86-64 and aarch64.
 _PR_SET_NO_NEW_PRIVS = 38
 
 

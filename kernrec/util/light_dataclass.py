@@ -22,7 +22,7 @@ def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
     assert frozen, "only frozen classes are made without generated code"
 
     def decorate(cls: _Class) -> _Class:
-        cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise, the standard decorator inspects a signature
+        cls.__doc__ = cls.__doc__ or cls.__name__  # Otherwise, the standard decorator inspects a signature.
         # Python 3.14 creates annotations on request, when all names exist.
         annotations = cls.__dict__.get("__annotations__")  # noqa: RUF063
         if annotations is None or any(hasattr(base, _FIELDS) for base in cls.__bases__):

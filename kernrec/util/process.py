@@ -41,7 +41,7 @@ def safe_path() -> Iterator[None]:
 def module_environment() -> dict[str, str]:
     """Return the environment of a child that runs `module_command`, wherever this package is installed."""
     root = str(Path(__file__).resolve().parents[2])
-    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # an empty path means the working folder
+    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # An empty path means the working folder.
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, *places]))}
 
 
@@ -71,7 +71,7 @@ def is_alive(pid: int) -> bool:
     """Return whether a process with this number exists."""
     if pid <= 0:
         return False
-    if os.name == "nt":  # on Windows, `os.kill` would end the process
+    if os.name == "nt":  # On Windows, `os.kill` would end the process.
         kernel32: Any = ctypes.windll.kernel32  # type: ignore[attr-defined]
         handle = kernel32.OpenProcess(_SYNCHRONIZE, False, pid)
         if not handle:

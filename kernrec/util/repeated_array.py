@@ -17,7 +17,7 @@ MAPPED = sys.platform == "linux"
 
 _PRIVATE, _FIXED, _ANONYMOUS, _NO_RESERVE = 0x02, 0x10, 0x20, 0x4000
 _READ_WRITE = 0x3
-_MOST_PIECES = 4096  # Linux allows 65,530 mappings per process
+_MOST_PIECES = 4096  # Linux allows 65,530 mappings per process.
 
 
 def repeated(values: np.ndarray, count: int) -> np.ndarray:

@@ -17,7 +17,7 @@ _IN_USE = ".in-use"
 
 def new_scratch_path() -> Path:
     """Return a path for temporary files that does not exist and that nobody can guess."""
-    from tempfile import gettempdir  # imported late, to keep queries fast
+    from tempfile import gettempdir  # Import late, to keep queries fast.
 
     return Path(gettempdir(), f"{_PREFIX}{os.urandom(16).hex()}")
 
@@ -35,12 +35,12 @@ def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iter
     descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         # Write after locking: an empty file tells others that its owner may not have locked it yet.
-        with suppress(OSError):  # a full disk is reported by later writes to the folder
+        with suppress(OSError):  # Later writes to the folder report a full disk.
             try_lock(descriptor)
             os.write(descriptor, (beside.name if beside else "-").encode())
         yield folder
     finally:
-        os.close(descriptor)  # Windows cannot delete open files
+        os.close(descriptor)  # Windows cannot delete open files.
         _remove(folder)
 
 
@@ -50,7 +50,7 @@ def remove_abandoned() -> None:
 
     temporary = Path(gettempdir())
     for folder in temporary.glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # the owner just deleted the folder, or we may not read it
+        with suppress(OSError):  # The owner just deleted the folder, or we may not read it.
             if not _is_own(folder) or not (folder / _IN_USE).stat().st_size:
                 continue
             descriptor = os.open(folder / _IN_USE, os.O_RDWR)

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from functools import cache as once
 
-_COLLECT_AFTER = 10_000  # objects between collections, instead of Python's 700; larger values gain nothing
+_COLLECT_AFTER = 10_000  # Objects between collections, instead of Python's 700; larger values gain nothing.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
 _KEPT_BYTES = 2**30
 

@@ -218,7 +218,7 @@ def measure_energy(
     A launch takes about `launch_s`. The window of `seconds` begins after the GPU has settled; readings of the sensors
     are appended to `trace`.
     """
-    ahead = max(2, round(QUEUE_AHEAD_S / launch_s))  # Queue at least one launch, even if launches are very long.
+    ahead = max(2, round(QUEUE_AHEAD_S / launch_s))  # Keep a launch waiting, even if launches are very long.
     batch = max(1, ahead // 4)
     readings: list[SensorReading] = []
     begin = end = device.now()

@@ -31,7 +31,7 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
     """
     instructions = function.instructions
     divergent: set[str] = set()
-    regions: set[int] = set()  # Divergent branches whose effect on later code is already known.
+    regions: set[int] = set()  # Divergent branches whose effect was already propagated to later code.
     work = [position for position, ins in enumerate(instructions) if ins.opcode in _MIXING]
     work += [place for name, places in def_use.readers.items() if name.startswith(_VARYING) for place in places]
     while work:
@@ -73,7 +73,7 @@ _MOST_GUARDS = 6
 P6 in NVIDIA's "CUDA Binary Utilities"), and the enclosing loop is assumed to use one. ptxas 13 keeps five such loads in
 flight. A predicate that only guards loads is free once they are issued, so ptxas 13.5 keeps sixteen of them in flight.
 """
-_PROLOGUE = 1  # This instruction sets the stack pointer.
+_PROLOGUE = 1  # Number of instructions that set the stack pointer.
 _STAYS = frozenset(
     {
         "bar", "barrier", "shfl", "mma", "wmma", "wgmma", "tcgen05", "vote", "match", "redux", "ldmatrix", "bra", "brx",

@@ -144,7 +144,7 @@ def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any
 
         def configs() -> Sequence[Any]:
             if type(self.early_config_prune).__module__.startswith("kernrec.triton."):
-                return list(self.configs)  # kernrec's pruning only ranks configs, like the analysis of the call
+                return list(self.configs)  # The pruning of kernrec only ranks configs, like the analysis of the call.
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             try:
                 return list(self.prune_configs(named))

@@ -270,14 +270,14 @@ def _elements_behind(value: Any) -> int | None:
     try:
         held = value.untyped_storage().nbytes()
         return int((held - value.storage_offset() * value.element_size()) // value.element_size())
-    except Exception:  # not a torch tensor, or a tensor without memory; errors differ
+    except Exception:  # The value is no torch tensor, or a tensor without memory; the errors differ.
         return None
 
 
 def _address(value: Any) -> int | None:
     try:
         return int(value.data_ptr())
-    except Exception:  # fake and meta tensors have no memory; errors differ
+    except Exception:  # Fake and meta tensors have no memory; the errors differ.
         return None
 
 
