@@ -1,4 +1,4 @@
-"""Fit coefficients of the analytical model to measurements, and store those that help on held-out problems.
+"""Fit coefficients of the analytical model to measurements, and store multipliers that help on held-out problems.
 
 The core part and the DRAM part of time, beyond the launch overhead, combine by a smooth maximum (`combine` of
 `kernrec.model.prior.power`), so
@@ -70,7 +70,7 @@ class CalibrationFit:
 def calibrate_prior(
     request: MeasurementRequest, folder: Path | None = None
 ) -> tuple[Path, list[CalibrationFit], list[str]]:
-    """Fit the coefficients of each measured architecture and store those that help, for `kernrec train --calibrate`.
+    """Fit each measured architecture's coefficients and store useful multipliers, for `kernrec train --calibrate`.
 
     Calibrations of other architectures in the folder do not change.
 

@@ -1,4 +1,4 @@
-"""Test that unlaunched kernels are not compiled if the launched kernel's code is the same without them."""
+"""Test that unlaunched kernels are removed before compilation if the launched kernel's code does not depend on them."""
 
 import re
 

@@ -101,7 +101,7 @@ def duckdb_file(sample: bytes, chance: random.Random) -> bytes:
 
 
 def sqlite_file(sample: bytes, chance: random.Random) -> bytes:
-    """Return a SQLite database with damaged bytes, or with one to three values of its tables replaced."""
+    """Damage bytes of a SQLite database, or replace one to three values in its tables."""
     if chance.random() < 0.5:
         return binary(sample, chance)
     with closing(sqlite3.connect(":memory:")) as connection:

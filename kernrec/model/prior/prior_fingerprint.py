@@ -35,7 +35,7 @@ SAME_PRIOR = 0.005
 def prior_fingerprint() -> list[float]:
     """Return latency (us) and energy (mJ) of five made-up launches on a GPU of each generation, without calibration."""
     # The five variants are bound by arithmetic, tensor cores, shared memory, DRAM and conversions, with events of a
-    # block and a trip. The last also states how many of its waits overlap.
+    # block and a trip. The last variant also states how many of its waits overlap.
     block = np.array([[90, 20, 12, 40, 2, 0, 4, 8, 0, 8, 8, 32, 2, 0, 0, 0, 0, 0]] * 5, dtype=np.float64)
     trip = np.array(
         [

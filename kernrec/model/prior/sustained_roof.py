@@ -15,7 +15,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _THREADS = 32
 _WIDE = ("f16", "tf32")
-"""Data types whose significands take more energy to multiply than those of bf16."""
+"""Data types whose significands take more energy to multiply than bf16 significands."""
 _ROOFED = ("matmul", "matvec", "attention", "moe")
 """Ops whose operations no algorithm avoids. Winograd's and Fourier's algorithms avoid operations of convolutions."""
 

@@ -28,7 +28,7 @@ _WITHIN = 3.0
 """Maximum deviation of hyperparameters from their prior, in standard deviations."""
 _STEPS = 25
 """Maximum number of steps of the optimizer."""
-_JITTER = 1e-8  # keeps the covariance matrix positive definite
+_JITTER = 1e-8  # It keeps the covariance matrix positive definite.
 _LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less.
 
 

@@ -1,7 +1,7 @@
 """Genetic search with an energy model that is learned during the search, after arXiv 2411.18873.
 
     population   parents are measured configs, better ones more often; their children are crossed and mutated, and
-                 those that are configs of the space survive (`SearchSpace.offspring`)
+                 children that are configs of the space survive (`SearchSpace.offspring`)
     score        boosted trees (XGBoost; the weighted loss of `kernrec.model.learn.loss_weights`) predict latency and
                  power of the children; the most promising children and a few random children are measured
     energy       latency is measured for all selected children. Energy is first predicted as measured latency times

@@ -68,7 +68,7 @@ far below it. Without a bound, the tails of many slow contenders would dominate 
 """
 MISJUDGED = 0.04
 """Probability that a problem with fewer than two measured contenders is misjudged beyond the stated errors, so that the
-current choice is off by the reach. On recorded problems, such errors caused most of the remaining regret of unmeasured
+current choice is off by the reach. On recorded problems, misjudgments caused most of the remaining regret of unmeasured
 problems, because predictions were sure of them (`tools/evidence refine`).
 """
 _OVERLOOKED = math.log(2.0)

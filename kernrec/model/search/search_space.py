@@ -44,7 +44,7 @@ class SearchSpace:
         count = len(tunables)
         self.predicted_s = predicted_s
         self.log_s = np.zeros(count)
-        """Logarithm of the predicted latency, (C,); configs without prediction have the slowest prediction."""
+        """Logarithm of the predicted latency, (C,); configs without prediction get the slowest prediction."""
         predicted = np.zeros(count, dtype=bool) if predicted_s is None else np.isfinite(predicted_s)
         if predicted_s is not None and predicted.any():
             self.log_s = np.log(np.where(predicted, predicted_s, np.max(predicted_s[predicted])))

@@ -16,7 +16,7 @@ With `SUSTAINED = True`, trees for GPUs without recordings correct a bound at th
 
 Features are the rows of one table: shares of the parts in the total, logarithms of the sizes and of the total, and the
 columns of the op (`bound_of`, unless its module fills the table itself). All logarithms are computed in one NumPy call,
-because a call costs as much as hundreds of numbers. Features that are equal for all problems, such as the data type,
+because a call takes as long as hundreds of numbers. Features that are equal for all problems, such as the data type,
 are constants instead of rows.
 """
 
@@ -46,7 +46,7 @@ PARTS = ("math", "dram", "l2", "launch")
 
 @dataclass(frozen=True)
 class Timing:
-    """How a recorder timed a backend."""
+    """Method by which a recorder timed a backend."""
 
     launch_clk: float
     """Clocks of an empty launch with this timing."""

@@ -8,7 +8,7 @@ arithmetic  matmuls, and convolutions as implicit matmuls: tiles in waves (`feat
 the block   an operator over rows assigns a row to a block, whose few threads wait for DRAM repeatedly
 
 `operating_point.at_point` raises a time below the roof at the clock under the power limit, adds the power, and
-transfers both to other limits.
+transfers time and power to other limits.
 """
 
 from collections.abc import Callable, Mapping

@@ -25,7 +25,7 @@ class StackPrediction:
     """Recorded version on this GPU, or range of versions on other GPUs; None if not stated."""
     latency_s: Predicted
     power_w: Predicted | None
-    """Power; None if nobody recorded it and `at_point` has not filled it in."""
+    """Power; None if it was not recorded and `at_point` has not filled it in."""
     gpus: tuple[str, ...]
     """GPUs in the training data of the latency."""
     recorded_as: str | None

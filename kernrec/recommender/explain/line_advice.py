@@ -16,7 +16,7 @@ _WORTH = 0.03
 _POOR = 0.6
 """Fraction of bytes, lanes or wavefronts in use below which a line gets advice."""
 _CHEAP_DIVISION = 0.1
-"""Ratio of a shift's or multiplication's machine instructions to those of a division."""
+"""Machine instructions of a shift or multiplication, as a fraction of a division's instructions."""
 _CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1", "L2")
 _ON_CHIP = ("LSU", "L1", "L2")
 

@@ -22,7 +22,7 @@ from kernrec.util.normal import DEVIATIONS
 PAIR_SPREAD = 0.16
 """Standard deviation of log(predicted ratio / true ratio) of two configs' times.
 
-vLLM's tuner selected each config in its files as the best of hundreds. So the predicted slowdown of such a config
+vLLM's tuner selected each config in its files as the best of hundreds. So the predicted slowdown of this config
 relative to the first candidate is an error. The value is its root mean square over eight pairs of an A100 and an
 H100 with 1,024 tokens. With 16 tokens, the candidates are too similar (`tools/evidence expert-files`).
 """

@@ -108,7 +108,6 @@ def _operands(step: Step, routing: Routing) -> tuple[dict[str, Any], dict[str, A
 
 
 def _packed(file: TunedFile) -> int:
-    """Return the number of weights per byte."""
     return 2 if file.weights == "int4_w4a16" else 1
 
 

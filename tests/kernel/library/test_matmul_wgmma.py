@@ -36,7 +36,7 @@ def test_exact_sums_round_to_nearest_bit_for_bit_without_races(dtype, block_tile
 @pytest.mark.parametrize(("change", "dims"), [
     ({}, {"m": 70, "n": 72, "k": 616}),  # 20 ranges in 4 tiles: each tile's owner adds up to five partial sums
     ({}, {"m": 200, "n": 200, "k": 424, "bias": 1, "activation": 2}),  # trips do not divide evenly into ranges
-    ({"cluster": 2, "block_n": 128}, {"m": 128, "n": 14720, "k": 80, "bias": 1}),  # 115 tiles, 57 of them whole
+    ({"cluster": 2, "block_n": 128}, {"m": 128, "n": 14720, "k": 80, "bias": 1}),  # 57 of 115 tiles are not split
     ({"block_m": 128, "block_n": 256, "stages": 4, "cluster": 2}, {"m": 300, "n": 520, "k": 264, "batch": 3}),
 ])  # fmt: skip
 def test_stream_k_split_of_the_last_tiles_gives_the_same_bits(change, dims):

@@ -1,4 +1,4 @@
-"""Test which matrices the kernels with tensor maps can run."""
+"""Test that kernels with tensor maps refuse matrices whose rows a map cannot describe."""
 
 import pytest
 

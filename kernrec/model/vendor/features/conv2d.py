@@ -101,7 +101,7 @@ def bound(card: Card, sizes: Array, layout: str) -> Bound:
 
 
 def _products_s(card: Card, m: Array, n: Array, k: Array) -> Array:
-    """Return the seconds of the matmuls of both kinds in waves of tiles, with the best tile of four, (2, N).
+    """Return the seconds of implicit GEMM and Winograd matmuls in waves of tiles, with the best of four tiles, (2, N).
 
     Args:
         n: Columns, (N,).
