@@ -80,7 +80,7 @@ def card_device(
     Args:
         card: The GPU.
         scratch: Folder for the device's process.
-        inputs: Inputs of kernels, as rows state them.
+        inputs: Inputs of kernels, as stored in rows.
         kernel: Additional items of the opening request, for a kernel of the user.
 
     Raises:

@@ -2,7 +2,7 @@
 
     python -m kernrec.measure.device.limits_guard '{"uuid": ..., "parent": ..., "power_limit_w": ..., "clock_hz": ...}'
 
-The process prints one line of JSON: `{"set": true}`, or `{"refused": reason}`, and then ends. Then it waits until its
+The process prints one JSON line: `{"set": true}`, or `{"refused": reason}` before it ends. Then it waits until its
 standard input
 is closed, its parent has ended or a signal asks it to end. The earlier limits are on disk before any limit is set
 (`limits_journal`), so the next start of kernrec restores them even if this process is killed, too.

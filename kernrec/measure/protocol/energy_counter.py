@@ -34,8 +34,7 @@ class CounterTicks:
 
     @property
     def period_s(self) -> float | None:
-        """Return the median time between two updates, which a missed update does not change; None with fewer than two
-        updates."""
+        """Return the median time between updates, which is robust against missed updates; None with fewer than two."""
         return float(np.median(np.diff(self.time_s))) if len(self.time_s) > 1 else None
 
 
@@ -126,6 +125,5 @@ def reason_shares(reasons: Iterable[Iterable[str]]) -> dict[str, float]:
 
 
 def slowdown_reason(event_shares: Mapping[str, float]) -> str | None:
-    """Return the clock event reason (heat or board protection) that invalidates a measurement; None if there is
-    none."""
+    """Return the clock event reason (heat or board protection) that invalidates a measurement, if any."""
     return next((name for name in SLOWDOWNS if event_shares.get(name, 0.0) > 0.0), None)
