@@ -73,9 +73,9 @@ class ModelInputs:
     wait_s: Array | None = None
     """Seconds of latency, by the analytical model."""
     l2_s: Array | None = None
-    """Seconds for L2 bandwidth."""
+    """Seconds that the traffic takes at L2 bandwidth."""
     dram_s: Array | None = None
-    """Seconds for DRAM bandwidth."""
+    """Seconds that the traffic takes at DRAM bandwidth."""
     core_s: Array | None = None
     """Seconds bound by the core clock domain."""
     fixed_s: Array | None = None

@@ -224,7 +224,7 @@ class PowerModel:
         self.setting(points).fill(launches, places, costs)
 
     def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
-        """Return P power limits and clocks in the engine's form, cached. None means the default, as above."""
+        """Return P power limits and clocks in the engine's form, cached. None: see `apply_power_limit`."""
         points = tuple(points)
         setting = self._settings.get(points)
         if setting is None:
