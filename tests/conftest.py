@@ -1,10 +1,9 @@
-"""What all tests share.
+"""Configure the whole test suite.
 
-Property tests draw the same examples at a desk and in CI; a slow machine fails none. With
-`KERNREC_TEST_PROFILE=deep` (`tools/test.sh --deep`, every night) they draw many new ones, and every case of every test
-runs. A failing example of the night becomes an `@example` of its test. Without the profile, one case in n of a test
-marked `every(n)` runs, and other commits run other cases. The databases of whoever runs the tests are neither read nor
-written.
+Property tests draw the same examples on every machine, and a slow machine fails no test. With
+`KERNREC_TEST_PROFILE=deep` (`tools/test.sh --deep`, every night) they draw many new examples, and every case of every
+test runs. A failing example of the night becomes an `@example` of its test. Otherwise, one case in n of a test marked
+`every(n)` runs; each commit selects other cases. Tests neither read nor write the databases of the user who runs them.
 """
 
 import gc
@@ -25,27 +24,27 @@ from tests.helpers.paths import ROOT
 from tests.helpers.refusals import FILE, Refuses
 
 ROTATION = "KERNREC_TEST_ROTATION"
-"""Environment variable whose text chooses the cases of `every(n)`; the commit where it is not set."""
+"""Environment variable whose text selects the cases of `every(n)`; the commit if the variable is not set."""
 ALWAYS_SKIPPED = re.compile(
     r"GPU|NVIDIA driver|cudaError|Chromium|playwright|torch|shared.data|superuser|root|win32|Triton is installed",
     re.IGNORECASE,
 )
-"""Reasons for which a test may skip although every package of the extra `ci` is installed."""
+"""Reasons that allow a skip although every package of the extra `ci` is installed."""
 
-# Matrices here have a few hundred rows: threads that wait for each other take three times the CPU time. For NumPy,
-# which reads this when it is imported, in this process and its children.
+# The tests' matrices have a few hundred rows: threads that wait for each other take three times the CPU time. NumPy
+# reads this variable on import, in this process and its children.
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-# Counts of instructions are those from PTX, so that results depend neither on ptxas nor on nvdisasm. Tests of machine
-# code remove the variable.
+# Count instructions from PTX, so that results depend neither on ptxas nor on nvdisasm. Tests of machine code remove the
+# variable.
 os.environ["KERNREC_COUNTS"] = "ptx"
 
-# Programs and profiles that tests share live as long as the process: looking for cycles among them every thousand
-# objects takes a fifteenth of the time of the tests of kernels.
+# Programs and profiles that tests share live as long as the process. Searching for cycles among them every thousand
+# objects takes a fifteenth of the time of the kernel tests.
 gc.set_threshold(100_000, 20, 100)
 
-# Each setting is stated: others follow the profile that Hypothesis itself loads where the environment says CI.
+# State each setting, because Hypothesis loads another profile by itself if the environment names CI.
 ANYWHERE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("same", max_examples=10, derandomize=True, database=None, print_blob=False, **ANYWHERE)
 settings.register_profile("deep", max_examples=1000, derandomize=False, print_blob=True, **ANYWHERE)
@@ -53,7 +52,7 @@ settings.load_profile("deep" if DEEP else "same")
 
 
 def commit() -> str:
-    """The commit of the checkout; empty outside a checkout."""
+    """Return the commit of the checkout, or an empty string outside a checkout."""
     command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
@@ -61,16 +60,16 @@ def commit() -> str:
         return ""
 
 
-os.environ.setdefault(ROTATION, commit())  # inherited by the processes of this run, so that they agree
+os.environ.setdefault(ROTATION, commit())  # child processes inherit it and select the same cases
 
-# A shell that starts the tests in the background has them ignore interrupts, and their children after them.
+# A shell that starts the tests in the background makes them and their children ignore interrupts.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def no_database_of_the_user(tmp_path_factory):
-    """An empty data folder for this process and those it starts, and no settings."""
+    """Provide an empty data folder for this process and its children, without settings."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
@@ -83,7 +82,7 @@ def no_database_of_the_user(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _no_database_left(no_database_of_the_user):
-    """A test that fills the database of all tests of its process changes what later ones see."""
+    """Fail a test that fills the shared database of its process, because later tests would see the rows."""
     yield
     folder = Path(os.environ["XDG_DATA_HOME"]) / "kernrec"
     left = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
@@ -94,14 +93,14 @@ def _no_database_left(no_database_of_the_user):
 def refuses(
     request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Refuses]:
-    """Runs calls that have to raise; their messages are those of `messages.txt` in the test's folder."""
+    """Return a function that checks that calls raise the messages in `messages.txt` of the test's folder."""
     yield (seen := Refuses(tmp_path, tmp_path_factory.getbasetemp()))
     seen.compare(request.path.with_name(FILE), f"{request.path.stem}::{request.node.name}")
 
 
 @pytest.fixture
 def measured_here() -> Iterator[None]:
-    """Campaigns start no measuring process."""
+    """Make campaigns measure in this process."""
     from tests.helpers.worker_here import measuring_here
 
     with measuring_here():
@@ -110,7 +109,7 @@ def measured_here() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def compiled_here() -> Iterator[None]:
-    """No process is started to compile and emulate, but for one that compiles Triton."""
+    """Compile and emulate in this process; only Triton compiles in another."""
     from tests.helpers.processors_here import processors_here
 
     with processors_here():
@@ -119,7 +118,7 @@ def compiled_here() -> Iterator[None]:
 
 @pytest.fixture
 def nvrtc() -> str:
-    """The compiler's name and version; without a compiler, the test is skipped and says what is missing."""
+    """Return the compiler's name and version; skip the test if there is none, and name what is missing."""
     from kernrec.compile import NoCompilerError
     from kernrec.compile.nvrtc import compiler
 
@@ -143,7 +142,7 @@ def pytest_report_header() -> str:
 
 
 def fail_if_incomplete(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> None:
-    """With `--complete`, a skip for a reason that the extra `ci` removes is a failure."""
+    """Report a skip as a failure under `--complete`, if the extra `ci` removes its reason."""
     if not (config.getoption("complete") and report.skipped and isinstance(report.longrepr, tuple)):
         return
     if not ALWAYS_SKIPPED.search(reason := report.longrepr[2]):
@@ -167,13 +166,13 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest reads -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Every test that is not marked `slow` is `fast`; with `--one-case` a hash of its name chooses a test's case.
+    """Mark every test that is not `slow` as `fast`; with `--one-case`, choose a test's case by a hash of its name.
 
-    What is marked `deep` is left to the deep profile, and of the cases of a test that is marked `every(n)` all but one
-    in n; a hash of the test's name and of the commit decides which.
+    Only the deep profile runs tests marked `deep`. Of a test marked `every(n)`, one case in n runs; a hash of the
+    test's name and the commit chooses it.
     """
     if not DEEP:
-        turns: dict[str, int] = {}  # by test: counts its cases
+        turns: dict[str, int] = {}  # counts the cases of each test
         left = []
         for item in items:
             name = item.nodeid.partition("[")[0]

@@ -1,4 +1,4 @@
-"""Contributions from a notebook, a container and a workflow: the same command, tried on the simulated card."""
+"""Test contributing from a notebook, a container and a workflow with the same command, on a simulated GPU."""
 
 import re
 import subprocess
@@ -32,7 +32,7 @@ EXTRAS = set(PROJECT["project"]["optional-dependencies"])
 
 
 def run(command: list[str], folder: Path, **variables: str) -> str:
-    """The output of a program that finds the simulated card's `kernrec`, in a home of its own."""
+    """Run a program in its own home with the `kernrec` of the simulated GPU, and return its output."""
     command_in(folder / "bin")
     there = environment(HOME=str(folder), PATH=f"{folder / 'bin'}:/usr/bin:/bin", **variables)
     there = {name: value for name, value in there.items() if not name.startswith(("XDG_", "KERNREC_"))}
@@ -42,7 +42,7 @@ def run(command: list[str], folder: Path, **variables: str) -> str:
 
 
 def bundle_in(folder: Path) -> str:
-    """The name of the only bundle in an index, which is the right one."""
+    """Check that an index has exactly one bundle with the right name, and return the name."""
     (file,) = folder.glob("*/*.zip")
     name = file.relative_to(folder).as_posix()
     assert bundle_name(read_bundle(place_at(file)).manifest) == name
@@ -99,7 +99,7 @@ def loaded(path: Path) -> dict[str, Any]:
 
 @pytest.mark.every(3)
 def test_action_measures_and_prints_the_bundle_path(tmp_path):
-    """Its script runs as a runner runs it, with `kernrec` where the step before installs it."""
+    """The script runs as on a runner, with `kernrec` where the previous step installs it."""
     steps = {step.get("id"): step for step in loaded(ACTION)["runs"]["steps"]}
     step = steps["measure"]
     command_in(tmp_path / "kernrec" / "bin")
@@ -117,9 +117,9 @@ def test_action_measures_and_prints_the_bundle_path(tmp_path):
 
 
 def test_workflow_starts_only_by_hand_and_passes_the_inputs_of_the_action():
-    """A self-hosted runner must not run what a stranger's pull request says."""
+    """A self-hosted runner must not run code from an untrusted pull request."""
     workflow, action = loaded(WORKFLOW), loaded(ACTION)
-    assert set(workflow[True]) == {"workflow_dispatch"}  # YAML reads `on` as a truth value
+    assert set(workflow[True]) == {"workflow_dispatch"}  # YAML parses the key `on` as true
     assert workflow["permissions"] == {"contents": "read"}
     (used,) = (step for step in workflow["jobs"]["measure"]["steps"] if "with" in step)
     assert ROOT / used["uses"] == ACTION.parent

@@ -1,4 +1,4 @@
-"""Messages for names that nobody knows."""
+"""Test the messages for unknown names."""
 
 import pytest
 
@@ -16,13 +16,13 @@ def test_prefix_of_a_name_is_sufficient():
 
 def test_only_the_nearest_names_are_suggested():
     cards = ["rtx3090", "rtx4070", "rtx4080", "rtx4090", "rtx5090", "h200-sxm", "h200-nvl", "b200", "a2", "a40", "a30"]
-    assert nearest("rtx4900", cards) == ["rtx4090"]  # two digits swapped
+    assert nearest("rtx4900", cards) == ["rtx4090"]  # swapped digits
     assert nearest("rtx409", cards) == ["rtx4090"]
     assert nearest("h20", cards) == ["h200-sxm", "h200-nvl"]
     assert nearest("a", cards) == ["a2", "a40", "a30"]
     assert nearest("matmull", ["mm", "matmul", "batched matmul", "matrix multiplication"]) == ["matmul"]
     assert nearest("shared_memory_bytes", ["grid", "shared"]) == ["shared"]
-    assert nearest("margin", ["m", "n"]) == []  # begins with a name, as many words do
+    assert nearest("margin", ["m", "n"]) == []  # many words begin with a short name
     assert nearest("nvidia", cards) == []
 
 

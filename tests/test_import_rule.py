@@ -1,6 +1,6 @@
-"""The import rule: a room imports only rooms on lines below its own, and no modules import each other in a circle.
+"""Test that packages import only packages on lower levels, and that no modules import each other in a circle.
 
-Every import counts: those inside functions and those under `TYPE_CHECKING` too.
+Every import counts, also inside functions and under `TYPE_CHECKING`.
 """
 
 import ast
@@ -31,7 +31,7 @@ ROOMS = """
     util
     errors paths version
 """
-"""Modules and folders of kernrec/, the top first. Those on one line do not import each other."""
+"""Levels of the modules and folders of kernrec/, from top to bottom. Names on one line do not import each other."""
 
 SUB_ROOMS = {
     "measure": """
@@ -73,11 +73,11 @@ SUB_ROOMS = {
         calls
     """,
 }
-"""The same inside a room. `...` stands for the files that are in none of its sub-rooms."""
+"""Levels inside a package. `...` stands for the files outside its folders."""
 
 
 class Imports:
-    """Who imports whom in kernrec, read from the source. Modules are named without the leading `kernrec.`."""
+    """Imports between the modules of kernrec, read from the source; names omit the leading `kernrec.`."""
 
     def __init__(self) -> None:
         self.paths = {}
@@ -91,7 +91,7 @@ class Imports:
                 self.edges += [(module, name, node.lineno) for name in self._targets(node)]
 
     def _targets(self, node: ast.AST) -> list[str]:
-        """The kernrec modules that a statement imports."""
+        """Return the kernrec modules that a statement imports."""
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -102,14 +102,14 @@ class Imports:
         return [self._module(name) for name in names if name.split(".")[0] == "kernrec"]
 
     def _module(self, name: str) -> str:
-        """The module behind an imported name: the name itself, or where it is defined."""
+        """Return the module of an imported name: the name itself, or the module that defines it."""
         inner = name.removeprefix("kernrec").removeprefix(".")
         while inner and inner not in self.paths:
             inner = inner.rpartition(".")[0]
         return inner or "__init__"
 
     def sub_rooms(self, room: str) -> set[str]:
-        """The folders directly in a room."""
+        """Return the folders directly in a package."""
         return {folder.name for folder in (ROOT / "kernrec" / room).iterdir() if (folder / "__init__.py").is_file()}
 
 
@@ -119,12 +119,12 @@ def imports():
 
 
 def levels(text: str) -> dict[str, int]:
-    """The line number of each name."""
+    """Return the level number of each name."""
     return {name: number for number, line in enumerate(text.strip().splitlines()) for name in line.split()}
 
 
 def upward(imports: Imports, level_of: dict[str, int], room: str | None = None) -> list[str]:
-    """The imports, among rooms or the sub-rooms of one room, that do not go down."""
+    """Return the imports, among packages or the folders of one package, that do not go down."""
 
     def place(module: str) -> str | None:
         names = module.split(".")
@@ -182,7 +182,7 @@ def test_modules_have_no_import_cycles(imports):
 
 
 def test_tools_never_import_tests():
-    """Tests import tools, so that a tool runs without them."""
+    """Tests import tools; the reverse would keep a tool from running without the tests."""
     for path in sorted((ROOT / "tools").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -1,7 +1,7 @@
-"""A query is answered with NumPy alone; every other library is imported where it is used.
+"""Test that a query needs only NumPy, and that every other library is imported on first use.
 
-The first query after an installation reads the shipped database through DuckDB and keeps what it read in the cache
-folder; these tests are about all later ones.
+The first query after an installation reads the shipped database through DuckDB and caches it; these tests are about all
+later queries.
 """
 
 import json
@@ -16,15 +16,15 @@ from tests.helpers.process import environment
 
 QUERY = 'kernrec.recommend("matmul", "h200", m=4096, n=4096, k=4096)'
 TYPER = {"annotated_doc", "shellingham", "typer", "typing_extensions"}
-"""Typer, and what it imports itself."""
+"""Typer and the packages that it imports."""
 
 COMMANDS = {
-    # Typer draws its help with Rich, which imports attrs where that is installed.
+    # Typer draws its help with Rich, which imports attrs if attrs is installed.
     "--help": TYPER | {"attr", "attrs", "markdown_it", "mdurl", "pygments", "rich"},
     "--version": TYPER,
     "recommend --op matmul --gpu h200 --shape m=512,n=512,k=512": TYPER | {"numpy"},
     "recommend --op matmul --gpu h200 --shape m=512,n=512,k=512 --json": TYPER | {"numpy"},
-    # With the trained model that ships.
+    # Uses the trained model that ships.
     "recommend --op matmul --gpu a100 --dtype f16 --shape m=512,n=512,k=512": TYPER | {"numpy"},
     "explain --op matmul --gpu h200 --shape m=512,n=512,k=512": TYPER | {"numpy"},
     "recommend --op matmull --gpu h200": TYPER | {"numpy"},
@@ -32,7 +32,7 @@ COMMANDS = {
     "list ops": TYPER | {"numpy"},
     "list kernels": TYPER | {"numpy"},
 }
-"""Command lines, and what each may import outside the standard library and kernrec."""
+"""Maps a command line to the packages that it may import, besides the standard library and kernrec."""
 
 PRINT_LOADED = """
 import json, sys
@@ -41,17 +41,17 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})), file
 NOT_NEEDED = {
     "kernrec.compile", "kernrec.emit.expert_configs", "kernrec.interop.read_results", "multiprocessing", "numpy.ma",
 }  # fmt: skip
-"""Of kernrec, NumPy and the standard library: together a quarter of the time of a query from a command line."""
+"""Modules that no query may import; together they would take a quarter of a command's time."""
 
 
 @cache
 def installed() -> set[str]:
-    """Packages of this environment, kernrec aside."""
+    """Return the packages of this environment, except kernrec."""
     return packages_distributions().keys() - {"kernrec"}
 
 
 def libraries(code: str) -> set[str]:
-    """The installed packages, kernrec aside, that a fresh process has imported after running `code`."""
+    """Return the installed packages, except kernrec, that a new process has imported after running `code`."""
     command = [sys.executable, "-c", code + PRINT_LOADED]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
     return installed() & set(json.loads(done.stderr.splitlines()[-1]))
@@ -59,7 +59,7 @@ def libraries(code: str) -> set[str]:
 
 @pytest.fixture(autouse=True, scope="module")
 def own_cache(tmp_path_factory):
-    """Other tests ask for edited kernels of the same names, whose profiles would replace the shipped ones' entries."""
+    """Use a separate cache: other tests query edited kernels of the same names, which would replace shipped entries."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNREC_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -67,11 +67,11 @@ def own_cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def at_start():
-    """What a process of this environment imports before its first line."""
+    """Return the modules that a process of this environment imports before its first line."""
     fill = (
         f"import kernrec\n{QUERY}\nfrom kernrec.cli.app import run\nfor line in {list(COMMANDS)!r}: run(line.split())"
     )
-    subprocess.run([sys.executable, "-c", fill], capture_output=True, check=True, env=environment())  # the cache
+    subprocess.run([sys.executable, "-c", fill], capture_output=True, check=True, env=environment())  # fills the cache
     return libraries("")
 
 

@@ -1,4 +1,4 @@
-"""Names and docstrings are nouns of the field: words that fit everything and say nothing are none."""
+"""Test that names and docstrings use specific terms of the field, not vague words."""
 
 import ast
 import re
@@ -9,19 +9,19 @@ from tests.helpers.paths import ROOT
 
 VAGUE = frozenset({"asked", "at", "found", "given", "it", "kept", "known", "of", "one", "said", "told", "where"})
 METHODS = frozenset({"at", "of"})
-"""Methods may be called so: `space.at(problem)` reads as NumPy's `add.at` does, `Shapes.of(op)` as a constructor."""
+"""Vague words that may name methods: `space.at(problem)` as in NumPy's `add.at`, `Shapes.of(op)` as a constructor."""
 FIELDS = {"kernrec/checking/check.py": {"where"}}
-"""Fields of the public interface, by the file that has them."""
+"""Vague names of public fields, by file."""
 
 
 _MENTIONS = re.compile(
     r"\b(?:{0})\s*(?::?=(?!=)|[-+*/|&]=|,|:|\)|\]|in\b)|\b(?:def|class|as|import)\s+(?:{0})\b".format("|".join(VAGUE))
 )
-"""What every source that binds such a name contains: most sources need not be parsed."""
+"""Matches every source that may bind a vague name, so that most sources need not be parsed."""
 
 
 def vague_names(source: str) -> list[tuple[int, str]]:
-    """Line and name of every variable, parameter, field and function of a source that is called by a vague word."""
+    """Return line and name of every variable, parameter, field and function with a vague name."""
     if not _MENTIONS.search(source):
         return []
     names = []
@@ -39,7 +39,7 @@ def vague_names(source: str) -> list[tuple[int, str]]:
 
 
 def sources(folder: str) -> dict[str, str]:
-    """The Python sources of a folder of the checkout by their paths."""
+    """Return the Python sources of a folder of the checkout, by path."""
     paths = [path for path in sorted((ROOT / folder).rglob("*.py")) if "__pycache__" not in path.parts]
     return {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in paths}
 

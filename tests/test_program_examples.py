@@ -1,4 +1,4 @@
-"""The programs in examples/ run as their first lines say, each in a process of its own."""
+"""Test that the programs in examples/ run as their first lines state, each in a separate process."""
 
 import json
 import subprocess

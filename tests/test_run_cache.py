@@ -1,4 +1,4 @@
-"""The cache of emulated runs of the tests: what did not change is not executed again, and whatever did is."""
+"""Test that the tests' cache of emulated runs repeats a run only if something changed."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ A = {"a": np.arange(6, dtype=np.float32)}
 
 
 class Counted:
-    """A run that counts how often it is executed."""
+    """Run that counts its executions."""
 
     def __init__(self, error: str = "") -> None:
         self.times = 0

@@ -1,6 +1,6 @@
-"""The package as a user gets it: a wheel, installed where nothing else is, used outside the checkout.
+"""Test the wheel as a user gets it: installed in an empty environment, used outside the checkout.
 
-It installs on Linux (x86-64 and aarch64), macOS (arm64) and Windows, for Python 3.11 to 3.14.
+The wheel installs on Linux (x86-64 and aarch64), macOS (arm64) and Windows, for Python 3.11 to 3.14.
 """
 
 import json
@@ -31,7 +31,7 @@ PLATFORMS = {
         ["win_amd64"],
     ),
 }
-"""Where the package installs: the environment markers there, and the tags of wheels that run there."""
+"""Environment markers and wheel tags of each supported platform."""
 
 RESOLVED = (
     ("linux-aarch64", "3.11", "[cuda12,cuda13,measure,train]"),
@@ -39,8 +39,8 @@ RESOLVED = (
     ("windows-x86_64", "3.14", "[cuda12,measure,train]"),
     ("windows-x86_64", "3.14", "[cuda13,train]"),
 )
-"""Platform, Python and extras: every platform but Linux x86-64, where these tests are installed, mostly for the Python
-that gets its wheels last. The last runs with every change."""
+"""(platform, Python, extras) for each platform but Linux x86-64, where the tests install the package. Mostly the
+Python version that gets its wheels last is used. Every change tests the last entry."""
 
 PIP_AS_ON = """
 import json, os, sys
@@ -58,8 +58,8 @@ RequirementPreparer.prepare_linked_requirements_more = no_download
 from pip._internal.cli.main import main
 sys.exit(main(sys.argv[2:]))
 """
-"""pip with the environment markers of another platform: its --platform chooses wheels but leaves the markers alone.
-It resolves by the metadata that the index serves beside each wheel, and ends there: some versions download half a
+"""Program that runs pip with another platform's environment markers, because --platform only chooses wheels. It
+resolves from the metadata that the index serves beside each wheel, and stops: some versions of pip download half a
 gigabyte of wheels even in a dry run, before they report the same names."""
 
 
@@ -72,7 +72,7 @@ def built(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel of the checkout."""
+    """Return the wheel of the checkout."""
     return built(tmp_path_factory.mktemp("wheel"))
 
 
@@ -80,10 +80,10 @@ def test_wheel_contains_the_database_and_the_workloads(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     for folder in ("db/prebuilt", "db/schema", "datasets/workloads"):
         for file in (ROOT / folder).rglob("*"):
-            if file.is_file():  # models too, where some ship, in a folder of their own
+            if file.is_file():  # includes the models' folder, if models ship
                 assert f"kernrec/_data/{file.relative_to(ROOT)}" in names
     assert "kernrec/kernel/library/matmul_simt/kernel.cu" in names
-    assert any(name.endswith(".dist-info/licenses/NOTICE") for name in names)  # whose rows ship, and their licences
+    assert any(name.endswith(".dist-info/licenses/NOTICE") for name in names)  # names the licenses of shipped rows
     assert f"kernrec/{file_name(ROOT)}" in names
     assert not wheel.name.endswith("-any.whl")
     assert not [name for name in names if "__pycache__" in name or name.startswith(("tests/", "tools/"))]
@@ -96,8 +96,8 @@ def test_recommend_works_in_an_empty_environment(wheel, tmp_path):
     venv.create(home)
     python = home / "bin" / "python"
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "KERNREC_"))}
-    pip = [sys.executable, "-m", "pip", "--python", python]  # a pip of its own would be installed first
-    options = ["--quiet", "--disable-pip-version-check", "--no-compile"]  # most of what is installed is not imported
+    pip = [sys.executable, "-m", "pip", "--python", python]  # saves installing pip first
+    options = ["--quiet", "--disable-pip-version-check", "--no-compile"]  # most installed files are never imported
     subprocess.run([*pip, "install", *options, wheel], check=True, env=environment, timeout=600)
     command = [home / "bin" / "kernrec", "recommend", "--op", "conv", "--gpu", "rtx4090", "--json"]
     done = subprocess.run(
@@ -105,7 +105,7 @@ def test_recommend_works_in_an_empty_environment(wheel, tmp_path):
     )
     assert len(json.loads(done.stdout)["layers"]) > 20
 
-    # Without CuPy a query works; what needs a compiler says which extra to install.
+    # A query works without CuPy; a command that needs a compiler names the extra to install.
     code = "from kernrec.compile import compile_source; compile_source('', 86)"
     recommended = subprocess.run(
         [python, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60, check=False
@@ -114,7 +114,7 @@ def test_recommend_works_in_an_empty_environment(wheel, tmp_path):
 
 
 def requirements(wheel: Path) -> list[Requirement]:
-    """The requirements in the wheel's metadata, extras included."""
+    """Return the requirements in the wheel's metadata, extras included."""
     archive = zipfile.ZipFile(wheel)
     (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
     return [Requirement(line) for line in message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])]
@@ -126,14 +126,14 @@ def test_query_needs_no_training_or_compiling_library(wheel):
 
 
 def index_answers() -> bool:
-    """Whether the package index does."""
+    """Return whether the package index responds."""
     probe = ["install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet", "--retries", "1", "rich"]
     command = [sys.executable, "-m", "pip", "--timeout", "15", *probe]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def resolved(requirement: str, platform: str, python: str) -> set[str]:
-    """The packages that pip would install on a platform, all of them as wheels."""
+    """Return the packages that pip would install on a platform, all as wheels."""
     markers, tags = PLATFORMS[platform]
     environment = markers | {
         "implementation_name": "cpython", "implementation_version": f"{python}.0",

@@ -1,4 +1,4 @@
-"""Asking, explaining and analyzing work on a system without POSIX: Windows has no fcntl, no SIGHUP and no fork."""
+"""Test queries, explanations and analyses without POSIX: Windows has no fcntl, no SIGHUP and no fork."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ sys.modules["msvcrt"] = types.SimpleNamespace(locking=lambda *_: None, LK_NBLCK=
 from kernrec.cli.app import run
 sys.exit(run(sys.argv[1:]))
 """
-"""Runs one command line in a process from which what Windows lacks has been removed."""
+"""Program that runs one command line without the features that Windows lacks."""
 
 COPY_PTX = """
 .version 8.0
@@ -80,9 +80,10 @@ def test_replay_collects_without_posix(tmp_path):
 
 
 def run_without_posix(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Runs one command line in a folder that holds `copy.ptx`.
+    """Run one command line in a folder that holds `copy.ptx`.
 
-    Its temporary files have a place of their own: it can lock none, so other processes would take them for abandoned.
+    The process has its own folder of temporary files: it cannot lock any, so that other processes would delete them as
+    abandoned.
     """
     (folder / "copy.ptx").write_text(COPY_PTX, encoding="utf-8")
     temporary = folder / "temporary"

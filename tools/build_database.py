@@ -37,9 +37,9 @@ from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_pr
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 TRITON_ARCHITECTURES = (80, 86, 89, 90, 120)
-"""Architectures with shipped profiles of Triton kernels, which are built only if named, and need Triton."""
+"""Architectures with shipped profiles of Triton kernels. These kernels are built only if named, and need Triton."""
 _SAVE_S = 120.0
-_COMPILE_S = 3600.0  # long enough for a busy machine
+_COMPILE_S = 3600.0  # allows for a busy machine
 
 
 def main() -> int:

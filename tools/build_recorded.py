@@ -51,7 +51,7 @@ DTYPES = {
     "int8_wo": "w8a16", "int4_wo": "w4a16", "sq": "i8", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4f8",
     "w4afp8": "w4f8",
 }  # fmt: skip
-"""kernrec's data types by the recordings' names."""
+"""Maps the recordings' names of data types to kernrec's names."""
 POWER = "power_w"
 ROUTING = {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}
 Row = dict[str, Any]
@@ -235,8 +235,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.3e}")
 
 
-# ---- meaning of the recordings' columns
-# -------------------------------------------------------------------------------
+# ---- meaning of the recordings' columns -----------------------------------------------------------------------
 
 
 def _serving(library: Path, name: str) -> Iterator[tuple[dict[str, object], Row]]:
@@ -278,12 +277,12 @@ def matmul(library: Path) -> Iterator[Row]:
         yield row | {"layout": "nt", "m": raw["m"], "n": raw["n"], "k": raw["k"], "batch": 1}
     for name, layout in (("linear", "nt"), ("bmm", "nn")):
         for raw, row in _torch(library, name):
-            # The recorder's N is the reduction and its K the columns of the result, because its grids cover M x K.
+            # The recorder's grids cover M x K, so that its N is the reduction and its K the number of result columns.
             yield row | {"layout": layout, "m": raw["m"], "n": raw["k"], "k": raw["n"], "batch": raw["batch"]}
 
 
 def attention(library: Path) -> Iterator[Row]:
-    """Return attention of prompts, which is causal, and of single queries during decoding."""
+    """Return causal attention over prompts, and attention of single queries during decoding."""
     for raw, row in _serving(library, "attention_prefill"):
         queries = raw["isl"]
         eight = raw["kv_cache_dtype"] == "fp8" and raw["dtype"] != "fp8"
@@ -346,17 +345,17 @@ def later_products(library: Path) -> Iterator[tuple[tuple[object, ...], Row]]:
 
 
 LATER = {"matmul": later_products}
-"""Reader of later recordings of the same problems, by op."""
+"""Maps an op to the reader of later recordings of the same problems."""
 FILES = {
     "matmul": ("serving_gemm", "torch_linear_f32", "torch_bmm_f32"), "moe": ("serving_moe",),
     "attention": ("serving_attention_prefill", "serving_attention_decode"), "conv2d": ("torch_conv2d_f32",),
     "softmax": ("torch_rowwise_f32",), "layernorm": ("torch_rowwise_f32",),
 }  # fmt: skip
-"""Files to read, by op."""
+"""Maps an op to the files to read."""
 READERS = {
     "matmul": matmul, "attention": attention, "moe": moe, "conv2d": conv2d, "softmax": softmax, "layernorm": layernorm,
 }  # fmt: skip
-"""Reader of rows, by op."""
+"""Maps an op to the reader of its rows."""
 
 if __name__ == "__main__":
     main()

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from schema_page import markdown_table, schema  # MkDocs puts this folder on the path only while it imports a hook
+from schema_page import markdown_table, schema  # MkDocs has this folder on the path only while it imports a hook
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -51,7 +51,7 @@ OUTPUT: dict[str, dict[str, str]] = _TEXT["output"]
 """Meaning of values in answers, by the heading of their table."""
 
 SPECS: dict[str, dict[str, Any]] = _TEXT["specs"]
-"""Specs that together have every key: for an operator, for a declared problem, for a Triton function."""
+"""Specs of an operator, a declared problem and a Triton function, which together use every key."""
 
 _INTERNAL_KEYS = {"digest", "reference_digest"}
 """Keys that kernrec adds to a stored spec."""
@@ -178,7 +178,7 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
 
 
 def _default(value: Any) -> str:
-    if value == "c":  # the constant of the spec with a declared problem
+    if value == "c":  # constant in the spec of a declared problem
         return "the tensor's name"
     if value is None or value in ("", [], {}):
         return "none"
@@ -225,7 +225,7 @@ def answers() -> dict[str, Any]:
 
 
 def meaning_of(command: str, field: str) -> str:
-    """Return the meaning of a field of a command's answer: its own entry, or that of its object or of `recommend`."""
+    """Return the meaning of a field of an answer, from the entry of the command, its object or `recommend`."""
     like_choices = re.sub(r"^(choices|beside|totals|rows|gpus)\[\]\.", "", field)
     for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_choices)):
         for path in (name, f"choices[].{name}"):
@@ -235,7 +235,7 @@ def meaning_of(command: str, field: str) -> str:
 
 
 def fields(value: Any, path: str = "") -> list[tuple[str, str]]:
-    """Yield (path, type) of everything in a JSON value, each path once."""
+    """Yield (path, type) of every part of a JSON value, each path once."""
     kinds: dict[str, str] = {}
 
     def visit(item: Any, path: str) -> None:
@@ -259,7 +259,7 @@ def fields(value: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 _LIKE_OTHERS = ("against", "occupancy_heuristic", "layers")
-"""Objects with the same fields as another object on the page."""
+"""Objects whose fields the page explains at another object."""
 _OPEN = (
     *("config", "shape", "tunables", "codes", "dtype_min_sm", "time_s", "mix", "energy_by_part_j", "figures"),
     *("difference", "changes"),

@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _in_place(started: float) -> int:
-    """Install the wheels next to the checkout, and restart with the wheels first on the path."""
+    """Install the wheels next to the checkout, and restart this program with the wheels first on the path."""
     wheels = sorted((ROOT / "wheels").glob("*.whl"))
     if wheels and not SITE.exists():
         partial = SITE.with_name("partial")
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace, deadline: float) -> int:
         _keep(out / "doctor.json", [sys.executable, "-m", "kernrec", "doctor", "--json"])
     _log(out, f"{arguments.plan}, {deadline - time.time():.0f} s left")
     try:
-        error = measure(arguments, deadline - 20.0)  # leave time to copy the results
+        error = measure(arguments, deadline - 20.0)  # leaves time to copy the results
     except KernrecError as failure:
         error = str(failure)
         _log(out, error)
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace, deadline: float) -> int:
 
 
 def measure(arguments: argparse.Namespace, until: float) -> str | None:
-    """Measure what a plan needs; return what ended the measurement early, if anything."""
+    """Measure the configs of a plan; return the reason if measuring ended early."""
     from kernrec.cli.progress import Lines
     from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, MeasuringEffort
     from kernrec.measure.collect import collect
@@ -129,8 +129,8 @@ def measure(arguments: argparse.Namespace, until: float) -> str | None:
 
 
 def broad() -> "list[tuple[str, Problem]]":
-    """Yield (name, problem) of the standard workloads, alternating between the rows of `broad`, without missing kernels
-    and repeated layers."""
+    """Yield (name, problem) of the standard workloads that have a kernel, alternating between the rows of `broad`.
+    Skips repeated layers."""
     from kernrec.kernel import kernels_for
     from kernrec.op import find_op
     from kernrec.op.workload import workload
@@ -160,7 +160,7 @@ def truth() -> "list[tuple[str, Problem]]":
 
 
 def _keep(path: Path, command: list[str]) -> int:
-    """Run a command with its output in a file."""
+    """Run a command and write its output to a file."""
     with path.open("w") as file:
         return subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
 

@@ -48,13 +48,13 @@ _OPTIONS = {
     "cuda-samples": ["-I{root}/Common"],
     "PolyBench-ACC": [
         *("-I{root}/CUDA/utilities", "-I{root}/common", "-DMINI_DATASET", "-DRUN_ON_CPU"),
-        "-DcudaThreadSynchronize=cudaDeviceSynchronize",  # replaces the name that CUDA 13 removed
+        "-DcudaThreadSynchronize=cudaDeviceSynchronize",  # CUDA 13 removed the old name
     ],
 }
 _SUFFIXES = (".cu", ".cpp", ".c", ".cc")
 _BUILD_S = 400.0
 _WALL = 15
-"""Maximum run time on a busy machine, in multiples of the processor time."""
+"""Maximum run time over processor time, which allows for a busy machine."""
 _KILLED = (-signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGKILL, 128 + signal.SIGXCPU)
 
 WRAPPER = """#!{python}
@@ -142,7 +142,7 @@ def main() -> int:
 
 
 def _analyze(folder: Path, names: Sequence[str]) -> int:
-    """Predict the time of each kernel's most frequent launch; its result counts for all launches of the kernel."""
+    """Predict the time of each kernel's most frequent launch; this result counts for all launches of the kernel."""
     database, gpu, budget = paths.user_database(), find_gpu("a100"), 20_000_000
     launches: Counter[bool] = Counter()
     for program in sorted(path for path in folder.iterdir() if path.name in names or not names):
@@ -153,7 +153,7 @@ def _analyze(folder: Path, names: Sequence[str]) -> int:
             problem = ""
             try:
                 max(calls, key=lambda call: call.launches).seconds(gpu, database, budget)
-            except Exception as error:  # count failures of any kind
+            except Exception as error:  # any failure counts
                 problem = f"{type(error).__name__}: {error}"
             count = sum(call.launches for call in calls)
             launches[not problem] += count
@@ -173,7 +173,7 @@ def _tools(built: Path) -> Path:
 
 
 def _build(program: Program, root: Path, made: Path, tools: Path) -> str:
-    """Copy and compile a program unless it is built; return the first error, or nothing."""
+    """Copy and compile a program if it is not built yet; return the first error, or an empty text."""
     places = list(root.glob(_FOLDERS[program.suite].format(program.name)))
     if not places:
         return "the suite has no such program"

@@ -26,7 +26,7 @@ _FIRST, _LEAST = 26, 6
 
 
 class Table:
-    """Prints rows one by one, with a column for each key of the first row; texts are left-aligned."""
+    """Prints a table row by row, with a column for each key of the first row and texts left-aligned."""
 
     def __init__(self, title: str = "") -> None:
         self._title = title
@@ -50,7 +50,7 @@ class Table:
 
 
 def main(package: str) -> int:
-    """Run the command that the command line names from a package; return its exit status."""
+    """Run the package's command that the first command-line argument names; return its exit status."""
     folder = ROOT / "tools" / package.replace(".", "/")
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))}
     about = {

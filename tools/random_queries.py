@@ -24,14 +24,14 @@ from kernrec.store.connection import parquet_rows
 from kernrec.store.recorded import contents
 
 Query = dict[str, Any]
-"""`gpu`, one of `op` and `kernel`, `dtype`, `layout`, `query` (arguments of `kernrec.recommender.Query`), and `shape`;
-or `shapes`, several shapes for one call."""
+"""Keys: `gpu`, `op` or `kernel`, `dtype`, `layout`, `query` (arguments of `kernrec.recommender.Query`), and `shape`,
+or `shapes` for several shapes in one call."""
 Sizes = dict[str, int]
 Kind = tuple[str, str, str, str | None, bool]
 """(GPU, name of an op or kernel, data type, layout, whether it is a kernel)."""
 
 OF_A_KIND = 8
-"""Number of queries per kind."""
+"""Number of queries of each kind."""
 _AT_ONCE = 12
 """Number of shapes in one call."""
 _WEIGHTS = {"matmul": 5, "attention": 3, "conv2d": 3, "moe": 2}
@@ -40,7 +40,7 @@ _STACKS = ("PyTorch", "vLLM", "SGLang", "cuBLAS")
 
 
 def random_queries(count: int, seed: int, of_a_kind: int = OF_A_KIND) -> list[list[Query]]:
-    """Draw queries, the same for the same seed, and return them as a list for each GPU."""
+    """Draw queries from a seed, and return a list of them for each GPU."""
     draw = random.Random(seed)
     chosen = sorted((_kind(draw) for _ in range(-(-count // of_a_kind))), key=lambda kind: kind[0])
     queries = [query for kind in chosen for query in _of_kind(draw, kind, of_a_kind)][:count]
@@ -143,7 +143,7 @@ def _layout(op: Op, dtype: str) -> str:
 
 
 def _point(draw: random.Random, gpu: GPU) -> dict[str, float]:
-    """Return a power limit, a locked clock, both or neither."""
+    """Draw a power limit, a locked clock, both or neither."""
     point = {}
     if draw.random() < 0.25:
         watts = draw.uniform(gpu.power_min_w, gpu.power_max_w)
@@ -194,7 +194,7 @@ _ALIGNED = ("m", "n", "k", "rows", "columns", "head_dim")
 
 
 def _size(draw: random.Random, most: int) -> int:
-    """Return a log-uniform size from 1 to `most`: a multiple of a power of two, a number next to one, or any number."""
+    """Return a log-uniform size from 1 to `most`: a multiple of a power of two, its neighbor, or any number."""
     step = draw.choice([1, 1, 8, 16, 32, 64, 128, 256])
     size = round(2 ** draw.uniform(0, log2(most)))
     return min(max(round(size / step) * step + draw.choice([0, 0, 0, 0, 1, -1]), 1), most)

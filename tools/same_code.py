@@ -13,12 +13,12 @@ from kernrec.store import ProfileRow
 
 _LITERAL_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
-_COUNTS_VARY = 0.04  # fraction of the instructions of a block and a trip
+_COUNTS_VARY = 0.04  # maximum, as a fraction of issued instructions
 _REGISTERS_VARY = 32
 
 
 def tokens(source: str) -> list[str]:
-    """Return the lines of a source without comments and empty lines, and with single spaces."""
+    """Return the lines of a source without comments, empty lines and repeated spaces."""
     text = _LITERAL_OR_COMMENT.sub(lambda part: part[0] if part[0].startswith('"') else " ", source)
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
@@ -36,7 +36,7 @@ def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:
     slack = _COUNTS_VARY * max(first["issue"].sum(), second["issue"].sum())
     for metric in {*first, *second}:
         difference = np.abs(first.get(metric, nothing) - second.get(metric, nothing)).max()
-        allowed = slack * (32 if metric == "lanes" else 1)  # lanes, 32 per instruction
+        allowed = slack * (32 if metric == "lanes" else 1)  # an instruction counts 32 lanes
         if difference > (0.0 if metric.startswith(_FIXED) else allowed):
             return False
     return True

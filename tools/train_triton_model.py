@@ -26,8 +26,7 @@ from kernrec.training.load_measurements import provenance_of_rows
 from kernrec.training.train_model import train
 
 SHAPE = TrainingSettings(rounds=150, depth=5, rate=0.06, threads=1)
-"""Settings for GPUs without recordings. More and deeper trees rank better on a recorded GPU's problems, but worse on
-other GPUs."""
+"""Settings for GPUs without recordings. More or deeper trees rank better on recorded GPUs, but worse on other GPUs."""
 SETTINGS = TrainingSettings(rounds=300, depth=8, rate=0.1, child_weight=10.0, threads=1, shape=SHAPE)
 """Settings for recorded GPUs, chosen by top-1 efficiency and error on held-out problems, and by the time of a query."""
 

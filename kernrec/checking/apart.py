@@ -65,7 +65,7 @@ def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limit
     process = subprocess.Popen(
         module_command("kernrec.checking.worker", str(folder)),
         cwd=folder,
-        stdin=subprocess.PIPE,  # closes when this process ends, even after a crash
+        stdin=subprocess.PIPE,  # The pipe closes when this process ends, even after a crash.
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=environment,

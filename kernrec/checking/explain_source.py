@@ -50,7 +50,7 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
     problem = made.kernel.definition.problem()
     query = Query(objective)
     analyze(made.kernel, problem, gpu, database, query, ProfilingOptions(folder=path.parent))
-    name = f"{path.name}:{made.kernel.name}"  # other files may have a kernel with this name
+    name = f"{path.name}:{made.kernel.name}"  # Other files may have a kernel with this name.
     about = Request(gpu.name, None, name, dict(problem.dims), problem.dtype, problem.layout, query)
     explained = report(about, Context([database]), made.config)
     notes = [*made.assumed, *([made.unset] if made.unset else [])]

@@ -112,7 +112,7 @@ class Describer:
 
     def of(self, raw: RawFinding) -> Finding:
         """Return the finding for a report of the engine."""
-        if raw.kind == "barrier":  # report the access that comes first in the source
+        if raw.kind == "barrier":  # Report the access that comes first in the source.
             raw = raw._replace(source=min(raw.source, raw.other), other=max(raw.source, raw.other))
         ins = self._function.instructions[raw.source]
         place = self.place(ins.line)

@@ -38,8 +38,8 @@ def main(folder: Path) -> None:
     watch = threading.Thread(target=_end_with_parent, daemon=True)
     holds_no_lock(watch)
     watch.start()
-    with contextlib.suppress(KernrecError):  # the launch reports a missing engine
-        engine.module()  # load it while its files are accessible
+    with contextlib.suppress(KernrecError):  # The launch reports a missing engine.
+        engine.module()  # Load the module while its files are accessible.
     limit_process(limits, folder)
     try:
         answer = {"outcome": Outcome.OK, "result": _TASKS[request["task"]](request, folder)}
@@ -57,7 +57,7 @@ def main(folder: Path) -> None:
     except MemoryError:
         answer = {"outcome": Outcome.CRASH, "message": f"it needs more than {limits.memory_bytes >> 20} MiB of memory"}
     for name in ("message", "misuse"):
-        if name in answer:  # hide file names of this machine
+        if name in answer:  # Hide file names of this machine.
             answer[name] = _QUOTED.sub("(a file)", str(answer[name]).replace(str(folder), "."))[:600]
     (folder / "result.json").write_text(json.dumps(answer), encoding="utf-8")
 
@@ -65,7 +65,7 @@ def main(folder: Path) -> None:
 def _end_with_parent() -> None:
     if not os.read(sys.stdin.fileno(), 1):
         if hasattr(os, "killpg"):
-            os.killpg(0, signal.SIGKILL)  # the process has its own group (`own_group`)
+            os.killpg(0, signal.SIGKILL)  # The process has its own group (`own_group`).
         os._exit(1)
 
 

@@ -12,7 +12,7 @@ _QUERIES = frozenset({"recommend", "explain", "list", "--version"})
 """Commands that print an answer and end; other commands may run for hours."""
 _OBJECTS = 100_000
 """New objects between two runs of the garbage collector. A query creates few reference cycles, but Python's default of
-700 would run the collector about ninety times.
+700 would start the collector about ninety times.
 """
 
 

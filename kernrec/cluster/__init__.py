@@ -1,1 +1,1 @@
-"""Many machines: one campaign on all GPUs of a cluster, whose processes Ray starts and connects."""
+"""Run one campaign on all GPUs of a cluster; Ray starts and connects the processes."""

@@ -1,7 +1,7 @@
-"""A GPU of a cluster: an actor that has one GPU and makes the visits that the driver assigns to it.
+"""Define the actor that owns one GPU of a cluster and makes the visits that the driver assigns.
 
-Each record of a visit is sent to the driver at once, which writes it to its journal; the answer follows. An actor
-stores nothing, so its process or machine may die at any time.
+The actor sends each record of a visit to the driver at once, and the answer at the end. The driver writes the records
+to its journal. An actor stores nothing, so its process or machine may die at any time.
 """
 
 import queue
@@ -32,39 +32,39 @@ Limits = tuple[float | None, float | None, float | None, bool]
 
 
 def limits_of(device: MeasuredDevice) -> Limits:
-    """Return the limits and clocks of a GPU; measurements at others do not count for it."""
+    """Return the present limits and clocks of a GPU; measurements at other limits do not count as done."""
     return device.power_limit_w, device.locked_sm_clock_hz, device.locked_memory_clock_hz, bool(device.mig)
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """Answer to `hello`. Classes of other answers may differ if the sources do."""
+    """Answer to `hello`. Other answers may have incompatible classes if the machines' sources differ."""
 
     node: str
     """Name of the machine."""
     sources: str
-    """Hash of kernrec's sources there."""
+    """Hash of kernrec's sources on that machine."""
 
 
 @dataclass(frozen=True)
 class CardIdentity:
-    """An open GPU, and the software of its machine."""
+    """Identity of an open GPU, and the software of its machine."""
 
     gpu: str
     """Name in the catalog."""
     node: str
-    """Name of its machine."""
+    """Name of the GPU's machine."""
     uuid_hash: str | None = None
-    """None for a recording."""
+    """Hash of the GPU's UUID; None for a recording."""
     driver: str | None = None
     compiler: str | None = None
-    """Name and version; None for a recording, for which nothing is compiled."""
+    """Name and version of the compiler; None for a recording, which needs no compiler."""
     measures_energy: bool = True
     limits: Limits = (None, None, None, False)
 
     @property
     def title(self) -> str:
-        """Name for people."""
+        """Return a readable name."""
         return f"{self.gpu} on {self.node}"
 
 
@@ -73,34 +73,34 @@ class Answer:
     """Answer to `open` or `measure`."""
 
     title: str
-    """Name of the GPU, as far as it is known."""
+    """Name of the GPU, as far as known."""
     identity: CardIdentity | None = None
-    """None if the GPU could not be opened."""
+    """Identity of the GPU; None if it could not be opened."""
     notes: list[str] = field(default_factory=list)
     """Remarks for the user, one line each."""
     seconds: float = 0.0
     """Seconds of the visit on the device's clock."""
     over: bool = False
-    """Whether nothing is left to measure in the visit."""
+    """Whether the visit is complete."""
     spent: bool = False
     """Whether the GPU's time is spent."""
     error: str | None = None
-    """Reason why the GPU takes no part any more, in one line; empty if nobody asked for it."""
+    """Reason in one line why the GPU leaves the campaign; empty if nobody requested the GPU."""
 
 
 class SentRecords:
-    """Records of a visit on their way to the driver, in place of a journal."""
+    """Queue of a visit's records on their way to the driver; replaces a journal."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Mapping[str, Any] | Answer] = queue.SimpleQueue()
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Send records."""
+        """Queue records for the driver."""
         for record in records:
             self._queue.put(record)
 
     def until(self, answer: Callable[[], Answer]) -> Iterator[Mapping[str, Any] | Answer]:
-        """Yield the records that are appended while `answer` runs in another thread, and its result last."""
+        """Run `answer` in another thread; yield the records appended meanwhile, then its result."""
         threading.Thread(target=lambda: self._queue.put(answer()), daemon=True).start()
         while not isinstance(item := self._queue.get(), Answer):
             yield item
@@ -118,11 +118,11 @@ class Card:
         self._earlier: tuple[Measurement, ...] = ()
 
     def hello(self) -> Greeting:
-        """Return the machine and the hash of its sources."""
+        """Return the machine's name and the hash of its sources."""
         return Greeting(socket.gethostname(), sources_hash())
 
     def open(self, request: CollectRequest) -> Answer:
-        """Open the GPU unless it is open; the request names the device, the effort and the time."""
+        """Open the GPU unless it is open; the request contains the device, effort and time."""
         opening = self._answer.identity is None
         return self._answered(lambda: self._open(request) if opening else None)
 
@@ -147,7 +147,7 @@ class Card:
         )  # fmt: skip
 
     def measure(self, visit: Visit) -> Iterator[Mapping[str, Any] | Answer]:
-        """Make a visit: yield each record, and then the answer."""
+        """Make a visit; yield each record, then the answer."""
         campaign = self._campaign
         assert campaign is not None
 
@@ -166,7 +166,7 @@ class Card:
             task()
         except KernrecError as failure:
             self._answer.error = str(failure)
-        except Exception as failure:  # report any error to the driver
+        except Exception as failure:  # Report any error to the driver.
             self._answer.error = " ".join(f"{type(failure).__name__}: {failure}".split())[:500]
         return self._answer
 
@@ -176,7 +176,7 @@ class Card:
 
 
 def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
-    """Replace the driver's kernels in a problem by those of this process, whose compiled forms are cached."""
+    """Replace the driver's kernels in a problem by this process's equal kernels, whose compiled forms are cached."""
     tasks = [
         task if task.kernel is None else replace(task, kernel=find_kernel(task.kernel_name)) for task in planned.tasks
     ]
@@ -190,5 +190,5 @@ def _device(request: CollectRequest, scratch: Path) -> MeasuringDevice:
 
     (card,) = choose_cards("auto")
     if request.gpu not in ("auto", "all") and find_gpu(request.gpu).name != find_gpu(card.name).name:
-        raise UsageError("")  # no error: nobody requested this GPU
+        raise UsageError("")  # This is no error, because nobody requested this GPU.
     return card_device(card, scratch)

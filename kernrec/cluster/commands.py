@@ -1,7 +1,7 @@
-"""One campaign on all GPUs of a cluster: the library call behind `collect --cluster`.
+"""Run one campaign on all GPUs of a cluster: the library call behind `collect --cluster`.
 
-Each GPU model has its own chooser. A budget of configs is for all GPUs of a model together, a budget of seconds for
-each GPU.
+Each GPU model has its own chooser. All GPUs of a model share a budget of configs; each GPU has its own budget of
+seconds.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ def collect_on(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> CollectResult:
-    """Measure what is requested on a cluster, and close it. Arguments and errors are those of `collect`."""
+    """Measure the requested problems on a cluster, then close it. Arguments and errors are those of `collect`."""
     kinds: dict[str, Chooser] = {}
 
     def chooser(gpu: str, limits: Limits) -> Chooser:
@@ -42,7 +42,7 @@ def collect_on(
         if request.strategy is Strategy.PLAN:
             raise UsageError("name what to measure with --op, and --shape or --workload: a cluster has no plan")
         request.check(many_gpus=True)
-        if request.recording is not None and request.strategy.searches:  # GPUs are known only once they have joined
+        if request.recording is not None and request.strategy.searches:  # The GPUs are unknown until they have joined.
             for gpu in chosen_gpus(request.recording, request.gpu):
                 chooser_on(gpu, request)
         with open_journal(request, report) as (journal, leftover):

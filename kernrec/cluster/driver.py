@@ -1,10 +1,10 @@
-"""The driver of a campaign on all GPUs of a cluster: assigns visits, and stores what they measured.
+"""Drive a campaign on all GPUs of a cluster: assign visits, and store their measurements.
 
     chooser (of each GPU model) -> visit -> a call of a GPU's actor -> journal, fsync -> chooser learns
 
-One call is under way for each GPU. The records of a visit arrive one by one, and each is in the journal before the next
-is read; the chooser learns rows of blocks that have ended. If a GPU is lost, another one makes the rest of its visit,
-without the rows of these blocks.
+Each GPU has at most one call in progress. The driver writes each record to the journal before it reads the next one.
+The chooser learns only rows of completed blocks. If a GPU is lost, another GPU completes the visit, except for rows of
+completed blocks.
 """
 
 import time
@@ -28,35 +28,34 @@ from kernrec.store.measurement import Measurement, Tier
 _LOOK_S = 2.0
 """Seconds between two checks for new GPUs."""
 _OPEN_S = 20.0
-"""Seconds to wait for all GPUs of the start before work is distributed among them."""
+"""Seconds to wait for the first GPUs to open before work is distributed."""
 _STORE_S = 60.0
-"""Least seconds between two times that rows enter the database."""
+"""Minimum seconds between two additions to the database."""
 _NO_CARD_S = 60.0
-"""Most seconds without any GPU, as while machines restart."""
+"""Seconds without any GPU, for example while machines restart, after which the campaign ends."""
 _MOST_LOSSES = 3
-"""Losses of a GPU without a completed visit in between, until it is excluded."""
+"""Number of successive losses of a GPU, without a completed visit, after which it is excluded."""
 
 
 class CardLost(Exception):  # noqa: N818 - a card's end is no error of this program
-    """The process or the machine of a GPU has ended; the message is the reason in one line."""
+    """Reply if a GPU's process or machine has ended; the message is the one-line reason."""
 
 
 Reply = Greeting | Answer | CardLost | Mapping[str, Any]
-"""Reply of a GPU: to `hello`, to `open` or at the end of a visit, its loss, or a record of a visit."""
+"""Reply of a GPU: answer to `hello`, to `open` or to a visit, its loss, or a record of a visit."""
 
 
 class Cluster(Protocol):
     """The actors of a campaign's GPUs."""
 
     def join(self) -> Iterable[str]:
-        """Start an actor for each GPU that has none; return their names."""
+        """Start an actor for each GPU that has none; return the new actors' names."""
 
     def call(self, card: str, method: str, *arguments: object) -> None:
-        """Call a method of `Card`, whose answer `wait` returns. An actor that has ended is restarted first."""
+        """Call a method of an actor's `Card`; `wait` yields its answer. Restart the actor first if it has ended."""
 
     def wait(self, seconds: float) -> Iterable[tuple[str, Reply]]:
-        """Yield (GPU, reply) for the calls that reply within some seconds; a visit yields its records before its
-        answer."""
+        """Yield (GPU, reply) for calls that reply within `seconds`; a visit yields its records before its answer."""
 
     def close(self) -> None:
         """End all actors."""
@@ -66,34 +65,34 @@ class Cluster(Protocol):
 class _Card:
     number: int
     greeted: bool = False
-    """Whether it has answered at all."""
+    """Whether the GPU's actor has answered."""
     identity: CardIdentity | None = None
-    """None until it is open."""
+    """Identity of the GPU; None until it is open."""
     busy: bool = True
     visit: Visit | None = None
     records: list[Mapping[str, Any]] = field(default_factory=list)
-    """Records of the visit under way."""
+    """Records of the visit in progress."""
     resting: bool = False
-    """Whether there was nothing for it to do when something last changed."""
+    """Whether the chooser had no work for the GPU after the latest change."""
     spent: bool = False
-    """Whether its time is spent."""
+    """Whether the GPU's time is used up."""
     losses: int = 0
 
 
 @dataclass
 class _Kind:
-    """A GPU model: the settings of its GPUs, and what is measured on them."""
+    """A GPU model: the settings of its GPUs, and the remaining work."""
 
     limits: Limits
     chooser: Chooser
     lost: list[Visit] = field(default_factory=list)
-    """Visits of lost GPUs, which another one has to make."""
+    """Visits of lost GPUs, which other GPUs must complete."""
     over: bool = False
-    """Whether enough is measured, or the time of all GPUs is spent."""
+    """Whether enough is measured, or the time of all GPUs is used up."""
 
 
 class Driver:
-    """One campaign."""
+    """Driver of one campaign."""
 
     def __init__(
         self,
@@ -108,14 +107,14 @@ class Driver:
 
         Args:
             cluster: GPUs of the cluster.
-            request: Where to measure, at which effort and within which time; its problems are ignored.
-            chooser: Returns the chooser of a GPU model, by its name and the limits of its GPUs.
+            request: Devices, effort and time; the request's problems are ignored.
+            chooser: Function that returns the chooser of a GPU model, from its name and the limits of its GPUs.
             journal: Journal of the database.
-            report: Called with each measurement and note.
-            stopping: Called often; once it returns true, the campaign ends.
+            report: Function to call with each measurement and note.
+            stopping: Function that is called often; once it returns true, the campaign ends.
 
         Raises:
-            UsageError: Nothing can be replayed.
+            UsageError: There is no recording to replay.
         """
         self._cluster, self._request, self._make_chooser = cluster, request, chooser
         self._journal, self._report, self._stopping = journal, report, stopping
@@ -124,11 +123,11 @@ class Driver:
         self._cards: dict[str, _Card] = {}
         self._number = 0
         self._kinds: dict[str, _Kind] = {}
-        self._first: set[str] | None = None  # GPUs of the first check that have not answered
-        self._counts: Counter[tuple[str, str, str]] = Counter()  # measurements by GPU, problem and tier
+        self._first: set[str] | None = None  # GPUs of the first check without an answer so far.
+        self._counts: Counter[tuple[str, str, str]] = Counter()  # Number of measurements by GPU, problem and tier.
 
     def run(self) -> CollectResult:
-        """Measure until enough is measured; rows that have not entered the database are in the journal."""
+        """Run the campaign to its end; rows that have not entered the database are in the journal."""
         error, stopped = None, False
         try:
             stopped = not self._serve()
@@ -137,7 +136,7 @@ class Driver:
         return CollectResult(stored=self._stored, stopped=stopped, error=error)
 
     def _serve(self) -> bool:
-        """Return whether enough was measured; False: the campaign was stopped."""
+        """Serve replies; return True when enough was measured, and False if the campaign was stopped."""
         looked_s, begun_s = -_LOOK_S, time.monotonic()
         alone_s = begun_s
         while not (self._kinds and all(kind.over for kind in self._kinds.values())):
@@ -161,10 +160,10 @@ class Driver:
         return True
 
     def _store(self) -> None:
-        """Add rows of ended blocks to the database now and then, in at most a twentieth of the time."""
+        """Add rows of completed blocks to the database occasionally, using at most a twentieth of the time."""
         if (begun_s := time.monotonic()) < self._store_s:
             return
-        with suppress(UsageError):  # the database may be in use: the rows stay in the journal
+        with suppress(UsageError):  # The database may be in use; the rows stay in the journal.
             self._stored += ingest(self._journal, self._request.database, ended_only=True)
         now_s = time.monotonic()
         self._store_s = now_s + max(_STORE_S, 20.0 * (now_s - begun_s))
@@ -182,7 +181,7 @@ class Driver:
             self._first = set(joined)
 
     def _give_out(self) -> None:
-        """Give a visit to each idle GPU."""
+        """Assign a visit to each idle GPU."""
         for gpu, kind in self._kinds.items():
             cards = {name: card for name, card in self._cards.items() if card.identity and card.identity.gpu == gpu}
             for name, card in cards.items():
@@ -251,7 +250,7 @@ class Driver:
         return request
 
     def _welcome(self, name: str, card: _Card, answer: Answer) -> None:
-        """Let an open GPU take part, unless it is refused."""
+        """Let an open GPU take part, unless the campaign must refuse it."""
         self._heard(name)
         identity = answer.identity
         if identity is None or answer.error is not None:
@@ -288,7 +287,7 @@ class Driver:
         return [identity for identity in identities if gpu in (None, identity.gpu)]
 
     def _refuse(self, name: str, node: str, reason: str) -> None:
-        """Exclude a GPU; its actor continues, so that no other one is started on it."""
+        """Exclude a GPU, but keep its actor, so that no new actor starts on the GPU."""
         self._drop(name)
         self._report(Progress(node, "", "", 0, 0, note=f"{node} is excluded: {reason}"))
 
@@ -299,7 +298,7 @@ class Driver:
             self._wake(card.identity.gpu)
 
     def _lose(self, name: str, why: str) -> None:
-        """Restart the process of a GPU that has ended, if there is a place for it."""
+        """Restart a GPU's process that has ended, if a node has room for it."""
         card = self._cards[name]
         title = name if card.identity is None else card.identity.title
         if card.identity is not None and (visit := card.visit) is not None:
@@ -326,7 +325,7 @@ class Driver:
                 card.resting = False
 
     def _learned(self, card: _Card, title: str) -> list[Measurement]:
-        """End the visit of a GPU; return its rows of ended blocks, once they are learned and reported."""
+        """End a GPU's visit; learn, report and return its rows of completed blocks."""
         assert card.visit is not None
         planned, records = card.visit.planned, card.records
         card.visit, card.records = None, []

@@ -1,7 +1,7 @@
-"""The actors of a campaign's GPUs on a Ray cluster: one actor for each GPU, which it does not share.
+"""Run the actors of a campaign on a Ray cluster: one actor per GPU, with exclusive use.
 
-Ray places the actors, and restarts one if its process or node has died and there is a place for it. Actors end with the
-driver. kernrec must be installed on every node: classes are sent by name.
+Ray places the actors. If an actor's process or node dies, Ray restarts the actor where a GPU is free. Actors end with
+the driver. kernrec must be installed on every node: classes are sent by name.
 """
 
 import os
@@ -18,28 +18,28 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.util.optional import import_optional
 
 CONNECT_S = 10.0
-"""Most seconds for an address to answer."""
+"""Maximum seconds to wait for an address to answer."""
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""Beginning of an HTTP/2 connection (RFC 9113, 3.4), with empty settings; a head node replies to it."""
+"""Start of an HTTP/2 connection (RFC 9113, 3.4) with empty settings, to which a head node replies."""
 _NAMESPACE, _NAME = "kernrec", "campaign"
 
 
 class _Holder:
-    """The actor whose name marks a running campaign; it ends with the driver."""
+    """Actor whose name marks a running campaign; it ends with the driver."""
 
     def __init__(self, who: str) -> None:
         self._who = who
 
     def who(self) -> str:
-        """Return machine and process of the driver, and its database."""
+        """Return a description of the driver's machine, process and database."""
         return self._who
 
 
 def connect(address: str) -> Any:
-    """Return the module of Ray, connected to a cluster.
+    """Connect to a cluster, and return the module `ray`.
 
     Args:
-        address: `auto`, the cluster that this machine belongs to, or host:port of its head node.
+        address: `auto` for the cluster of this machine, or host:port of a head node.
 
     Raises:
         KernrecError: Ray is not installed.
@@ -61,7 +61,7 @@ def connect(address: str) -> Any:
     thread.join(CONNECT_S)
     if thread.is_alive():
         raise UsageError(f"--cluster {address}: no Ray cluster answers within {CONNECT_S:g} s")
-    if errors and address == "auto" and isinstance(errors[0], ConnectionError):  # also raised on a busy machine
+    if errors and address == "auto" and isinstance(errors[0], ConnectionError):  # A busy machine also raises this.
         raise UsageError(
             "--cluster auto: this machine belongs to no Ray cluster (`ray start --head` starts one); give host:port of"
             " its head node"
@@ -73,7 +73,7 @@ def connect(address: str) -> Any:
 
 
 def check_answers(address: str) -> None:
-    """Raise `UsageError` if an address is not host:port, or nothing answers there within `CONNECT_S`."""
+    """Raise `UsageError` if an address is not host:port, or no server answers within `CONNECT_S`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536 or "/" in host:
         raise UsageError(f"--cluster {address!r}: expected auto or host:port of the head node, such as 10.0.0.1:6379")
@@ -93,25 +93,25 @@ def check_answers(address: str) -> None:
 
 
 class RayCluster:
-    """The GPUs of a Ray cluster; a `Cluster` of the driver."""
+    """Implementation of the driver's `Cluster` on a Ray cluster."""
 
     def __init__(self, address: str, database: object, replays: bool) -> None:
         """Join a cluster.
 
         Args:
             address: See `connect`.
-            database: Database of the campaign, for messages to those who want to begin another.
-            replays: Whether recordings are replayed, with an actor for each core, not for each GPU.
+            database: Database of the campaign, shown to users who try to start another campaign.
+            replays: Whether to replay recordings, with one actor per core instead of one per GPU.
 
         Raises:
-            UsageError: See `connect`; another campaign is running; no node has a GPU.
+            UsageError: See `connect`. Another campaign is running, or no node has a GPU.
             KernrecError: Ray is not installed.
         """
         self._ray = connect(address)
         self._needs = {"num_cpus": 1} if replays else {"num_cpus": 0, "num_gpus": 1}
         self._resource = "CPU" if replays else "GPU"
         self._actors: dict[str, Any] = {}
-        self._pending: dict[Any, str] = {}  # cards by call
+        self._pending: dict[Any, str] = {}  # GPUs by call.
         try:
             self._claim(f"PID {os.getpid()} on {socket.gethostname()}, {database}")
             if not self._places():
@@ -136,7 +136,7 @@ class RayCluster:
                 other = ray.get(ray.get_actor(_NAME).who.remote(), timeout=CONNECT_S)
             except ray.exceptions.RayError:
                 other = "one that is too busy to name its owner"
-            except ValueError:  # no campaign has this name, so the reason is another one
+            except ValueError:  # No campaign has this name, so the error has another reason.
                 raise KernrecError(f"the cluster starts no process: {' '.join(str(error).split())[:200]}") from None
             raise UsageError(f"a campaign runs on this cluster already ({other}); wait for it to end") from None
         except ray.exceptions.RayError as error:
@@ -186,7 +186,7 @@ class RayCluster:
 
 
 def on_node(node: str) -> Any:
-    """Return the strategy that starts a process on one node, by its ID, or nowhere."""
+    """Return Ray's scheduling strategy that starts a process only on the node with this ID."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node, soft=False)

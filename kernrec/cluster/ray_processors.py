@@ -1,8 +1,8 @@
-"""The cores of a Ray cluster as `Processors`: they compile and emulate the configs of `analyze` and of the database.
+"""Provide the cores of a Ray cluster as `Processors`, to compile and emulate configs for `analyze` and the database.
 
-Each piece of work is a task of Ray, which places it on a free core, and on another one if its node dies. Results are
-cached on this machine, so the cluster never repeats work. A node with another kernrec or compiler ends the work with
-one line. Tasks are functions of kernrec with plain values, sent by Ray's own channel between nodes of the user.
+Ray places each task on a free core, and on another core if the node dies. Results are cached on this machine, so the
+cluster never repeats work. If a node has another kernrec or compiler, the work ends with a one-line error. Tasks are
+functions of kernrec with plain values, which Ray sends between the user's nodes.
 """
 
 import socket
@@ -24,13 +24,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _LOOK_S = 2.0
-"""Seconds between two checks whether nodes are alive."""
+"""Seconds between two checks for live nodes."""
 _NO_NODE_S = 60.0
-"""Most seconds without any node."""
+"""Seconds without any node after which the work ends."""
 _RETRIES = 2
-"""Number of times that Ray repeats a task in another process after one dies."""
+"""Number of times that Ray retries a task whose process died."""
 _AHEAD = 2
-"""Sources that wait to be compiled, per core."""
+"""Number of queued sources per core."""
 
 
 def _here() -> dict[str, str]:
@@ -38,7 +38,7 @@ def _here() -> dict[str, str]:
 
 
 def _run(expected: dict[str, str], task: Callable[..., R], arguments: Sequence[Any], named: Mapping[str, Any]) -> R:
-    """Run a task on a node; raise `ProcessorsLostError` if the node's kernrec or compiler differs from the driver's."""
+    """Run a task on a node; raise `ProcessorsLostError` if its kernrec or compiler differs from the driver's."""
     for what, there in _here().items():
         if there != expected[what]:
             raise ProcessorsLostError(
@@ -54,16 +54,16 @@ def _compiling() -> CompilingProcesses:
 
 
 def compiled_there(job: CompileJob, timeout_s: float) -> Compiled | tuple[str, str, Reason]:
-    """Compile a job on a node; return its code, or message, log and reason of a `CompileError`."""
+    """Compile a job on a node; return the code, or the message, log and reason of a `CompileError`."""
     ((_, result),) = _compiling().compile([job], timeout_s, CompileCache(None))
     return result if isinstance(result, Compiled) else (str(result), result.log, result.reason)
 
 
 class RayProcessors:
-    """The cores of a cluster, until the end of a `with` block."""
+    """Cores of a cluster, available until the end of a `with` block."""
 
     def __init__(self, address: str) -> None:
-        """Join the cluster at an address; see `connect`, which raises `KernrecError`."""
+        """Join the cluster at an address; raise the errors of `connect`."""
         self._ray = connect(address)
         self._expected = _here()
         self._task = self._ray.remote(_run).options(num_cpus=1, max_retries=_RETRIES)
@@ -85,7 +85,7 @@ class RayProcessors:
 
     @property
     def count(self) -> int:
-        """Number of cores that take part now."""
+        """Return the present number of cores."""
         return max(1, self._cores)
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
@@ -123,7 +123,7 @@ class RayProcessors:
                 yield job, result
 
     def _take(self, done: "Future[Any]", future: "Future[Any]") -> None:
-        """Forward the result of a task, unless it was given up."""
+        """Forward the result of a task, unless the task was abandoned."""
         with self._lock:
             if future not in self._running:
                 return
@@ -133,16 +133,16 @@ class RayProcessors:
             future.set_result(done.result())
         elif isinstance(error, self._ray.exceptions.RayTaskError):
             future.set_exception(error.cause if isinstance(error.cause, Exception) else MemoryError())
-        else:  # its processes died
+        else:  # The task's processes died.
             future.set_exception(MemoryError())
 
     def _watch(self) -> None:
-        """Give all tasks up if no node is alive for a while, because Ray would wait for ever."""
+        """Abandon all tasks if no node is alive for a while, because Ray would wait forever."""
         alive_s = time.monotonic()
         while self._lost is None and not self._ended.wait(_LOOK_S):
             try:
                 self._cores = self._count_cores()
-            except Exception as error:  # Ray's head is gone
+            except Exception as error:  # Ray's head node is gone.
                 self._give_up(f"the cluster is lost: {' '.join(str(error).split())[:160]}")
             if self._cores:
                 alive_s = time.monotonic()

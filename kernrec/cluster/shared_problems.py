@@ -1,9 +1,9 @@
-"""The order of measurements of `kernrec collect --cluster`: the GPUs of a model share its problems.
+"""Distribute the problems of `kernrec collect --cluster` among the GPUs of a model.
 
-One GPU begins a problem, its home, and works on it in slices of time. If the model has more GPUs than problems, the
-others help to screen: each gets its own configs, and a number of them to measure; its guide learns from the
-measurements of all GPUs. Coarse energy and finals compare configs with each other, so only the home measures them: two
-GPUs of a model differ by more than good configs do.
+The GPU that begins a problem is the problem's home, and works on it in time slices. If there are more GPUs than
+problems, other GPUs help to screen: each gets its own configs and the number to measure, and its guide learns from the
+measurements of all GPUs. Only the home measures coarse energy and finals, which compare configs, because GPUs of one
+model differ by more than good configs do.
 """
 
 import math
@@ -20,9 +20,9 @@ from kernrec.store import canonical_json
 from kernrec.store.measurement import Measurement
 
 _SLICE_S = 20.0
-"""Seconds after which a GPU hands over its measurements, and continues."""
+"""Seconds of a time slice, after which a GPU returns its measurements and continues."""
 _WORTH_HELPING = 10
-"""Least number of configs for which another GPU makes a problem's inputs."""
+"""Minimum number of configs for which a helping GPU prepares a problem's inputs."""
 
 
 @dataclass
@@ -31,12 +31,12 @@ class _Problem:
     most: int
     result: ProblemResult
     places: dict[tuple[str, str, str], int]
-    """Positions of its tasks, by their keys."""
+    """Positions of the problem's tasks, by task key."""
     rows: list[Measurement] = field(default_factory=list)
     measured: set[int] = field(default_factory=set)
     """Positions of the configs with a measurement."""
     under_way: dict[int, tuple[set[int], int]] = field(default_factory=dict)
-    """Configs of each visit, and how many of them it may measure."""
+    """For each visit in progress, its configs and the number to measure."""
     home: str | None = None
     screened: bool = False
     """Whether the time for screening is over."""
@@ -44,23 +44,23 @@ class _Problem:
 
     @property
     def left(self) -> int:
-        """Number of configs to screen that no visit under way measures."""
+        """Return the number of configs to screen that no visit is measuring."""
         given_out = sum(count for _, count in self.under_way.values())
         return 0 if self.screened else max(0, self.most - len(self.measured) - given_out)
 
     @property
     def cards(self) -> int:
-        """Number of GPUs that work on it."""
+        """Return the number of GPUs that work on the problem."""
         return len(self.under_way)
 
     @property
     def open(self) -> bool:
-        """Whether another GPU has something to do."""
+        """Return whether there is work for another GPU."""
         return not self.done and (self.left > 0 or not self.under_way)
 
 
 class _Own:
-    """A `Search` among a GPU's own configs."""
+    """A `Search` restricted to one GPU's configs."""
 
     def __init__(self, search: Search | None, own: set[int]) -> None:
         self._search = search
@@ -77,10 +77,10 @@ class _Own:
 
 
 class SharedProblems(Chooser):
-    """Chooses among problems that are planned from the start."""
+    """Chooser for problems that are all planned from the start."""
 
     def __init__(self, problems: Sequence[PlannedProblem], configs: int | None) -> None:
-        """Begin; `configs` is the most to screen, of all problems together."""
+        """Create a chooser; `configs` is the maximum to screen, over all problems."""
         self._problems: dict[str, _Problem] = {}
         part = None if configs is None else math.ceil(configs / max(1, len(problems)))
         for planned in problems:
@@ -91,7 +91,7 @@ class SharedProblems(Chooser):
 
     @property
     def results(self) -> tuple[ProblemResult, ...]:
-        """Results so far, by problem."""
+        """Return the results so far, by problem."""
         return tuple(problem.result for problem in self._problems.values())
 
     @property
@@ -111,7 +111,7 @@ class SharedProblems(Chooser):
             return None
         busy = sum(problem.cards for problem in self._problems.values())
         others = sum(not problem.cards for problem in open_problems if problem is not chosen)
-        idle = max(0, len(cards) - busy - 1 - others)  # GPUs that could help
+        idle = max(0, len(cards) - busy - 1 - others)  # Number of GPUs that could help.
         parts = max(1, min(1 + idle, chosen.left // _WORTH_HELPING))
         whole = parts == 1 and not chosen.cards
         if whole or chosen.home not in cards:
@@ -144,11 +144,11 @@ class SharedProblems(Chooser):
         own, count = problem.under_way.pop(id(visit.planned))
         if not over:
             return
-        if visit.planned.finals:  # the visit covered the whole problem
+        if visit.planned.finals:  # The visit covered the whole problem.
             problem.done = True
             problem.rows.clear()
         elif len(problem.measured & own) < count:
-            problem.screened = True  # the time ended, not the configs
+            problem.screened = True  # The time ended before the configs did.
 
 
 def _choice(card: str, cards: Collection[str], problems: Sequence[_Problem]) -> _Problem | None:

@@ -1,4 +1,4 @@
-"""The version of kernrec on a machine: machines with different sources do not measure in one campaign."""
+"""Identify kernrec's sources on a machine, because all machines of a campaign must have the same sources."""
 
 from functools import cache
 from pathlib import Path
@@ -12,6 +12,6 @@ _SUFFIXES = (".py", ".cu", ".cuh", ".toml")
 
 @cache
 def sources_hash() -> str:
-    """Return the version of kernrec with a hash of its sources and kernels."""
+    """Return kernrec's version with a hash of its sources and kernels."""
     files = (path for path in _PACKAGE.rglob("*") if path.suffix in _SUFFIXES)
     return f"{__version__}-{files_hash(_PACKAGE, files)[:12]}"

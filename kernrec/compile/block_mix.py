@@ -8,9 +8,10 @@ block. The assembler keeps neither the blocks nor the loops of PTX:
 - It moves code out of loops and between blocks. An instruction that left its loop counts for the block before the loop.
 - It replaces branches by predicates. The code after such a branch counts for the block before the branch.
 
-A block does not match if its loads and stores move a different number of bytes in machine code than in PTX, if it calls
-a subroutine, or if nothing relates it to machine code. Its count is then the estimate of
-`kernrec.ptx.analysis.lowering`. Slow paths of divisions and roots for extreme operands do not count.
+If a block does not match, its count is the estimate of `kernrec.ptx.analysis.lowering`. A block does not match if its
+loads and stores move a different number of bytes in machine code than in PTX. It also does not match if it calls a
+subroutine, or if nothing relates it to machine code. Slow paths of divisions and roots for extreme operands do not
+count.
 """
 
 from bisect import bisect_right
@@ -31,17 +32,17 @@ _MEMORY = frozenset({"ld_global", "st_global", "ld_shared", "st_shared", "atomic
 _KEPT = _MEMORY | {"bar", "shfl", "mma"}
 """Classes whose instructions the assembler may merge, but neither adds nor removes."""
 _ARITHMETIC = frozenset({"fma32", "mufu", "f64"})
-"""Classes that show the number of copies of a block without instructions of `_KEPT`."""
+"""Classes whose instructions are counted to find the copies of a block that has no instruction of `_KEPT`."""
 _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of subroutines that ptxas adds."""
 _FEW = 6
-"""Maximum machine instructions of a block that may have moved to other blocks completely."""
+"""Maximum machine instructions of a block of which all may have moved to other blocks."""
 _TOLERANCE = 0.25
 """Maximum relative difference in the bytes moved by loads and stores for a block to match."""
 _NEAR, _MOST = 1.5, 3.0
-"""Maximum of estimated / actual and of actual / estimated machine instructions at which a block matches that nothing
-else relates to machine code.
+"""Maximum of estimated / actual and of actual / estimated machine instructions for a block to match if nothing else
+relates the block to machine code.
 """
 _LARGEST = 10_000_000
 """Maximum product of machine instructions and branches."""
@@ -174,7 +175,7 @@ class _Matching:
         """Yield one charge for each basic block that contains the PTX line of a machine instruction."""
         name = machine_class(ins)
         if name is None or (name in ("ld_local", "st_local") and "local" not in self._modifiers(ins.line)):
-            return  # skip padding, and spills, whose costs follow from the resources
+            return  # Skip padding and spills; the costs of spills follow from the resources.
         blocks = self.places.get(ins.line, ())
         for block in blocks:
             yield _Charge(name, block, self._target(block, position), 1.0 / len(blocks), ins)
@@ -186,10 +187,10 @@ class _Matching:
         """Return the basic block whose executions issue a machine instruction with a PTX line of `block`."""
         around = [loop for loop in self.loops if loop.runs(position)]
         if around and not around[-1].holds(block):
-            block = around[-1].first  # moved into a loop
+            block = around[-1].first  # The instruction moved into a loop.
         for loop in self.loops:
             if loop.holds(block) and not loop.runs(position):
-                block = max(loop.first - 1, 0)  # moved out of a loop
+                block = max(loop.first - 1, 0)  # The instruction moved out of a loop.
                 break
         return self.heads.get(block, block)
 
@@ -197,7 +198,8 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return (copies of each basic block in machine code, blocks that some instruction relates to machine code)."""
+        """Return (number of copies of each basic block in machine code, blocks that at least one instruction relates to
+        machine code)."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):
@@ -238,7 +240,7 @@ class _Matching:
             last = block.instructions[-1]
             following = successors(self.function, block.index)
             if last.opcode != "bra" or last.predicate is None or last.line in lines or min(following) <= block.index:
-                continue  # not a conditional forward branch, or machine code keeps the branch
+                continue  # This is no conditional forward branch, or machine code keeps the branch.
             for after in following:
                 if entries[after] == 1:
                     heads[after] = heads.get(block.index, block.index)
@@ -260,7 +262,8 @@ class _Matching:
         return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in surviving]
 
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield pieces of machine code outside a loop that run some of its trips: they repeat its accesses."""
+        """Yield pieces of machine code outside a loop that repeat the loop's accesses, because they run some of its
+        trips."""
         inside, outside = set(), []
         for position, ins in self.code:
             if machine_class(ins) in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):
@@ -295,7 +298,7 @@ def _main(code: MachineCode, starts: Sequence[int]) -> Iterator[tuple[int, Machi
         if any(_calls(ins) and "slowpath" in ins.operands for ins in block):
             continue
         for position, ins in enumerate(block, first):
-            if ins.opcode != "BRA" or code.labels.get(ins.target or "") != position:  # a branch to itself is padding
+            if ins.opcode != "BRA" or code.labels.get(ins.target or "") != position:  # A branch to itself is padding.
                 yield position, ins
 
 

@@ -19,7 +19,7 @@ COUNTS = "KERNREC_COUNTS"
 """Environment variable: `ptx` to count instructions from PTX although machine code can be read."""
 _LIMIT_S = 60.0
 _LARGEST = 100_000_000
-"""Bytes of nvdisasm's output from which it is not read."""
+"""Maximum bytes of nvdisasm's output; larger output is ignored."""
 _OLDEST = 75
 _SECTION = re.compile(r"\s*\.section\s+\.text\.([^,\s]+),")
 _LINE = re.compile(r'\s*//## File "\.nv_debug_ptx_txt", line (\d{1,9})$')

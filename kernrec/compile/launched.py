@@ -1,7 +1,7 @@
 """Remove kernels that are not launched, because they would be compiled for every config.
 
-A source only changes if it shares no function or type between kernels and one kernel remains. Then the code of this
-kernel does not depend on the others. Line numbers stay. Sources that this module cannot parse do not change.
+The module changes a source only if its kernels share no function or type and one kernel remains. Then the code of this
+kernel does not depend on the other kernels. Line numbers stay. Sources that this module cannot parse do not change.
 """
 
 import re

@@ -126,7 +126,7 @@ def _run(command: Sequence[str | Path], folder: Path, toolkits: Sequence[Path]) 
             try:
                 output, errors = process.communicate(timeout=_LIMIT_S)
             except BaseException as error:
-                kill_group(process)  # compilers that nvcc started hold its pipes open
+                kill_group(process)  # Compilers that nvcc started hold its pipes open.
                 if isinstance(error, subprocess.TimeoutExpired):
                     raise CompileError(f"nvcc took longer than {_LIMIT_S:g} s", reason="timeout") from None
                 raise

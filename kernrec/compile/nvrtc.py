@@ -154,11 +154,11 @@ def cache_key(job: CompileJob) -> str:
 def compile_alone(job: CompileJob) -> Compiled:
     """Return the job's result from the compiler, without a cache. Raises the errors of `compile_source`."""
     if job.name.endswith(".ptx"):
-        from kernrec.compile.assemble import assemble  # which reads PTX, and so takes NumPy
+        from kernrec.compile.assemble import assemble  # Import late, because this reads PTX and so imports NumPy.
 
         return assemble(job.source, job.sm, job.name)
     if job.triton is not None:
-        from kernrec.compile.triton_compile import compile_triton  # imports Triton
+        from kernrec.compile.triton_compile import compile_triton  # Import late, because this imports Triton.
 
         return compile_triton(job)
     if job.host_code:

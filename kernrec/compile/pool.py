@@ -42,7 +42,7 @@ _MOST_MEMORY = 8 * 2**30
 """Bytes of a compiling process's address space. A process with CuPy and NVRTC needs less than 2 GiB."""
 _MOST_WAITING = 5
 """Maximum time of a job as a multiple of its limit, which is processor time."""
-_START_LIMIT_S = 120.0  # to start an interpreter and load CuPy, on a machine that is busy compiling
+_START_LIMIT_S = 120.0  # Seconds to start an interpreter and load CuPy, on a machine that is busy compiling.
 
 
 def compile_many(
@@ -86,10 +86,10 @@ class CompilingProcesses:
         """Compile like `compile_many`. Exhaust one call before the next, because unfinished jobs are lost."""
         cache = cache if cache is not None else CompileCache.default()
         workers, most = self._workers, MOST_TOGETHER
-        if isinstance(jobs, Sized):  # distribute few jobs evenly
+        if isinstance(jobs, Sized):  # Distribute few jobs evenly.
             most = max(1, min(most, len(jobs) // (2 * self._limit)))
         groups = _groups(jobs, most, cache)
-        # Jobs to run one by one, because their process died and any of them may be the cause.
+        # Jobs to run separately, because their common process died, and any job may be the cause.
         alone: deque[CompileJob] = deque()
         try:
             while True:
@@ -161,7 +161,7 @@ class _Worker:
         self.process = context.Process(target=_serve, args=(theirs, cache_folder, of_triton), daemon=True)
         with interrupts_blocked(context):
             self.process.start()
-        theirs.close()  # so that our end reads end-of-file when the process ends
+        theirs.close()  # Close this end, so that our end reads end-of-file when the process ends.
         self.timeout_s = 0.0
         self.deadline = time.monotonic() + _START_LIMIT_S
         self._begun = self._limit_s = self._processor_s = 0.0  # of the first job
@@ -204,14 +204,14 @@ class _Worker:
 
     def stop(self) -> None:
         self.alive = False
-        self.process.kill()  # no cleanup: cache files are written atomically
+        self.process.kill()  # No cleanup is needed, because cache files are written atomically.
         self.process.join()
         self.connection.close()
 
     def _send(self, jobs: list[CompileJob]) -> None:
         self._together = False
         self._begin()
-        with suppress(OSError):  # the process may have died while idle; the next read reports it
+        with suppress(OSError):  # The process may have died while idle, which the next read reports.
             self.connection.send(jobs)
 
     def _begin(self) -> None:

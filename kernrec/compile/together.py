@@ -24,8 +24,8 @@ from kernrec.compile.nvrtc import compile_alone, compile_job, put_without_code
 MOST_TOGETHER = 8
 """Maximum number of configs per compilation; more would save almost nothing."""
 _QUICK_S = 1.0
-"""Processor seconds per config above which configs are compiled separately: little is saved, and one config that never
-ends would block the others.
+"""Processor seconds per config above which configs are compiled separately: sharing then saves little, and an endless
+config would block other configs.
 """
 
 _KERNEL = "__global__"
@@ -96,7 +96,7 @@ class Together:
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
         """Yield the results of jobs with one `together_key` in order, and None before a compilation of several jobs."""
         rest, source = list(jobs), _source_of(jobs[0])
-        if source not in self._kernels:  # the first job's result shows the kernels and the compile time
+        if source not in self._kernels:  # The first job's result shows the kernels and the compile time.
             yield self._alone(rest.pop(0))
         kernel = self._kernels.get(source)
         if len(rest) > 1 and kernel is not None:
@@ -117,7 +117,7 @@ class Together:
             compiled = compile_job(job, self._cache)
         except CompileError as error:
             return error
-        except Exception as error:  # such as out of memory, which only this job fails with
+        except Exception as error:  # An error such as out of memory affects only this job.
             return CompileError(f"{job.name}: {type(error).__name__}: {' '.join(str(error).split())}", reason="crash")
         if can_be_together(job):
             quick, entries = time.process_time() - start < _QUICK_S, list(compiled.resources)

@@ -84,17 +84,18 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
     arguments = {name: _argument(value) for name, value in request["arguments"].items()}
     configs = []
     for constants, options, extents in _chosen_configs(request.get("configs"), layers):
-        for p in parameters:  # a keyword of a launch sets the compiler's option and the parameter of that name
+        for p in parameters:  # A keyword of a launch sets both the compiler's option and the parameter with its name.
             name, default = p["name"], p["value"]
             if name in OPTIONS and name not in arguments and (name in options or type(default) is int):
                 constants[name] = options[name] = options.get(name, default)
         names = {**arguments, **constants}
         for layer in layers:
-            for name, value in getattr(layer, "values", {}).items():  # added by triton.heuristics
-                if name not in arguments and name not in constants:  # a captured launch already has the value
+            for name, value in getattr(layer, "values", {}).items():  # The decorator `triton.heuristics` adds these.
+                if name not in arguments and name not in constants:  # A captured launch already has the value.
                     names[name] = constants[name] = value(names)
         unknown = constants.keys() - {parameter["name"] for parameter in parameters}
-        # Skip the grid of a config with an unknown name, which the caller refuses, because the grid would fail.
+        # Do not evaluate the grid of a config with an unknown name: it would fail, and the caller rejects the config
+        # anyway.
         shape = list(_extents(extents)) if extents is not None else None
         if shape is None and grid and not unknown:
             shape = list(_extents(_called(grid, {**names, **options})))
@@ -103,7 +104,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
 
 
 def layers_of(function: Any) -> list[Any]:
-    """Return a decorated function and what each decorator wraps, down to the result of `@triton.jit`."""
+    """Return a decorated function and the functions inside its decorators, down to the result of `@triton.jit`."""
     layers = [function]
     while hasattr(layers[-1], "fn") and not hasattr(layers[-1], "params"):
         layers.append(layers[-1].fn)

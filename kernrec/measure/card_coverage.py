@@ -1,7 +1,7 @@
-"""Coverage of GPUs: how much of the standard workloads was measured there, and which measurements would help most.
+"""Compute each GPU's coverage of the standard workloads, and the measurements that would help most.
 
-A layer of the standard workloads counts as measured on a GPU if a database has a row of it, replayed ones aside. It
-counts as recorded if shipped rows of backends are of exactly that layer on that GPU.
+A layer counts as measured on a GPU if a database has a row of it that was not replayed. It counts as recorded if the
+shipped recordings of backends have exactly this layer on this GPU.
 """
 
 from collections import defaultdict
@@ -22,26 +22,26 @@ class OpCoverage:
     """Coverage of an op on a GPU."""
 
     layers: int
-    """Number of its layers in the standard workloads."""
+    """Number of the op's layers in the standard workloads."""
     measured: int = 0
     """Number of measured layers."""
     recorded: int = 0
-    """Number of layers with recorded rows of backends."""
+    """Number of layers with recordings of backends."""
     configs: int = 0
-    """Number of measured configs of any problem of the op, counted once for each problem and operating point."""
+    """Number of distinct (config, problem, operating point) triples that were measured, over all problems of the op."""
     energies: int = 0
-    """Number of these with an energy."""
+    """Number of these triples with a measured energy."""
 
 
 @dataclass(frozen=True)
 class CardCoverage:
-    """Coverage of a GPU that somebody measured or recorded."""
+    """Coverage of a GPU that has measurements or recordings."""
 
     gpu: str
     arch: str
-    """Empty if the catalog lacks the GPU."""
+    """Architecture; empty if the catalog lacks the GPU."""
     ops: Mapping[str, OpCoverage]
-    """By op: those of the standard workloads in their order, then other measured ops, without layers."""
+    """Coverage by op: first the ops of the standard workloads, then other measured ops, which have no layers."""
     last_measured: str
     """Day of the last measurement; empty if there is none."""
 
@@ -54,14 +54,14 @@ class Gap:
     op: str
     layers: int
     measured: int
-    """Number of layers that were measured on any of the GPUs."""
+    """Number of layers that were measured on at least one of the GPUs."""
     gpus: tuple[str, ...]
     """GPUs of the architecture in the catalog."""
 
 
 @dataclass
 class _Layers:
-    """Problems of the standard workloads by op; f16 and bf16 count as one if no kernel distinguishes them."""
+    """Problems of the standard workloads by op; f16 and bf16 count as one type if no kernel distinguishes them."""
 
     by_op: dict[str, list[tuple[Problem, ...]]] = field(default_factory=lambda: defaultdict(list))
 
@@ -84,7 +84,7 @@ class _Layers:
 
 
 def cards_coverage(stack: Stack) -> list[CardCoverage]:
-    """Return the coverage of each GPU that somebody measured or recorded, most measured layers first.
+    """Return the coverage of each GPU with measurements or recordings, most measured layers first.
 
     Raises:
         UsageError: A database cannot be read.
@@ -125,9 +125,9 @@ def _catalog(name: str) -> GPU | None:
 
 
 def gaps(stack: Stack) -> list[Gap]:
-    """Return ops by architecture with predicted kernels, most unmeasured layers first.
+    """Return gaps by architecture and op, for ops with predicted kernels, most unmeasured layers first.
 
-    A layer that was measured on one GPU of an architecture teaches the models of the others.
+    One measured GPU per architecture is enough, because its rows also train the models of the other GPUs.
     """
     layers = _Layers.standard()
     measured: dict[str, set[str]] = defaultdict(set)

@@ -1,9 +1,9 @@
-"""The plan of a GPU if nothing is named: the fixed part, a survey, then what its models are most uncertain about.
+"""Plan a GPU's measurements if the user names no problem: fixed part, survey, then the models' most uncertain configs.
 
     fixed part  the same on every GPU (kernrec.kernel.fixed_part)
-    survey      some configs of each kernel, drawn over its space (survey.py): once all kernels
+    survey some configs of every kernel, drawn over its space (survey.py), once
     refinement  visits with the greatest gain per second (refine_planner.py), alternating with the survey until the
-                budget is spent: measures possible best configs, and teaches a model the time of the others
+                budget is spent: finds the best configs, and trains a model on the others
 
 `kernrec collect` without an op and `kernrec contribute` measure it. The problems are the layers of the standard
 workloads, every op with the same weight; for a recording, its problems.
@@ -30,25 +30,25 @@ from kernrec.op import Problem, problem_from_key
 from kernrec.store.measurement import Measurement
 
 USUAL_BUDGET_S = 600.0
-"""Budget in seconds if none is named."""
+"""Default budget in seconds."""
 _FIXED_SHARE = 0.1
-"""Share of the remaining time for each problem of the fixed part; ten minutes are enough for its energies."""
+"""Fraction of the remaining time per problem of the fixed part; of ten minutes, enough to measure energies."""
 _ENERGY_EVERY = 5
-"""Every fifth visit measures energies, too, which takes about five times as long as a latency. The number is odd, so
-the survey and the planner take turns."""
+"""Number of visits per visit with energies, which take about five times as long as latencies. The number is odd, so
+that visits of both the survey and the planner measure energies."""
 
 
 class CardPlan(Chooser):
-    """Chooses the fixed part, a round of the survey, then visits of the refinement planner and the survey."""
+    """Chooser of the fixed part, then a round of the survey, then visits of refinement planner and survey."""
 
     def __init__(
         self, fixed: Sequence[PlannedProblem], survey: Survey | None = None, planner: RefinePlanner | None = None
     ) -> None:
-        """Begin a plan; survey and planner are None if only the fixed part can be measured."""
+        """Create a plan; survey and planner are None if only the fixed part can be measured."""
         self._fixed = list(fixed)
         self._survey, self._planner = survey, planner
-        self._refining = False  # whether the visit under way is the planner's
-        self._ahead = 0  # configs that the planner is ahead of the survey, since its first round
+        self._refining = False  # Whether the visit in progress is the planner's.
+        self._ahead = 0  # Number of configs that the planner is ahead of the survey, since the survey's first round.
         self._visits = 0
 
     def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
@@ -85,12 +85,12 @@ class CardPlan(Chooser):
             self._planner.learn(measurement)
 
     def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
-        if self._planner is not None and self._refining:  # visits with energies take longer than others
+        if self._planner is not None and self._refining:  # Visits with energies take longer than other visits.
             self._planner.done(visit, 0.0 if self._measures_energy else seconds, over)
 
 
 def card_plan(name: str, request: CollectRequest) -> CardPlan:
-    """Return the plan of a GPU, or of its recording."""
+    """Return the plan for a GPU or for its recording."""
     gpu = find_gpu(name)
     if request.recording is None:
         fixed, subject = fixed_problems(gpu), asked_subject(gpu, request)
@@ -103,7 +103,7 @@ def card_plan(name: str, request: CollectRequest) -> CardPlan:
 
 
 def fixed_problems(gpu: GPU) -> list[PlannedProblem]:
-    """Return the fixed part on a GPU, without what cannot run there."""
+    """Return the part of the fixed part that can run on a GPU."""
     tasks = []
     for each in fixed_part():
         if (kernel := each.kernel_on(gpu)) is not None and _fits(each.problem, gpu):
@@ -142,7 +142,7 @@ def _planned(tasks: Iterable[tuple[FixedMeasurement, Task]]) -> list[PlannedProb
 
 
 def asked_problems(gpu: GPU) -> list[WantedProblem]:
-    """Return the layers of the standard workloads that kernels can run on a GPU; the weights of each op add up to one.
+    """Return the layers of the standard workloads that kernels can run on a GPU; each op's weights add up to one.
 
     A layer in bf16 becomes one in f16 if no kernel computes it in bf16.
     """
@@ -157,7 +157,7 @@ def asked_problems(gpu: GPU) -> list[WantedProblem]:
 
 
 def _able(problem: Problem, gpu: GPU) -> Problem | None:
-    """Return the problem, or the same in f16, if a kernel can run it on a GPU."""
+    """Return the problem, or its f16 version, if a kernel can run it on a GPU; otherwise None."""
     for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
         try:
             kernels_of(each, gpu.sm)
@@ -177,7 +177,7 @@ def _fits(problem: Problem, gpu: GPU) -> bool:
 
 
 def asked_subject(gpu: GPU, request: CollectRequest) -> RefineSubject | None:
-    """Return the contenders of the standard workloads' problems, without those that no config can run."""
+    """Return the contenders of the standard workloads' problems, without problems that no config can run."""
     if not (problems := asked_problems(gpu)):
         return None
     try:

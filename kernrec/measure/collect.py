@@ -1,12 +1,12 @@
-"""One campaign: choose what to measure (`Chooser`), measure it, store it, learn from it, and decide when to stop.
+"""Run one campaign: choose configs (`Chooser`), measure and store them, learn from them, and decide when to stop.
 
     Chooser -> device -> journal -> database -> Chooser
 
-Every strategy shares this loop. `Strategy.ALL` works through plans that are made beforehand; the others choose visit by
-visit. The devices of this machine make the measurements, or the GPUs of a cluster do (`kernrec.cluster`).
+Every strategy shares this loop. `Strategy.ALL` follows plans that are made beforehand; the other strategies choose one
+visit at a time. The devices of this machine or the GPUs of a cluster (`kernrec.cluster`) make the measurements.
 
-Several GPUs of one model share the problems, and one GPU measures each problem: two GPUs of a model differ by more than
-good configs do. Only one campaign at a time fills a database.
+Several GPUs of one model divide the problems among them. Only one GPU measures each problem, because two GPUs of a
+model differ by more than good configs do. Only one campaign at a time fills a database.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,7 +45,7 @@ def collect(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> CollectResult:
-    """Measure what is requested.
+    """Run the requested campaign.
 
     Args:
         request: Problems, device, strategy and database.
@@ -53,11 +53,12 @@ def collect(
         stopping: Called often; once it returns true, collecting ends.
 
     Returns:
-        The result. Errors after the first measurement are part of it.
+        The result, including any error after the first measurement.
 
     Raises:
-        UsageError: Before measuring: no such device, a problem that nothing can run, an impossible budget.
-        KernrecError: Before measuring: no driver.
+        UsageError: Before measuring: the device does not exist, no config can run a problem, or the budget is
+            impossible.
+        KernrecError: Before measuring: there is no driver.
     """
     if request.strategy is Strategy.PLAN and request.budget == CampaignBudget():
         request = replace(request, budget=CampaignBudget(USUAL_BUDGET_S))
@@ -78,12 +79,12 @@ def collect_at(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> list[tuple[OperatingPoint, CollectResult]]:
-    """Collect at each operating point; stop after the first result that ends early. Raises as `collect` does.
+    """Collect at each operating point; stop after the first campaign that ends early. Raises the errors of `collect`.
 
     Args:
-        points: Checked before anything is measured. The GPU's settings are restored at the end, in any case. With only
-            `DEFAULT_POINT`, nothing is set.
-        request: Names one GPU of this machine.
+        points: Operating points, which are checked before any measurement. The GPU's settings are always restored at
+            the end. With only `DEFAULT_POINT`, no setting changes.
+        request: Request for one GPU of this machine.
         report: See `collect`.
         stopping: See `collect`.
     """
@@ -106,16 +107,16 @@ def collect_at(
 
 
 def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> tuple[OperatingPoint, ...]:
-    """Return every pair of a power limit and a clock; without limits or clocks, the GPU's current one."""
+    """Return every pair of a power limit and a clock; if there are no limits or clocks, use the GPU's current value."""
     return tuple(OperatingPoint(*pair) for pair in product(limits_w or (None,), clocks_hz or (None,)))
 
 
 def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
-    """Return the chooser of a request on a GPU model; `Strategy.ALL` has none on one machine. Raises as `collect` does.
+    """Return the chooser of a request on a GPU model, as `collect` does; `Strategy.ALL` has none on one machine.
 
     Args:
         gpu: Name in the catalog.
-        request: Names the strategy.
+        request: Request with the strategy.
     """
     if request.strategy is Strategy.PLAN:
         return card_plan(gpu, request)
@@ -126,8 +127,7 @@ def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
 
 @contextmanager
 def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Journal, int]]:
-    """Yield the journal of a request's database, and the number of rows of interrupted runs that entered the
-    database."""
+    """Store the rows of interrupted runs; yield the journal of a request's database and the number of these rows."""
 
     def note(text: str) -> None:
         report(Progress("", "", "", 0, 0, note=text))
@@ -141,7 +141,7 @@ def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Jour
 
 
 def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
-    """Store the rest of the journal and return the result, with the reason if that or all else failed."""
+    """Store the rest of the journal and return the result, with the reason if storing or all measuring failed."""
     error, stored = result.error, result.stored
     try:
         stored += ingest(journal, database)
@@ -154,7 +154,7 @@ def concluded(result: CollectResult, journal: Journal, database: Path) -> Collec
 
 
 def devices_of(request: CollectRequest, scratch: Path) -> list[MeasuringDevice]:
-    """Return the devices of a request, at least one. Raises as `collect` does."""
+    """Return the devices of a request, at least one; raise the errors of `collect`."""
     if request.recording is not None:
         gpus = chosen_gpus(request.recording, request.gpu)
         return [recorded_device(request.recording, gpu, request.seed) for gpu in gpus]
@@ -177,7 +177,7 @@ class _LocalRun:
         self.result = CollectResult()
 
     def measure_plans(self, devices: Sequence[MeasuringDevice]) -> None:
-        """Measure the planned problems; the GPUs of one model share them."""
+        """Measure the planned problems; the GPUs of one model divide them among them."""
         plans = {gpu: planned_on(gpu, self._request) for gpu in dict.fromkeys(device.gpu for device in devices)}
         alike = {gpu: [device for device in devices if device.gpu == gpu] for gpu in plans}
         shares = [(each, plans[each.gpu][alike[each.gpu].index(each) :: len(alike[each.gpu])]) for each in devices]
@@ -189,7 +189,7 @@ class _LocalRun:
         self._run(campaigns)
 
     def measure_chosen(self, device: MeasuringDevice, chooser: Chooser) -> None:
-        """Measure what a chooser selects, visit by visit."""
+        """Measure the configs that a chooser selects, one visit at a time."""
 
         def take(progress: Progress) -> None:
             self._report(progress)
@@ -220,7 +220,7 @@ class _LocalRun:
         number: int | None = None,
         devices: int = 1,
     ) -> Campaign:
-        """Return a campaign on a device, with a number if there are several devices."""
+        """Return a campaign on a device; its session name has a number if there are several devices."""
         request = self._request
 
         def earlier(problem: Problem) -> list[Measurement]:
@@ -236,7 +236,7 @@ class _LocalRun:
                 earlier,
                 self._stopping,
                 report,
-                self._store if devices == 1 else lambda: None,  # with several campaigns, other blocks may be open
+                self._store if devices == 1 else lambda: None,  # With several campaigns, other blocks may be open.
             ),
             device.compile_queue(devices),
         )
@@ -261,6 +261,6 @@ class _LocalRun:
         self.result = replace(self.result, results=results, stopped=stopped, error=errors[0] if errors else None)
 
     def _store(self) -> None:
-        with suppress(UsageError):  # the database may be in use: the journal keeps the rows, and they are stored later
+        with suppress(UsageError):  # The database may be in use; the rows stay in the journal and are stored later.
             stored = ingest(self._journal, self._request.database)
             self.result = replace(self.result, stored=self.result.stored + stored)

@@ -1,4 +1,4 @@
-"""Diagnose what this machine can measure, by trying; the library call behind `kernrec doctor`."""
+"""Diagnose by trial what this machine can measure: the library call behind `kernrec doctor`."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +37,7 @@ class CardDiagnosis:
     problems: tuple[str, ...]
     """Reasons why something cannot be measured, and remarks, one line each."""
     info: DeviceInfo | None = None
-    """None if the GPU was not probed."""
+    """Description of the device; None if the GPU was not probed."""
     probe: Probe | None = None
 
 
@@ -57,7 +57,7 @@ class Diagnosis:
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """`latency` and `energy`, if they can be measured here."""
+        """Return `latency` and `energy` if they can be measured here."""
         usable = [card for card in self.cards if self.compiler is not None]
         return tuple(kind for kind in ("latency", "energy") if any(getattr(card, kind) for card in usable))
 
@@ -90,7 +90,7 @@ def _diagnose_card(card: Card, sms: tuple[int, ...], compiles: bool) -> CardDiag
     try:
         gpu = find_gpu(card.name)
         name = gpu.name
-        if not compiles:  # the kernels of the probe need a compiler too
+        if not compiles:  # The probe's kernels need a compiler, too.
             raise KernrecError("not probed without a compiler")
         if gpu.sm not in sms:
             raise KernrecError(f"the compiler does not support sm_{gpu.sm}")

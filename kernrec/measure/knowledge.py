@@ -1,4 +1,4 @@
-"""The posterior of all problems during refinement, from predictions, rows of the database and new measurements."""
+"""Maintain the posterior of all problems during refinement, from predictions, stored rows and new measurements."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -29,10 +29,10 @@ class ChangedAnswer:
 
 
 class Knowledge:
-    """The joint posterior of a subject's problems, with the names of everything in it."""
+    """Joint posterior of a subject's problems, and the names of problems and configs."""
 
     def __init__(self, subject: RefineSubject, request: CollectRequest) -> None:
-        """Begin with predictions and the rows of the database."""
+        """Create the posterior from predictions and the rows of the database."""
         self.subject = subject
         self._objective = request.objective
         self._point = request.point
@@ -45,7 +45,7 @@ class Knowledge:
         self.posterior.rescale()
 
     def config_text(self, problem: int, contender: int) -> str:
-        """Return a contender as text for people."""
+        """Return a contender as readable text."""
         kernel, config = self.subject.contenders[problem].keys[contender]
         return f"{kernel} {config_text(dict(config))}"
 
@@ -61,14 +61,14 @@ class Knowledge:
     def _evidence(self, problem: int, stack: Stack) -> Evidence:
         wanted, hashes = self.subject.wanted[problem].problem, self.subject.hashes[problem]
         evidence = evidence_of(stack, self._gpu, wanted, list(hashes))
-        # Another version of a kernel is another kernel.
+        # Ignore measurements of other versions of a kernel.
         return Evidence(
             tuple(row for row in evidence.measured if row.kernel_hash == hashes.get(row.kernel)),
             tuple(row for row in evidence.failed if row.kernel_hash == hashes.get(row.kernel)),
         )
 
     def measured(self, problem: int, measurement: Measurement) -> Measured | None:
-        """Return the cost in a new measurement, or None if it failed or lacks the objective's cost. Exclude failed
+        """Return the cost in a new measurement; None if it failed or lacks the objective's cost. Exclude failed
         configs."""
         identity = measurement.identity
         place = self.subject.contenders[problem].place(key_of(identity.kernel, identity.config))
@@ -91,10 +91,10 @@ class Knowledge:
         return Measured(place, math.log(cost), noise_between(low, high)) if cost else None
 
     def changed(self, before: Sequence[int]) -> Iterator[ChangedAnswer]:
-        """Yield the problems whose choice differs from an earlier one.
+        """Yield the problems whose best config has changed.
 
         Args:
-            before: Earlier choice of each problem.
+            before: Earlier best config of each problem.
         """
         for problem, old in enumerate(before):
             new = self.posterior.choice(problem)

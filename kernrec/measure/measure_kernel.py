@@ -31,7 +31,7 @@ class KernelMeasurement:
     def prepared(
         cls, kernel: Kernel, problem: Problem, gpu: GPU, database: Path, folder: Path, effort: str
     ) -> "KernelMeasurement":
-        """Return a measurement that is possible on this machine.
+        """Prepare a measurement, after checking that this machine can make it.
 
         Args:
             kernel: Kernel to measure.
@@ -42,7 +42,7 @@ class KernelMeasurement:
             effort: `quick`, `normal` or `exhaustive`.
 
         Raises:
-            KernrecError: Measuring is not possible. It is raised before any long computation.
+            KernrecError: Measuring is impossible here. This is raised before any long computation.
         """
         if effort not in EFFORTS:
             raise unknown("effort", effort, EFFORTS)
@@ -55,11 +55,11 @@ class KernelMeasurement:
         return cls(kernel, problem, gpu, request)
 
     def recommendation(self, query: Query) -> Recommendation:
-        """Return the recommendation from the database, measurements included."""
+        """Return the recommendation from the database, including the new measurements."""
         return Recommender([self.request.database]).answer_kernel(self.kernel, self.problem, self.gpu, query)
 
     def best(self, collected: CollectResult) -> Sequence[dict[str, Any]]:
-        """Return the configs of least latency and least energy of each result, as plain values for JSON."""
+        """Return the fastest and the lowest-energy config of each result, as plain values for JSON."""
         objects = []
         for result in collected.results:
             rows: dict[str, Any] = {"kernel": self.kernel.name, "problem": result.problem, "gpu": self.gpu.name}

@@ -1,4 +1,4 @@
-"""The device of a campaign: a GPU of this machine, or a recording to replay."""
+"""Represent the device of a campaign: a GPU of this machine, or a recording to replay."""
 
 import os
 import uuid
@@ -27,10 +27,10 @@ STANDARD_INPUTS = InputInfo("numpy default_rng", 0, "normal; weights of a sum ov
 
 @dataclass(frozen=True)
 class MeasuringDevice:
-    """A device to measure on."""
+    """Device of a campaign."""
 
     opening: dict[str, Any]
-    """Request that opens it."""
+    """Request that opens the device."""
     gpu: str
     """Name in the catalog."""
     sm: int
@@ -41,11 +41,11 @@ class MeasuringDevice:
 
     @property
     def replayed(self) -> bool:
-        """Whether the device repeats a recording."""
+        """Return whether the device replays a recording."""
         return self.uuid_hash is None
 
     def settings(self, session: str, effort: MeasuringEffort, budget: CampaignBudget, seed: int) -> CampaignSettings:
-        """Return the settings of a campaign on this device, from which its rows state their origin."""
+        """Return the settings of a campaign on this device, including the origin to store in its rows."""
         return CampaignSettings(
             session=session,
             effort=effort,
@@ -58,12 +58,12 @@ class MeasuringDevice:
         )
 
     def compile_queue(self, devices: int = 1) -> CompileQueue | None:
-        """Return a queue that compiles for the device, or None if nothing has to be compiled.
+        """Return a queue that compiles for the device; None if no compilation is needed.
 
         Args:
             devices: Number of devices in use.
         """
-        # Reserve one CPU for each device's worker process, which must not wait.
+        # Reserve one CPU for each device's worker process, which must not be delayed.
         processes = max(1, ((os.cpu_count() or 1) - devices) // devices)
         return None if self.replayed else CompileQueue(self.sm, processes)
 
@@ -80,12 +80,12 @@ def card_device(
     Args:
         card: The GPU.
         scratch: Folder for the device's process.
-        inputs: Inputs of kernels, as rows state them.
+        inputs: Inputs of kernels, as stored in rows.
         kernel: Additional items of the opening request, for a kernel of the user.
 
     Raises:
         UsageError: The catalog does not contain the GPU.
-        KernrecError: The GPU still has the limits of a run that was killed, and they cannot be restored.
+        KernrecError: The GPU still has the limits of a killed run, and restoring them failed.
     """
     gpu = find_gpu(card.name)
     restore_abandoned(card)
@@ -94,14 +94,14 @@ def card_device(
 
 
 def recorded_device(recording: Path, name: str, seed: int) -> MeasuringDevice:
-    """Return a GPU of a recording by name; the seed draws which recorded repetitions it returns."""
+    """Return a recorded GPU by name; the seed determines the recorded repetitions that it returns."""
     gpu = find_gpu(name)
     opening = {"device": "replay", "file": str(recording.absolute()), "gpu": gpu.name, "seed": seed}
     return MeasuringDevice(opening, gpu.name, gpu.sm, None, InputInfo())
 
 
 def inputs_of(kernel: Kernel) -> InputInfo:
-    """Return the inputs of a user's kernel, as rows state them."""
+    """Return the inputs of a user's kernel, as stored in rows."""
     if not kernel.declares_problem:
         return STANDARD_INPUTS
     samples = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())

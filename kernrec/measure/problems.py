@@ -1,4 +1,4 @@
-"""The problems of a campaign: as a user names them, and their plans on a GPU model."""
+"""Find the problems that a user names for a campaign, and plan them on a GPU model."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,14 +22,14 @@ from kernrec.store import Stack
 def select_layers(
     op: str | None, shape: str | None, workload: str | None, dtype: str | None, layout: str | None
 ) -> list[Layer] | None:
-    """Return the layers that a user named, each problem once; None if no op, shape or workload was named.
+    """Return the named layers, each problem once; None if the user named no op, shape or workload.
 
     Args:
         op: Name or alias of an op; None or `all`: every op that some kernel computes.
         shape: Dimensions, `m=4096,n=4096,k=4096`; None: the layers of a workload.
         workload: Name or file of a workload; None: the standard workload of each op.
         dtype: Data type; None: the default of the op or the layer.
-        layout: Tensor layout; None: the layout in which the layer is answered on a GPU (`layers_on`).
+        layout: Tensor layout; None: the layout that recommendations use on the GPU (`layers_on`).
 
     Raises:
         UsageError: A name is unknown, or no layer is left.
@@ -51,7 +51,7 @@ def select_layers(
     for request in wanted:
         for layer in layers_of(request)[1]:
             problem = layer.problem
-            # A layer without a kernel is skipped if all were named; a single op gets its error later.
+            # Skip a layer without a kernel if the user named all ops; a single op gets an error later.
             if not every_op or kernels_for(problem.op, problem.dtype, None if layer.layout_free else problem.layout):
                 before = layers.get(problem)
                 layers[problem] = layer if before is None else replace(before, count=before.count + layer.count)
@@ -62,7 +62,7 @@ def select_layers(
 
 
 def layers_on(wanted: Sequence[Layer | WantedProblem], gpu: GPU, database: Path) -> list[WantedProblem]:
-    """Return problems in the layouts in which they are answered on a GPU, unless a layout was named."""
+    """Return problems in the layouts that recommendations use on a GPU, unless the user named a layout."""
     free = [each for each in wanted if isinstance(each, Layer) and each.layout_free]
     moved = {}
     if free:
@@ -72,7 +72,7 @@ def layers_on(wanted: Sequence[Layer | WantedProblem], gpu: GPU, database: Path)
 
 
 def recordings_on(gpu: str, request: CollectRequest) -> list[tuple[WantedProblem, Recording]]:
-    """Return the problems of a request with their recordings on a GPU; all recorded problems if none are named.
+    """Return the problems of a request with their recordings on a GPU; all recorded problems if the request names none.
 
     Raises:
         UsageError: The recording has none of the problems.
@@ -91,7 +91,7 @@ def planned_on(gpu: str, request: CollectRequest) -> list[PlannedProblem]:
     """Return the plans of a request's problems on a GPU model.
 
     Raises:
-        UsageError: Nothing can run a problem, or a recording has none of them.
+        UsageError: No config can run a problem, or a recording has none of the problems.
     """
     most = request.effort.configs if request.strategy is Strategy.ALL else None
     if request.recording is not None:
@@ -107,7 +107,7 @@ def context_of(request: CollectRequest, with_rows: bool) -> Context:
     """Return the sources of predictions: shipped profiles, the models beside the database, and its rows if wanted."""
     stored = [request.database] if with_rows and request.database.exists() else []
     context = Context(stored, models=ModelStore(request.database.parent / "models", Stack(stored)))
-    context.triton = False  # devices measure kernels in CUDA
+    context.triton = False  # Devices measure only CUDA kernels.
     return context
 
 

@@ -1,9 +1,8 @@
-"""The chooser of `--strategy refine`: measure only what is uncertain and matters, until a budget or a bound.
+"""Choose the visits of `--strategy refine`: measure uncertain configs that matter, up to a budget or regret bound.
 
     predictions and rows of the database -> joint posterior -> visit with the greatest gain per second -> posterior ...
 
-The posterior is about one objective at one power limit and clock. Several visits may be under way at once: a cluster's
-GPUs make many.
+The posterior covers one objective at one power limit and clock. GPUs of a cluster may make several visits at once.
 """
 
 import math
@@ -22,36 +21,36 @@ from kernrec.recommender.request import Objective
 from kernrec.store.measurement import Measurement
 
 FORECAST_S = 600.0
-"""Seconds for which a result forecasts the fall of the regret."""
+"""Further seconds for which a result forecasts the reduction of the regret."""
 _VISIT_S, _LATENCY_S = 1.0, 0.6
-"""First estimates of the seconds to prepare a problem and to measure one latency; measurements then update them."""
+"""Initial estimates of the seconds to prepare a problem and to measure a latency; measurements update both."""
 _NOISE = {Objective.LATENCY: 0.01, Objective.ENERGY: 0.02, Objective.EDP: 0.025}
-"""Standard deviation of the logarithm of a measurement: the drift that the protocol tolerates."""
+"""Standard deviation of a measurement's logarithm, by objective: the drift that the protocol tolerates."""
 _CHECKED_EVERY = 16
-"""Number of visits between two comparisons of the regret with the bound."""
+"""Number of visits between two comparisons of regret and bound."""
 
 
 @dataclass(frozen=True)
 class Refined:
-    """The measurements made, and the remaining regret."""
+    """Result of a refinement: its measurements and the remaining regret."""
 
     measured: int
-    """Number of configs."""
+    """Number of measured configs."""
     problems: int
-    """Number of problems."""
+    """Number of measured problems."""
     changed: tuple[ChangedAnswer, ...]
     regret: tuple[float, float]
     """Weighted mean expected regret before and after."""
     forecast: float
     """Expected reduction of the regret in another `FORECAST_S` seconds."""
     ended: str
-    """Reason for the end, in words."""
+    """Text of the reason for the end."""
     deciding_s: float
     """Seconds spent on decisions."""
 
 
 class RefinePlanner(Chooser):
-    """Chooses the visits of one GPU model."""
+    """Chooser of the visits of one GPU model."""
 
     def __init__(self, request: CollectRequest, knowledge: Knowledge) -> None:
         each_s = _LATENCY_S
@@ -62,8 +61,8 @@ class RefinePlanner(Chooser):
         self.refinement = Refinement(knowledge.posterior, Costs(_VISIT_S, each_s), _NOISE[request.objective])
         posterior = knowledge.posterior
         self._before = [posterior.choice(problem) for problem in range(len(posterior))], posterior.mean_regret()
-        self._pending: dict[str, Visit] = {}  # visits under way, by the key of their problem
-        self._seen: set[tuple[int, int]] = set()  # (problem, contender) measured, of all visits
+        self._pending: dict[str, Visit] = {}  # Visits in progress, by problem key.
+        self._seen: set[tuple[int, int]] = set()  # Measured (problem, contender) pairs of all visits.
         self._left = request.budget.configs
         self._visits = 0
         self._ended = "the budget is spent"
@@ -117,7 +116,7 @@ class RefinePlanner(Chooser):
         costs = self.refinement.costs
         expected_s = costs.visit_s + measured * costs.each_s
         if measured and seconds > 0.0:
-            factor = math.sqrt(seconds / expected_s)  # the geometric mean of expected and actual
+            factor = math.sqrt(seconds / expected_s)  # Use the geometric mean of the expected and the actual value.
             costs.visit_s, costs.each_s = factor * costs.visit_s, factor * costs.each_s
         self.refinement.look(visit.problem)
 

@@ -1,7 +1,7 @@
-"""The subject of a refinement: a GPU model, and for each problem its contenders with the tasks that measure them.
+"""Define the subject of a refinement: a GPU model, and the candidate configs (contenders) of each problem.
 
-On a GPU, the contenders are the library's configs that the recommender ranks best. In a recording, they are the
-recorded configs: those of the library by the recommender's prediction, or a sample if nothing is predicted.
+On a GPU, contenders are the library's configs that the recommender ranks best. In a recording, contenders are recorded
+configs: the best predicted configs of the library, or a random sample without predictions.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -28,25 +28,25 @@ from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence
 
 MOST_UNPREDICTED = 128
-"""Most contenders of a problem without predictions."""
+"""Maximum contenders of a problem without predictions."""
 _UNPREDICTED_DEVIATION = 0.4
-"""Standard deviation of the log costs of a space's configs: the median of recorded spaces."""
+"""Assumed standard deviation of log costs in a space without predictions: the median of recorded spaces."""
 
 
 @dataclass(frozen=True)
 class SampledKernel:
-    """A kernel on a problem, and the measurable part of its space."""
+    """A kernel on a problem, with the measurable part of its space."""
 
     name: str
     hash: str
     kernel: Kernel | None
-    """None for a recorded kernel, of which only the name is known."""
+    """Kernel; None for a recorded kernel whose source is unknown."""
     table: StaticTable | None
-    """None if nothing is predicted."""
+    """Table for predictions; None if predictions are impossible."""
     configs: Sequence[Config] | None = None
-    """None: all that can run."""
+    """Measurable configs; None for all configs that can run."""
     measured: Collection[Key] = ()
-    """Configs of all kernels of the problem that were measured earlier."""
+    """Configs, of any kernel of the problem, that were measured earlier."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class RefineSubject:
     """Hash of the source by kernel, for each problem."""
 
     def task(self, problem: int, contender: int) -> Task:
-        """Return the task of measuring a contender."""
+        """Return the task that measures a contender."""
         kernel, config = self.contenders[problem].keys[contender]
         source = None if self.replayed else find_kernel(kernel)
         return Task(kernel, self.hashes[problem][kernel], dict(config), self.wanted[problem].problem, source)
@@ -73,7 +73,7 @@ def subject_on(name: str, request: CollectRequest) -> RefineSubject:
     """Return the contenders of a request's problems on a GPU model, by its name.
 
     Raises:
-        UsageError: Nothing can run a problem, or a recording has none of them.
+        UsageError: No config can run a problem, or a recording has none of the problems.
     """
     if request.recording is not None:
         return _recorded(name, request)
@@ -92,8 +92,8 @@ def subject_on(name: str, request: CollectRequest) -> RefineSubject:
 
 
 def sampled_kernels(name: str, request: CollectRequest) -> Callable[[Problem], list[SampledKernel]]:
-    """Return a function that lists the kernels of a problem with the measurable parts of their spaces, on a GPU or
-    recording."""
+    """Return a function that lists a problem's kernels, with the parts of their spaces that a GPU or recording can
+    measure."""
     gpu, context = find_gpu(name), context_of(request, with_rows=True)
     if request.recording is None:
 

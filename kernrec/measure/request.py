@@ -1,4 +1,4 @@
-"""The request for a campaign, and its result."""
+"""Define the request for a campaign, and its result."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,22 +19,22 @@ Stopping = Callable[[], bool]
 
 
 class Strategy(StrEnum):
-    """How a campaign chooses what to measure next, and when to stop."""
+    """Strategy by which a campaign chooses measurements and stops."""
 
     ALL = "all"
-    """Each problem in turn: screen its configs, then energy near the front, then finals."""
+    """Measure each problem in turn: screen configs, then measure energy near the front, then finals."""
     PLAN = "plan"
-    """A fixed part, which is the same on every GPU, then the measurements that models are most uncertain about."""
+    """Measure a fixed part, which is the same on every GPU, then the models' most uncertain configs."""
     REFINE = "refine"
-    """The configs that lower the expected regret most per second."""
+    """Measure the configs that reduce the expected regret most per second."""
     GUIDE = "guide"
-    """One problem: expected improvement, and energy for configs whose interval reaches below the best."""
+    """Search one problem by expected improvement; measure energy if a config's interval reaches below the best."""
     GENETIC = "genetic"
-    """One problem: a genetic search, and as much energy as the signal-to-noise ratio of its model requires."""
+    """Search one problem genetically; measure as many energies as the model's signal-to-noise ratio requires."""
 
     @property
     def searches(self) -> bool:
-        """Whether the strategy searches the space of one problem."""
+        """Return whether the strategy searches the space of a single problem."""
         return self in (Strategy.GUIDE, Strategy.GENETIC)
 
 
@@ -46,7 +46,7 @@ class WantedProblem:
     problem: Problem
     count: float = 1.0
     layout_free: bool = False
-    """Always false: the problem fixes the layout."""
+    """Always False, because the problem fixes the layout."""
 
 
 @dataclass(frozen=True)
@@ -54,52 +54,52 @@ class CollectRequest:
     """A request to measure."""
 
     problems: Sequence[Layer | WantedProblem] | None
-    """None: all problems of a recording, or the problems of the plan."""
+    """Problems to measure; None for all problems of a recording or of the plan."""
     database: Path
     gpu: str = "auto"
     """`auto`, `all` (each GPU of this machine or recording), an index, a UUID or, for a recording, a GPU's name."""
     recording: Path | None = None
-    """Database to replay; None: measure on a GPU."""
+    """Database to replay; None to measure on a GPU."""
     strategy: Strategy = Strategy.ALL
     objective: Objective = Objective.LATENCY
     """Objective that refinement and searches minimize."""
     effort: MeasuringEffort = EFFORTS["normal"]
-    """For `Strategy.ALL`; the other strategies choose every config themselves."""
+    """Effort of `Strategy.ALL`; other strategies choose every config themselves."""
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     until: float | None = None
-    """Weighted mean regret at which refinement stops, once the regret is lower with a probability of 95 %."""
+    """Weighted mean regret at which refinement stops, once the regret is lower with 95 % probability."""
     resume: bool = True
-    """Whether to skip what the database already has."""
+    """Whether to skip measurements that the database already has."""
     seed: int = 0
     point: OperatingPoint = DEFAULT_POINT
     """Power limit and clock of the GPU."""
     kernel: Kernel | None = None
-    """Kernel of the user, measured instead of the library's; its profiles in the database order its configs."""
+    """User's kernel to measure instead of the library's; its profiles in the database order its configs."""
     folder: Path = Path()
     """Folder of the files that the kernel's spec names."""
 
     @property
     def wanted(self) -> Sequence[Layer | WantedProblem]:
-        """The named problems, or an empty sequence."""
+        """Return the requested problems, or an empty sequence."""
         return self.problems or ()
 
     @property
     def needs_energy(self) -> bool:
-        """Whether the strategy minimizes something that includes energy."""
+        """Return whether the strategy's objective includes energy."""
         chooses = self.strategy.searches or self.strategy is Strategy.REFINE
         return chooses and self.objective is not Objective.LATENCY
 
     @property
     def campaign_effort(self) -> MeasuringEffort:
-        """Effort of the campaign that measures what the strategy chooses."""
+        """Return the effort of the campaign that measures the strategy's choices."""
         chosen = MeasuringEffort(None, FINALS if self.strategy is Strategy.PLAN else 0)
         return self.effort if self.strategy is Strategy.ALL else chosen
 
     def check(self, many_gpus: bool = False) -> None:
-        """Raise `UsageError` for mistakes that need no device.
+        """Raise `UsageError` for mistakes that can be found without a device.
 
         Args:
-            many_gpus: Whether a cluster measures.
+            many_gpus: Whether a cluster makes the measurements.
         """
         if self.recording is not None and self.recording.absolute() == self.database.absolute():
             raise UsageError("a recording cannot be collected into itself: give another --db")
@@ -124,9 +124,9 @@ class CollectResult:
 
     results: tuple[ProblemResult, ...] = ()
     stored: int = 0
-    """Measurements added to the database."""
+    """Number of measurements added to the database."""
     leftover: int = 0
-    """Measurements of an interrupted earlier run that were added to the database."""
+    """Number of measurements of interrupted earlier runs that were added to the database."""
     stopped: bool = False
     """Whether the caller stopped the campaign."""
     error: str | None = None

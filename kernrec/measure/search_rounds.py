@@ -1,10 +1,10 @@
-"""The chooser of strategies that search one problem for least latency, energy or energy-delay product.
+"""Choose measurements for searches of one problem for the lowest latency, energy or energy-delay product.
 
 In each round, the guide (`kernrec.model.search.energy_guide`) or the genetic search
-(`kernrec.model.search.genetic_search`) chooses configs to measure latency for, and configs to measure energy for.
+(`kernrec.model.search.genetic_search`) chooses configs for latency measurements and for energy measurements.
 
-All GPUs of a model measure the latencies of a round. One GPU measures the energies of all rounds, because two GPUs of a
-model differ in power by more than good configs do; meanwhile the others begin the next round.
+All GPUs of a model measure the latencies of a round. Only one GPU measures the energies of all rounds, because GPUs of
+a model differ in power by more than good configs do. Meanwhile, the other GPUs begin the next round.
 """
 
 import math
@@ -31,11 +31,11 @@ WEIGHTS = {
     Objective.EDP: (1.0, 1.0),
     Objective.PARETO: None,
 }
-"""Exponents of latency and energy in the minimized product; None: the Pareto front."""
+"""Exponents of latency and energy in the minimized product, by objective; None for the Pareto front."""
 _ORDERED = 2
-"""Number of configs that ran from which on cost models choose."""
+"""Minimum number of successful configs with which cost models can choose."""
 _LEAST_TOGETHER = 2
-"""Least number of configs that a GPU measures between two runs of the reference kernels, if the round has as many."""
+"""Minimum configs that a GPU measures between two runs of the reference kernels, if the round has enough."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class SearchedConfig:
 
 @dataclass(frozen=True)
 class Searched:
-    """State of a search, earlier measurements included."""
+    """State of a search, including earlier measurements."""
 
     problem: str
     """Key of the problem."""
@@ -61,13 +61,13 @@ class Searched:
     energies: int
     """Number of configs with a measured energy."""
     best: SearchedConfig | None
-    """Config of least cost; None if nothing ran."""
+    """Config with the lowest cost; None if no config ran."""
     front: tuple[SearchedConfig, ...]
-    """Measured front of latency and energy, fastest first; empty if the objective is latency."""
+    """Measured Pareto front of latency and energy, fastest first; empty if the objective is latency."""
 
 
 class SearchRounds(Chooser):
-    """Chooses what to measure for one problem on one GPU model."""
+    """Chooser for one problem on one GPU model."""
 
     def __init__(self, problems: Sequence[PlannedProblem], request: CollectRequest) -> None:
         """Prepare a search of the only problem; raise `UsageError` if there are several."""
@@ -81,11 +81,11 @@ class SearchRounds(Chooser):
         self._place = {task.key: place for place, task in enumerate(self.planned.tasks)}
         self._rows: list[list[Measurement]] = [[] for _ in self.planned.tasks]
         self._left = math.inf if request.budget.configs is None else request.budget.configs
-        self._round, self._size = 0, 0  # number of the present round, and its configs
-        self._latencies: list[int] = []  # configs of the present round that are in no visit yet
-        self._energies: list[int] = []  # configs for energy that are in no visit yet
-        self._pending: dict[int, int | None] = {}  # round whose latencies a visit under way measures
-        self._round_over = True  # whether a round is complete and its energies are not chosen yet
+        self._round, self._size = 0, 0  # Number of the present round, and its configs.
+        self._latencies: list[int] = []  # Configs of the present round that no visit has yet.
+        self._energies: list[int] = []  # Configs for energy measurements that no visit has yet.
+        self._pending: dict[int, int | None] = {}  # Round whose latencies each visit in progress measures.
+        self._round_over = True  # Whether a round is complete, but its energy measurements are not chosen yet.
         self._energy_card: str | None = None
 
     @property
@@ -102,7 +102,7 @@ class SearchRounds(Chooser):
 
     def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
         if self._left <= 0 and not self._latencies and not self._energies:
-            return None  # the energies of the last round are skipped
+            return None  # Skip the energies of the last round.
         self._ask_energies()
         if self._energies and (self._energy_card == card or self._energy_card not in cards):
             self._energy_card = card
@@ -127,9 +127,9 @@ class SearchRounds(Chooser):
         return bool(self._energies)
 
     def _begin_round(self) -> bool:
-        """Begin another round of latencies, possibly while others are under way; return False if there is none."""
+        """Begin another round of latencies, possibly while others are in progress; return False if there is none."""
         if self._pending and len(self._steps.ran()) < _ORDERED:
-            return False  # too little is known to choose a better round than the first
+            return False  # There are too few results to choose a better round than the first.
         self._latencies = self._steps.latency_round()
         if self._left < len(self._latencies):
             self._latencies = self._latencies[: int(self._left)]

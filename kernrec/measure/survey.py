@@ -1,11 +1,11 @@
-"""A survey: draw configs over the spaces of kernels, to teach a model the time of all configs, not only of the fastest.
+"""Draw configs over the whole spaces of kernels, to train a model on the times of all configs, not only of the fastest.
 
     kernel      each kernel of each op in turn, in a new order every round
-    problem     the problem of the kernel that was drawn from least
+    problem the kernel's problem with the fewest draws so far
     configs     a random pool -> those predicted within `SLOWEST` times its fastest -> in order of the predicted time,
                 one from each of as many parts as configs are wanted
 
-A model that only sees the configs with the fastest predictions learns their errors, and not those of the others.
+A model trained only on configs with fast predictions would not learn the prediction errors of other configs.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,29 +21,29 @@ from kernrec.recommender.contenders import Key, key_of
 from kernrec.recommender.estimate.prediction import predict
 
 CONFIGS = 4
-"""Configs drawn from a problem at a time: making its inputs takes as long as measuring two."""
+"""Number of configs drawn per visit, because creating a problem's inputs takes as long as measuring two configs."""
 SLOWEST = 10.0
-"""Slower configs are skipped: they take the time of several, and it does not matter how much slower they are."""
+"""Multiple of the fastest prediction above which configs are skipped, because their exact time is irrelevant."""
 _POOL = 16 * CONFIGS
-"""Their prediction takes milliseconds, that of a whole space tenths of a second."""
+"""Number of random configs to predict, which takes milliseconds; a whole space takes tenths of a second."""
 
 
 class Survey:
-    """Draws configs, none twice."""
+    """Survey that draws each config at most once."""
 
     def __init__(
         self, subject: RefineSubject, kernels: Callable[[Problem], Sequence[SampledKernel]], seed: int
     ) -> None:
-        """Begin a survey.
+        """Create a survey.
 
         Args:
             subject: Problems, with the kernels that compute them.
-            kernels: Returns the measurable parts of the spaces of a problem's kernels.
-            seed: Seed of the draws.
+            kernels: Function that returns the measurable parts of the spaces of a problem's kernels.
+            seed: Seed of the random draws.
         """
         self._kernels = kernels
         self._draw = np.random.default_rng(seed)
-        self._problems: dict[tuple[str, str], list[WantedProblem]] = {}  # by op and kernel, the least drawn first
+        self._problems: dict[tuple[str, str], list[WantedProblem]] = {}  # Problems by op and kernel, least drawn first.
         for number in self._draw.permutation(len(subject.wanted)).tolist():
             wanted = subject.wanted[number]
             for kernel in subject.hashes[number]:
@@ -55,11 +55,11 @@ class Survey:
 
     @property
     def every_kernel(self) -> bool:
-        """Whether every kernel had its turn."""
+        """Return whether every kernel had its turn."""
         return not self._problems or self._begun > 1 or (self._begun == 1 and not self._turns)
 
     def next(self) -> PlannedProblem | None:
-        """Return some configs of a problem, or None if all were drawn."""
+        """Return some configs of a problem; None if all configs were drawn."""
         while self._problems:
             if not self._turns:
                 kernels = sorted(self._problems)

@@ -238,7 +238,7 @@ def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]
 def _of_versions(
     context: "Context", problem: Problem, gpu: GPU, versions: Collection[str], others: Collection[str]
 ) -> "tuple[list[StackPrediction], list[tuple[RecordedLine, StackPrediction]]]":
-    """Return predictions and recordings of superseded versions, without those in `others`."""
+    """Return predictions and recordings of superseded versions, except for baselines in `others`."""
     recordings = Recordings.of(problem, gpu, others)
     recorded = list(published_predictions(recordings, (), tuple(versions)))
     there = {f"{row.stack}{AT}{row.version}" for row, _ in recorded}
@@ -251,7 +251,7 @@ def _of_versions(
 def cold_baselines(
     context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, stacks: Sequence[str] = ()
 ) -> "list[Baseline]":
-    """Return the baselines of a network's layer, fastest first; arguments and errors are those of `baselines_of`."""
+    """Return the baselines of a network's layer, fastest first. See `baselines_of` for arguments and errors."""
     lines = [read_cold(line, problem, gpu) for line in baselines_of(context, problem, gpu, point, stacks)]
     return sorted(lines, key=lambda line: line.latency_s)
 

@@ -123,9 +123,9 @@ class KernelCandidates:
         """Return the candidates as a part of another candidate set.
 
         Args:
-            costs: costs of that set.
-            points: its operating points among those of this set.
-            part: slice of that set that belongs to the kernel.
+            costs: costs of the other set.
+            points: slice of this set's operating points that the other set has.
+            part: slice of the other set that belongs to the kernel.
         """
         limited, there = self._limited.at(points), self.measurements
         if there is not None:

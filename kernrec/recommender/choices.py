@@ -72,7 +72,7 @@ def _predicted_intervals(deciding: Sequence[Sequence[Estimate]], common: float) 
             whole = 0.5 * math.log(estimate.high / estimate.low)
             own = math.log(estimate.high / estimate.value) if estimate.own is None else estimate.own
             variance = own * own + common * max(whole * whole - own * own, 0.0)
-            factor = math.exp(math.sqrt(0.5 * variance))  # two of these widths add up to that of a ratio
+            factor = math.exp(math.sqrt(0.5 * variance))  # Two of these widths add up to a ratio's width.
             row.append((estimate.value / factor, estimate.value * factor))
         intervals.append(row)
     return intervals
@@ -106,7 +106,7 @@ def best_of_other_kinds(
 
 
 def build_choice(candidates: CandidateSet, point: int, position: int) -> Choice:
-    """Return one candidate at one operating point as a recommendation without neighbors."""
+    """Return one candidate at one operating point as a single recommendation, without ranks of neighbors."""
     costs, place = costs_at(candidates, point, position), Place(1, False, True)
     return _choices(candidates, [(point, position)], [costs], [place], [0])[0]
 
@@ -149,7 +149,7 @@ def _choices(
                 clock_hz=clock_hz,
                 bottleneck=bottleneck,
                 occupancy=kernel.occupancy.item(row),
-                # Both comparisons hold at the first operating point.
+                # Compare with the reference configs at the first operating point.
                 versus_fastest=Comparison(1.0 - energy.value / fastest_j, latency.value / fastest_s - 1.0),
                 versus_occupancy_heuristic=Comparison(
                     1.0 - energy.value / joules.item(0, heuristic), latency.value / seconds.item(0, heuristic) - 1.0
@@ -188,7 +188,7 @@ def places(intervals: Sequence[Sequence[Interval]], exact: Sequence[bool]) -> li
         exact: whether all of these costs were measured.
     """
     numbers: list[int] = []
-    leader: int | None = None  # best of the current tie: a chain of neighbors could drift away from it
+    leader: int | None = None  # Compare with the best of a tie, because a chain of neighbors could drift away.
     tied = set()
     for i, interval in enumerate(intervals):
         numbers.append(i + 1)
@@ -213,7 +213,7 @@ def _overlap(a: Sequence[Interval], b: Sequence[Interval]) -> bool:
 
 
 def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
-    """Return the largest energy saving of a pick at another operating point, without loss of time.
+    """Return the largest energy saving of a pick at another operating point that costs no time.
 
     A candidate set for latency has only one operating point. In that case the analytical model predicts the change of
     time and energy at lower power limits.
@@ -230,7 +230,7 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         gpu, (_, kernel, own) = candidates.gpu, candidates.locate(position)
         nominal, power = kernel.prediction.at(own), kernel.table.power
         if nominal.core_s * power.boost_hz > nominal.dram_s * power.running_hz:
-            return None  # bound by the core clock: less power costs time
+            return None  # The core clock is the bottleneck, so less power costs time.
         limits = np.append(gpu.tdp_w, np.arange(gpu.power_min_w, gpu.tdp_w, LIMIT_STEP_W))
         repeated = NominalCosts(*(np.full(len(limits), part) for part in vars(nominal).values()))
         limited = power.apply_power_limit(repeated, limits)

@@ -45,7 +45,7 @@ def key_of(kernel: str, config: Mapping[str, int]) -> Key:
 
 @dataclass(frozen=True, eq=False)
 class ProblemContenders:
-    """Contenders of one problem, before they are combined with those of other problems."""
+    """Contenders of one problem, before they are combined with other problems' contenders."""
 
     problem: Problem
     keys: tuple[Key, ...]

@@ -50,7 +50,7 @@ class Context:
     Args:
         databases: files to search before the shipped database; None for the user's database, if there is one.
         calibrated: use fitted coefficients of the analytical model, if there are any.
-        models: trained models; None for those next to the first database.
+        models: trained models; None for the models next to the first database.
         inputs: the kernels' input data, one of `kernrec.model.prior.power.INPUTS`.
         triton: include the library's Triton kernels for an op.
     """
@@ -226,7 +226,6 @@ class Context:
 
 
 def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
-    """Return the rows of a table whose variants are among `keys`."""
     rows = np.array([row for row, key in enumerate(table.variant_keys) if key in keys], dtype=np.int64)
     return replace(
         table,

@@ -104,7 +104,7 @@ def _spaces(kernels: Iterable[Kernel], problem: Problem, gpu: GPU) -> list[Space
 
 
 def _runs(spaces: Sequence[Space], problem: Problem) -> bool:
-    """Return whether any config can run a problem. A kernel of another op may not accept the problem."""
+    """Return whether any config can run a problem, which a kernel of another op may not accept."""
     able = [space for space in spaces if len(space) and as_op(problem, space.kernel.op)]
     return any(len(space.at(problem).rows) for space in able)
 

@@ -3,8 +3,8 @@
 All entry points use `Recommender.as_answered`, which runs this module's search. Kernels that run in several
 layouts take about the same time in each. A layout matters only if it has a kernel that another layout lacks. The
 implicit GEMM on tensor cores requires channels last, for example. Hopper's asynchronous matmuls require both operands
-contiguous along k. So the search tries the default layout and the layouts with such kernels. It selects another layout
-only if such a kernel is fastest.
+contiguous along k. So the search tries the default layout and the layouts with additional kernels. It selects another
+layout only if an additional kernel is fastest.
 """
 
 from collections.abc import Generator, Iterator

@@ -1,4 +1,4 @@
-"""Pareto front of two costs that are both minimized."""
+"""Pareto front of two costs to minimize."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Baselines of problems that somebody recorded; they take precedence over a backend's learned baselines.
+"""Baselines of recorded problems, which take precedence over a backend's learned baselines.
 
 A recording is valid at the GPU's default power limit and clock. At another operating point, its source becomes
 `learned`. So does the recording of a problem with a bias or an activation. A backend never takes longer for n items
@@ -109,7 +109,6 @@ class Recordings:
 
 
 def _least(rows: Sequence[Row], items: int) -> Row:
-    """Return the fastest row with at least `items` items."""
     return min((row for row in rows if row[0] >= items), key=lambda row: row[1])
 
 

@@ -295,7 +295,7 @@ class Recommender:
     def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         """Return the recommendations of one kernel at the requested power limit, or over a range of limits.
 
-        Costs are compared with those at the default power limit.
+        Costs are compared with the costs at the default power limit.
         """
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs).answer_kernel(kernel, problem, gpu, query)
@@ -371,7 +371,7 @@ class Recommender:
     ) -> Iterator[CandidateSet]:
         """Yield the candidates of many problems, estimated side by side; sets may be empty.
 
-        Some problems are skipped and need `candidates`: those with rows in the databases, without a kernel, too large
+        Some problems are skipped and need `candidates`: problems with rows in a database, without a kernel, too large
         for the GPU's memory, or with kernels whose launches depend on the problem.
         """
         alike: dict[Kind, list[Problem]] = {}

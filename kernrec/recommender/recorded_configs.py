@@ -15,7 +15,7 @@ def recorded_configs(database: Path, kernel: Kernel, problem: Problem) -> list[C
     """Return the configs with rows about a kernel and a problem on any GPU; each prefix is a random sample.
 
     Raises:
-        UsageError: the file is not a database, or has no such rows. The message lists the rows it has.
+        UsageError: the file is not a database, or lacks rows of this kernel and problem. The message lists its rows.
     """
     with Database.open(database) as opened:
         problems = {row["problem_id"]: str(row["key"]) for row in opened.rows("problem")}

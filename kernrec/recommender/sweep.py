@@ -1,6 +1,6 @@
 """Operating points of a request: the requested one, or a sweep.
 
-An objective that counts energy gains from a lower power limit. So without `--power-limit` and `--clock`, it is
+An objective that counts energy benefits from a lower power limit. So without `--power-limit` and `--clock`, it is
 evaluated over a range of limits. Latency is lowest at the default limit and needs no sweep.
 """
 
@@ -54,13 +54,13 @@ def clocks(gpu: GPU, limit_w: float | None) -> tuple[OperatingPoint, ...]:
 
 
 def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
-    """Return the operating points of a request about an op: the requested one, then those of a sweep."""
+    """Return the operating points of a request about an op: the requested point, then the points of a sweep."""
     if query.clock_hz is not None:
         return (query.point,)
     swept = query.objective is not Objective.LATENCY and query.power_limit_w is None
     limits = lower_limits(gpu) if swept else ()
     if (most_w := query.max_power_w) is not None and query.power_limit_w is None and gpu.power_min_w <= most_w:
-        # No config draws more than the limit, and a lower limit costs time.
+        # A limit at the bound keeps every config within it, and a lower limit costs time.
         limits = (*limits, OperatingPoint(most_w)) if most_w < gpu.tdp_w else limits
     return (query.point, *limits, *(clocks(gpu, query.power_limit_w) if query.clocks else ()))
 
@@ -68,7 +68,7 @@ def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
 def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) -> list[OperatingPoint]:
     """Return the operating points of a request about one kernel, default first.
 
-    The requested limit follows. Without one, a range of limits and all measured limits follow.
+    The requested limit follows. Without a request, a range of limits and all measured limits follow.
     """
     if query.power_limit_w is None:
         limits = [*power_limits(gpu), *measured_limits(gpu, evidence, [kernel])]

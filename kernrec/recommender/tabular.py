@@ -1,6 +1,6 @@
-"""Convert answers to rows of plain values, and these to text, HTML and Arrow, for programs and notebooks.
+"""Convert answers to rows of plain values, and rows to text, HTML and Arrow, for programs and notebooks.
 
-A row is a recommendation or a baseline. Its columns are those of `--format csv`, in SI units. The answer classes import
+A row is a recommendation or a baseline, with the columns of `--format csv` in SI units. The answer classes import
 this module to display themselves, so it cannot import them.
 """
 
@@ -17,7 +17,7 @@ _COMMON = ("op", "problem", "dtype", "layout", "gpu", "objective")
 
 
 def plain_rows(answer: Any) -> list[dict[str, Any]]:
-    """Return nested plain values, a row per recommendation, then per baseline; only baselines have `stack`."""
+    """Return a row of nested plain values for each recommendation, then each baseline; only baselines have `stack`."""
     whole = answer.as_dict()
     common = {name: whole[name] for name in _COMMON}
     return [common | row for row in (*whole["choices"], *whole["lines"])]
@@ -104,7 +104,7 @@ def _aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 def _html(caption: str, rows: Iterable[tuple[str, ...]]) -> str:
-    from html import escape  # needed only in notebooks
+    from html import escape  # Only notebooks need it.
 
     heading, *others = (tuple(map(escape, row)) for row in rows)
     body = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in others)

@@ -186,8 +186,7 @@ def checked_database(path: Path, folder: Path) -> dict[str, int]:
 
 
 def checked_table(path: Path, folder: Path, most_rows: int) -> Path:
-    """Copy an untrusted Parquet file with at most `most_rows` rows to a plain Parquet file in a folder; return its
-    path."""
+    """Copy an untrusted Parquet file of at most `most_rows` rows to a plain one in a folder; return its path."""
     _read_file("table", path, folder, most_rows=most_rows)
     return folder / "table.parquet"
 

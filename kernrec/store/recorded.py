@@ -38,8 +38,7 @@ class RecordedLine:
     stack: str
     version: str
     variant: str
-    """Text that distinguishes calls of one backend and dtype, such as `static scales`; empty if there is one kind of
-    call."""
+    """Text that distinguishes calls of one backend and dtype, such as `static scales`; may be empty."""
     kernel: str
     """Kernel or library that the backend ran; empty if the recording does not name it."""
     latency_s: float

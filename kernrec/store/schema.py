@@ -33,8 +33,7 @@ TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement", "retra
 """Tables whose rows have content-hash keys; other tables are derived or record the origin of rows."""
 
 _REWRITTEN = {4: "block_open OR replayed"}
-"""SQL condition for the rows of `measurement` that a migration changes, by migration number; their keys are
-recomputed."""
+"""By migration number, an SQL condition for the rows of `measurement` that it changes; their keys are recomputed."""
 
 _VIEWS_APART = 5
 """Number of the first migration from which on `views.sql` defines the views."""
@@ -180,8 +179,7 @@ def _empty(steps: tuple[str, ...]) -> bytes:
 # The relations of `views.sql`, as parts of a query.
 
 MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, position"
-"""Columns that identify the moment of a measurement; two rows with equal values in these columns contradict each
-other."""
+"""Columns that identify the moment of a measurement; two rows with equal values here contradict each other."""
 
 _VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction|merged|card_scale)\b")

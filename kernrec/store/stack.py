@@ -1,4 +1,4 @@
-"""Several databases that are queried as one: first the user's own, then pulled rows, then shipped data."""
+"""Query several databases as one: first the user's own, then pulled rows, then shipped data."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,22 +22,22 @@ _Read = TypeVar("_Read")
 class Stack:
     """Read-only view of several databases.
 
-    No database stays open, so that a collector can write to it between two queries (`kernrec.store.query_file`).
+    Databases do not stay open, so that a collector can write to them between two queries (`kernrec.store.query_file`).
     """
 
     def __init__(self, databases: Sequence[Path | str] | None = None) -> None:
         """Check that the databases can be read.
 
         Args:
-            databases: Their files; None: the user's own (`KERNREC_DB`) if it exists, then pulled rows.
+            databases: Files of the databases; None: the user's own (`KERNREC_DB`) if it exists, then pulled rows.
 
         Raises:
             UsageError: A database cannot be read.
         """
         self.missing: Path | None = None
-        """The user's own database where `KERNREC_DB` names one that does not exist yet."""
+        """Path in `KERNREC_DB` if no database exists there yet; otherwise None."""
         self.notes: tuple[str, ...] = ()
-        """A line for each file with skipped rows."""
+        """Note on each file with skipped rows."""
         self._pulled: Path | None = None
         self._all = databases is None
         self._titles = {Path(path): str(path) for path in databases or ()}
@@ -50,12 +50,12 @@ class Stack:
             if self._pulled:
                 self._titles[self._pulled] = paths.PULLED
             databases = list(self._titles)
-        # A database that is named twice, even by a link, counts once.
+        # Use a database once, even if it is named twice, possibly by a link.
         self._paths = list({os.path.realpath(path): Path(path) for path in databases}.values())
         self._read: tuple[tuple[int, int], ...] | None = None
         self._files: dict[Path, QueryFile] = {}
         self._logs: dict[tuple[str, str], list[MeasurementLog]] = {}
-        self._refresh()  # report unreadable files now, not in the middle of a query
+        self._refresh()  # Report unreadable files now, not in the middle of a query.
 
     @property
     def empty(self) -> bool:
@@ -63,7 +63,7 @@ class Stack:
         return not self._paths
 
     def databases(self) -> "Iterator[tuple[str, Database]]":
-        """Yield each database with its title (`own`, `pulled`, or the file); it is open until the next one is taken."""
+        """Yield each database with its title (`own`, `pulled`, or the file); it closes at the next iteration."""
         for path in self._paths:
             with _open(path) as database:
                 yield self._titles[path], database
@@ -83,7 +83,7 @@ class Stack:
             self._read = version
 
     def _of_each(self, read: Callable[[Path, QueryFile], _Read]) -> "Iterator[_Read]":
-        """Yield what `read` returns for each file; a damaged file is written again."""
+        """Yield the result of `read` for each query file; rewrite a damaged query file."""
         for path, file in self._files.items():
             try:
                 yield read(path, file)
@@ -113,10 +113,10 @@ class Stack:
                 yield path, row
 
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
-        """Return the evidence of all databases about a GPU and problem: measurements of these kernels, failures, faster
-        others.
+        """Return the evidence of all databases about a GPU and problem: measurements and failures of these kernels, and
+        faster other kernels.
 
-        For each config, power limit and clock, the first database that has it counts.
+        For each config, power limit and clock, only the first database with a measurement counts.
         """
         if not self._paths:
             return NO_EVIDENCE
@@ -131,11 +131,11 @@ class Stack:
         return frozenset[str]().union(*(database.measured_problems(gpu) for _, database in self.databases()))
 
     def measurements(self) -> int:
-        """Return the number of rows in the logs of all databases, without pulled rows, which train no model."""
+        """Return the number of rows in all logs, except pulled rows, which train no model."""
         return sum(file.measurements for file in self._own_files())
 
     def mark(self) -> str:
-        """Return a hash of the least and the greatest measurement key, which distinguishes logs of the same length."""
+        """Return a hash of the lowest and highest measurement keys, which distinguishes logs of equal length."""
         ends = [end for file in self._own_files() for end in file.ends]
         return content_hash([min(ends), max(ends)]) if ends else ""
 
@@ -144,11 +144,11 @@ class Stack:
         return [file for path, file in self._files.items() if path != self._pulled]
 
     def version(self) -> tuple[tuple[int, int], ...]:
-        """Return modification time and size of each file; cached answers are outdated when it changes."""
+        """Return modification time and size of each file; if the result changes, cached answers are outdated."""
         return tuple([_written(path) for path in self._paths]) if self._paths else ()
 
     def files(self) -> list[tuple[str, int, int]]:
-        """Return each file that answers are made of, with its modification time and size."""
+        """Return each file that answers depend on, with its modification time and size."""
         return [(os.path.realpath(path), *_written(path)) for path in self._paths]
 
 
@@ -162,10 +162,10 @@ def _written(path: Path) -> tuple[int, int]:
     try:
         seen = path.stat()
     except OSError:
-        return (0, 0)  # the next attempt to open it reports the error
+        return (0, 0)  # The next attempt to open the database reports the error.
     return seen.st_mtime_ns, seen.st_size
 
 
 def pulled_database() -> Path | None:
-    """Return the database of pulled rows, or None."""
+    """Return the path of the database of pulled rows; None if it does not exist."""
     return path if (path := paths.pulled()).exists() else None

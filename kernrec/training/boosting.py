@@ -1,8 +1,8 @@
-"""Gradient-boosted trees for one head of a model, with predictions for rows whose group the trees have not seen.
+"""Train gradient-boosted trees for one head of a model, and predict rows of groups held out from training.
 
 Cross-validation over groups chooses the number of trees: the fewest trees whose held-out loss is close to the minimum,
-because a query pays for each tree. Held-out predictions of a fold use as many trees as the other folds prefer. A number
-chosen on the fold's own rows would make its residuals look too small.
+because each tree slows down queries. Held-out predictions of a fold use as many trees as the other folds prefer: a
+number chosen on the fold's own rows would make its residuals look too small.
 """
 
 import os
@@ -20,8 +20,8 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 MANY_ROWS = 100_000
-"""Number of rows from which cross-validation uses 3 folds instead of 5."""
-_SAME_LOSS = 0.005  # losses that differ by a smaller fraction count as equal
+"""Minimum number of rows for which cross-validation uses 3 folds instead of 5."""
+_SAME_LOSS = 0.005  # Losses that differ by a smaller fraction count as equal.
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class HeadData:
 
     @classmethod
     def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "HeadData":
-        """Return the training data for the part of latency that GPUs share: without each problem's mean on the GPU.
+        """Return the training data for the part of latency that GPUs share, without each problem's mean on a GPU.
 
         The mean is weighted like the loss, so that a problem's fast configs keep the level of the analytical model.
         """
@@ -95,7 +95,7 @@ class HeadData:
         return replace(self, target=share * self.target)
 
     def slope(self, predicted: Array) -> float:
-        """Return the factor, 0 to 1, for predicted targets (N,) that fits best. NaNs are ignored."""
+        """Return the factor, 0 to 1, that best scales predicted targets (N,) to the targets; ignore NaNs."""
         rows = np.isfinite(predicted) & self.measured
         weighted = self.weights[rows] * predicted[rows]
         fit = float(weighted @ self.target[rows]) / max(float(weighted @ predicted[rows]), 1e-30)
@@ -112,11 +112,11 @@ class TrainedHead:
     rounds: int
     """Number of trees."""
     out_of_fold: Array
-    """Predictions for each row by trees that did not see its group, (N,); NaN if not measured."""
+    """Predictions for each row by trees trained without its group, (N,); NaN if not measured."""
 
 
 def predictions_from(data: HeadData, trained_on: Array, rows: Array, rounds: int, settings: TrainingSettings) -> Array:
-    """Return predictions of `rows` by trees trained only on the rows `trained_on`. Both are row numbers."""
+    """Predict `rows` by trees trained only on the rows `trained_on`; both arguments are row numbers."""
     booster, _ = _boost(data, trained_on, rounds, None, settings)
     return np.asarray(booster.inplace_predict(data.matrix[rows]))
 
@@ -153,7 +153,7 @@ def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> Tra
 
 
 def trees_of(data: HeadData, settings: TrainingSettings) -> Forest:
-    """Return trees grown on all measured rows, with the number of the settings."""
+    """Grow trees on all measured rows; the settings determine the number of trees."""
     booster, _ = _boost(data, np.flatnonzero(data.measured), settings.rounds, None, settings)
     return Forest.of_booster(booster)
 
@@ -195,10 +195,10 @@ def _boost(
     history: dict[str, Any] = {}
     booster = xgboost.train(parameters, training, rounds, verbose_eval=False, evals_result=history, **evaluation)
     loss = np.square(history["held_out"]["rmse"]) if history else np.zeros(rounds)
-    # After an early stop, the loss would hardly fall, so the last value stands for the remaining rounds.
+    # After an early stop, the loss would hardly fall, so repeat the last value for the remaining rounds.
     return booster, np.pad(loss, (0, rounds - len(loss)), mode="edge")
 
 
 def _fewest_trees(loss: Array) -> int:
-    """Return the fewest trees whose loss is close to the minimum, because a query pays for each tree."""
+    """Return the smallest number of trees with a loss close to the minimum, because each tree slows down queries."""
     return int(np.argmax(loss <= loss.min() * (1.0 + _SAME_LOSS))) + 1

@@ -1,8 +1,8 @@
 """Find measured rows that contradict themselves, the GPU or the code that ran.
 
-A measurement may have read clock, power or time of something else: another GPU, another kernel, an idle window. No such
-row can be identified with certainty. So it is reported and has less influence on training: its time counts a tenth, its
-energy nothing.
+A measurement may have read the clock, power or time of another GPU, of another kernel or of an idle window. Such rows
+cannot be identified with certainty. So suspicious rows are reported and influence training less: their time has a tenth
+of the weight, and their energy is dropped.
 """
 
 from collections.abc import Iterator
@@ -23,19 +23,19 @@ Array = np.ndarray
 TRUST = 0.1
 """Weight of a row whose time is doubtful, relative to other rows."""
 ENERGY_APART = 1.5
-"""Factor between energy over time and measured power that counts as a contradiction. Power readings lag by up to a
+"""Minimum factor between energy / time and measured power that counts as a contradiction. Power readings lag by up to a
 third in a loop of a second.
 """
 ABOVE_LIMIT = 1.15
-"""Mean power, relative to the highest power limit, that no launch reaches. Limits hold over tens of milliseconds, and
+"""Impossible mean power, relative to the highest power limit. Limits are enforced over tens of milliseconds, and
 energy counters are off by 5 %.
 """
 BELOW_REST = 0.9
-"""Power of a running GPU, relative to its power at rest before, that counts as impossible. Sensors are off by 5 %."""
+"""Impossible power of a running GPU, relative to its power at rest before the run. Sensors are off by 5 %."""
 ABOVE_CLOCK = 1.03
-"""Clock, relative to the highest that can be set, up to which a reading is plausible. Clocks have steps of 15 MHz."""
+"""Highest plausible clock reading, relative to the highest clock that can be set. Clocks have steps of 15 MHz."""
 TOO_FAST = 0.8
-"""Time, relative to the theoretical minimum, below which it is doubtful. The fastest recorded matmul took 0.95 of it,
+"""Ratio to the theoretical minimum below which a time is doubtful. The fastest recorded matmul took 0.95 of this bound,
 and boards overclock memory to 1.2 times the data sheet's rate.
 """
 _NAMED = 3
@@ -48,7 +48,7 @@ _WRONG_TIME = "which take less time than their arithmetic or bytes need at the s
 
 @dataclass(frozen=True)
 class Stated:
-    """Statements of rows besides their times, (N,) each; NaN if not measured."""
+    """Quantities that rows state besides their times, (N,) each; NaN if not measured."""
 
     energy_j: Array
     power_w: Array
@@ -60,16 +60,16 @@ class Stated:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Contradictions of N rows."""
+    """Contradictions that were detected in N rows."""
 
     trust: Array
     """Weight of each time relative to undoubted times, (N,)."""
     wrong_energy: Array
-    """Whether the energy is not that of this launch, (N,)."""
+    """Whether the energy cannot belong to this launch, (N,)."""
     left_out: dict[str, int]
     """Number of dropped energies by reason."""
     doubted: dict[str, int]
-    """Number of times with reduced weight by reason."""
+    """Number of latencies with reduced weight, by reason."""
 
 
 def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
@@ -94,7 +94,7 @@ def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
 
 
 def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -> Array:
-    """Return which energies contradict their time and power, or imply more power than the GPU accepts.
+    """Return a mask of the energies that contradict their time and power, or imply more power than the GPU accepts.
 
     Args:
         latency_s: Measured times, (N,).
@@ -105,21 +105,21 @@ def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -
         bool (N,).
     """
     drawn_w = energy_j / latency_s
-    # Energy and power come from different readings of different runs, so only a difference that no drift explains is
-    # wrong.
+    # Energy and power come from different readings of different runs, so a difference is wrong only if no drift
+    # explains it.
     apart = np.abs(np.log(drawn_w) - np.log(power_w)) > np.log(ENERGY_APART)
     return np.asarray(apart | (drawn_w > ABOVE_LIMIT * PowerModel.for_gpu(gpu).power_max_w))
 
 
 def named_rows(database: Database) -> Iterator[str]:
-    """Yield a line for each GPU and each kind of contradiction that rows of a database show without their kernel.
+    """Yield a line for each GPU and each kind of contradiction that is visible in database rows without the kernel.
 
     A line contains the number of rows, the keys of the first rows and the consequence.
     """
     for (name,) in database.query("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1"):
         try:
             gpu = find_gpu(str(name))
-        except UsageError:  # a GPU that another version of kernrec knows
+        except UsageError:  # Another version of kernrec may know this GPU.
             continue
         power = PowerModel.for_gpu(gpu)
         kinds = {

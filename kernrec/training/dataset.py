@@ -35,10 +35,10 @@ class RowGroup:
     """Measured energy in joules, (N,); NaN if not measured."""
     beneath: Mapping[str, Array] = field(default_factory=dict)
     """Terms that another model of the kernel adds to the logarithm of the analytical model, (N,), by head. The new
-    model corrects both.
+    model corrects their sum.
     """
     trust: Array | None = None
-    """Weight of each row relative to undoubted rows, (N,); None if no row is doubtful."""
+    """Weight of each row relative to a trusted row, (N,); None if no row is doubtful."""
 
     @property
     def dims(self) -> str:
@@ -90,7 +90,7 @@ class Dataset:
         return np.concatenate([features.matrix(group.inputs, self.columns) for group in self.groups])
 
     def numbers(self, *fields: str) -> Array:
-        """Return a number per row, (N,). Rows whose groups agree in these fields of `RowGroup` have the same number."""
+        """Return a number for each row, (N,); rows share a number if their groups agree in these `RowGroup` fields."""
         keys = [tuple(getattr(group, field) for field in fields) for group in self.groups]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return np.repeat([numbers[key] for key in keys], [len(group) for group in self.groups])
@@ -107,12 +107,12 @@ class Dataset:
 
     @cached_property
     def trust(self) -> Array:
-        """Return the weight of each row relative to undoubted rows, (N,)."""
+        """Return the weight of each row relative to a trusted row, (N,)."""
         return np.concatenate([np.ones(len(each)) if each.trust is None else each.trust for each in self.groups])
 
     @cached_property
     def prior(self) -> dict[str, Array]:
-        """Return latency (s) and power (W) of the analytical model by head, corrected by the models beneath."""
+        """Return the analytical model's latency (s) and power (W) by head, corrected by `RowGroup.beneath`."""
         return {
             "latency": np.concatenate([group.inputs.latency_s for group in self.groups])
             * np.exp(self._beneath("latency")),
@@ -138,9 +138,9 @@ class Dataset:
     def held_out(self) -> tuple[str, Array]:
         """Return the kind of group that cross-validation holds out, and the number of each row's group, (N,).
 
-        The kind is `problem` if there are at least 3. Problems that differ only in dtype or layout count as one,
-        because their costs are similar. Otherwise, it is `GPU` or `kernel`, whichever has more values, or else
-        `tunable`: configs of one kernel on one GPU that share a value of the tunable with the most values.
+        The kind is `problem` if there are at least 3 problems. Problems that differ only in dtype or layout count once,
+        because their costs are similar. Otherwise, the kind is `GPU` or `kernel`, depending on which has more values,
+        or else `tunable`: configs of one kernel on one GPU that share a value of the tunable with the most values.
         """
         by_problem = self.numbers("dims", "op")
         if by_problem.max() >= 2:

@@ -23,7 +23,7 @@ Array = np.ndarray
 METHODS = ("learned", "calibrated", "prior", "occupancy", "random")
 QUANTITIES = ("latency", "energy", "edp")
 TOPS = (1, 5, 10)
-"""Numbers of top recommendations of which the best counts."""
+"""Numbers k of top recommendations; the best of the first k is scored."""
 MOST_SLOWDOWN = 0.03
 """Maximum slowdown, relative to the fastest, of a config that is selected for its energy."""
 _NAN = float("nan")
@@ -38,7 +38,7 @@ class MethodScore:
     problems: int
     """Number of scored problems."""
     efficiency: dict[int, float]
-    """Best measured cost of the space over the best among the first k recommendations, by k."""
+    """Ratio of the best measured cost of the space to the best cost among the first k recommendations, by k."""
     accuracy: float
     """Fraction of problems whose top recommendation is within 5 % of the best."""
     reduction: float
@@ -52,17 +52,17 @@ class MethodScore:
     width: float = _NAN
     """Geometric mean of the interval's upper end over its lower end."""
     front_recall: float = _NAN
-    """Hypervolume of the recommended front's measured costs over that of the true front."""
+    """Hypervolume of the recommended front's measured costs, as a fraction of the true front's."""
     energy_saved: float = _NAN
     """Energy that the top recommendation saves, relative to the occupancy heuristic's config."""
     slowdown: float = _NAN
     """Slowdown of the top recommendation relative to the occupancy heuristic's config."""
     frugal_saved: float = _NAN
-    """Energy saved, relative to the measured fastest config, by the config with the lowest energy among those predicted
-    at most `MOST_SLOWDOWN` slower than the fastest.
+    """Energy saved, relative to the measured fastest config, by the config of lowest energy among the configs that are
+    predicted to be at most `MOST_SLOWDOWN` slower than the fastest.
     """
     frugal_slowdown: float = _NAN
-    """Slowdown of that config."""
+    """Slowdown of the config of `frugal_saved`, relative to the measured fastest config."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ def evaluate(
 ) -> Evaluation:
     """Score all methods on the measured problems of databases.
 
-    Stored calibrations are not used, because they have seen held-out data. Coefficients are fitted again to the rest.
+    Stored calibrations are not used, because they were fitted to held-out data. Coefficients are fitted again to the
+    remaining data.
 
     Args:
         request: The measured problems.
@@ -146,7 +147,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
     """Return the scores of a method on one problem, by field names of `MethodScore`."""
     measured = problem.measured(quantity)
     expected = problem.expected(method, quantity)
-    if expected is None:  # random order, in expectation
+    if expected is None:  # Without predictions, score a random order in expectation.
         near = (measured <= measured.min() * (1.0 + scores.NEAR)).mean()
         values = {f"efficiency@{k}": scores.expected_random(measured, k)[0] for k in TOPS}
         return values | {"accuracy": float(near), "reduction": scores.expected_random(measured, 1)[1]}
@@ -161,7 +162,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
         values["median_error"] = scores.median_error(measured, expected)
         if quantity != "edp":
             widths = OF_TIME if quantity == "latency" else OF_ENERGY
-            factor = widths.factors.take(np.maximum(problem.regime, 0))  # without a profile, the bottleneck is unknown
+            factor = widths.factors.take(np.maximum(problem.regime, 0))  # Without a profile, the bottleneck is unknown.
             low, high = expected / factor, expected * factor
             if method == "learned":
                 low, high = problem.low[quantity], problem.high[quantity]
@@ -172,7 +173,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
 
 
 def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, float]:
-    """Return the savings of a method's configs, and the fraction of the front that it finds."""
+    """Return the savings of the configs that a method selects, and the fraction of the front that it finds."""
     costs = problem.predicted[method]
     front = pareto_front(costs["latency"], costs["energy"])
     values = {"front_recall": scores.front_recall(problem.latency_s, problem.energy_j, front)}
@@ -180,7 +181,7 @@ def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, fl
     if np.isfinite(occupancy).all():
         saved = scores.savings(problem.latency_s, problem.energy_j, int(order[0]), int(occupancy.argmin()))
         values["energy_saved"], values["slowdown"] = saved
-    if method != "occupancy":  # its rank is the same for energy and latency
+    if method != "occupancy":  # Its rank is equal for energy and latency.
         fast = np.flatnonzero(costs["latency"] <= costs["latency"].min() * (1.0 + MOST_SLOWDOWN))
         frugal = int(fast[costs["energy"][fast].argmin()])
         saved = scores.savings(problem.latency_s, problem.energy_j, frugal, int(problem.latency_s.argmin()))

@@ -1,4 +1,4 @@
-"""Fit coefficients of the analytical model to measurements, and store those that help on held-out problems.
+"""Fit coefficients of the analytical model to measurements, and store multipliers that help on held-out problems.
 
 The core part and the DRAM part of time, beyond the launch overhead, combine by a smooth maximum (`combine` of
 `kernrec.model.prior.power`), so
@@ -15,8 +15,8 @@ equations are solved by non-negative least squares in logarithmic error: iterati
 the weighted sum of log(predicted / measured)**2. With r = predicted / measured, the weight log(r) / (r (r - 1)) gives
 (r - 1)**2 the gradient of log(r)**2. Plain relative errors would be dominated by rows that are predicted too slow.
 
-A multiplier is kept if it helps: each problem is held out in turn, and the error of the calibrated model there, power
-limit included, is compared with that of the published coefficients.
+A multiplier is kept if it helps. To test this, each problem is held out in turn. There, the error of the calibrated
+model, power limit included, is compared with the error of the published coefficients.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,13 +45,13 @@ FEWEST_PROBLEMS = 3
 MOST_FOLDS = 20
 """Maximum number of folds. More problems are held out several at a time."""
 _BELOW_LIMIT = 0.95
-"""Fraction of the TDP below which, allowing for reading errors, the power limit did not lower the clock."""
+"""Maximum fraction of the TDP at which, allowing for reading errors, the power limit did not lower the clock."""
 _RANK_LOSS = 0.01
-"""Rank correlation that may be lost for a smaller error."""
+"""Maximum loss of rank correlation that is accepted for a smaller error."""
 _PRIOR_WEIGHT = 0.001
-"""Weight, in problems, of the regularization toward a multiplier of 1. It decides what the rows cannot."""
+"""Weight, in problems, of the regularization toward a multiplier of 1, which matters if the rows are not decisive."""
 _LEAST_SHARE = 0.05
-"""Parts whose 90th percentile is a smaller fraction of the whole keep their multiplier."""
+"""Minimum 90th percentile of a part's fraction of the whole. Smaller parts keep their multiplier."""
 _ITERATIONS = 12
 
 
@@ -62,7 +62,7 @@ class CalibrationFit:
     arch: str
     """Architecture, such as `sm_89`."""
     calibration: Calibration | None
-    """Multipliers that help; None if none does."""
+    """Multipliers that help; None if no multiplier helps."""
     findings: tuple[str, ...]
     """One sentence per quantity about the effect of calibration."""
 
@@ -70,7 +70,7 @@ class CalibrationFit:
 def calibrate_prior(
     request: MeasurementRequest, folder: Path | None = None
 ) -> tuple[Path, list[CalibrationFit], list[str]]:
-    """Fit the coefficients of each measured architecture and store those that help, for `kernrec train --calibrate`.
+    """Fit each measured architecture's coefficients and store useful multipliers, for `kernrec train --calibrate`.
 
     Calibrations of other architectures in the folder do not change.
 
@@ -140,7 +140,7 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
 def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]:
     """Return latency and energy (N,) of a group's configs by the calibrated model, under the power limit.
 
-    The group's inputs are those of the uncalibrated model.
+    The group must have the inputs of the uncalibrated model.
     """
     return _CalibrationRows.of(group).predict(calibration)
 
@@ -176,8 +176,8 @@ class _CalibrationRows:
         return core, dram
 
     def time_shares(self) -> Array:
-        """Return core part (at the clock of an unlimited load) and DRAM part over the measured time, to the power of
-        `OVERLAP`; (timed rows, 2).
+        """Return the core part (at the clock without power limit) and the DRAM part, as fractions of the measured time,
+        to the power of `OVERLAP`; (timed rows, 2).
         """
         inputs = self.group.inputs
         core_s = np.asarray(inputs.core_s)[self.timed] * (self.power.boost_hz / self.power.running_hz)
@@ -186,7 +186,7 @@ class _CalibrationRows:
         return np.asarray((parts / beyond[:, None]) ** OVERLAP)
 
     def energy_shares(self) -> Array:
-        """Return static, core and DRAM energy for the measured time, over the measured energy; (powered rows, 3)."""
+        """Return static, core and DRAM energy at the measured time over the measured energy; (powered rows, 3)."""
         rows, (core_j, dram_j) = self.powered, self.joules()
         latency = self.group.latency_s[rows]
         power = self.power
@@ -241,7 +241,7 @@ def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]
     helpful: tuple[str, ...] = ()
     factors: dict[str, Any] = {}
     findings: list[str] = []
-    # Time comes first, because energy is power times time and is judged with the calibrated time.
+    # Fit time first, because energy is power times time, and its test uses the calibrated time.
     for quantity, names in (("latency", TIME), ("energy", ENERGY)):
         before: list[tuple[float, float]] = []
         after: list[tuple[float, float]] = []
@@ -303,7 +303,7 @@ def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """Return each part's multiplier, (P,), from each group's shares, (rows, P); problems weigh the same."""
+    """Return each part's multiplier, (P,), from each group's shares, (rows, P); problems have equal weights."""
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
     rows_of_problem: dict[str, int] = {}
@@ -320,7 +320,7 @@ def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
     A multiplier is 1 if its part is too small to be determined, or if it would be implausible.
 
     Args:
-        shares: Each part over the measured value, (N, P). Their weighted sum is predicted over measured value.
+        shares: Each part over the measured value, (N, P). The sum, weighted by multipliers, is predicted / measured.
         weights: Weights of the rows, (N,).
         largest: Multipliers beyond this, or below its reciprocal, are implausible.
     """
@@ -352,7 +352,7 @@ def _solve(shares: Array, weights: Array, free: Array) -> Array:
         excess = ratio - 1.0
         small = np.abs(excess) < 1e-6
         slope = np.where(small, 1.0, np.log(ratio) / np.where(small, 1.0, ratio * excess))
-        # Relative to the current multiplier, so that the regularization does not depend on how wrong the coefficient
+        # Scale by the current multiplier, so that the regularization does not depend on how wrong the coefficient
         # is.
         belief = _PRIOR_WEIGHT / np.maximum(multipliers[free], 1e-3) ** 2
         regression.fit(design, target, sample_weight=np.concatenate([weights * slope, belief]))

@@ -16,7 +16,7 @@ def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
         seed: Seed of the random assignment.
 
     Returns:
-        The fold of each row, (N,), from 0. Rows of a group share a fold. All zeros for a single group.
+        The fold of each row, (N,), counted from 0. Rows of a group share a fold; a single group gives zeros.
     """
     fold_of_row = np.zeros(len(groups), dtype=np.int64)
     folds = min(folds, len(np.unique(groups)))
@@ -30,7 +30,7 @@ def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
 
 
 def each_fold(fold: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield for each fold whether each row is in it, (N,).
+    """Yield, for each fold, a mask of its rows, (N,).
 
     Args:
         fold: Fold of each row, from `group_folds`.

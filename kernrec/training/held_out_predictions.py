@@ -1,7 +1,7 @@
 """Predict held-out measured problems with each method of choosing a config.
 
     learned      a model trained on the rest
-    calibrated   the analytical model with coefficients fitted to the rest, if that helps there
+    calibrated   the analytical model with coefficients fitted to the rest, if fitting helps on the rest
     prior        the analytical model with the data sheet's coefficients
     occupancy    most resident warps; in a tie, the largest block
 
@@ -29,11 +29,11 @@ from kernrec.training.train_model import train
 Array = np.ndarray
 
 FEWEST = 8
-"""Problems with fewer measured configs are not scored, because there is too little to choose from."""
+"""Minimum number of measured configs of a scored problem; with fewer, there is little to choose from."""
 SPLITS = ("problem", "gpu", "kernel")
-"""Kinds of groups that can be held out. Single rows never are."""
+"""Kinds of groups that can be held out; single rows are never held out."""
 _FOLDS = 5
-"""More problems, GPUs or kernels are held out several at a time."""
+"""Maximum number of folds; if there are more problems, GPUs or kernels, several share a fold."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class HeldOutProblem:
         costs = self.predicted[method]
         if quantity != "edp":
             expected = costs[quantity]
-        elif method == "occupancy":  # a rank instead of a cost, equal for every quantity
+        elif method == "occupancy":  # This is a rank instead of a cost, equal for every quantity.
             expected = costs["latency"]
         else:
             expected = costs["latency"] * costs["energy"]
@@ -81,13 +81,13 @@ class HeldOutProblem:
 
 
 _Fold = tuple[Model | None, Mapping[str, Calibration]]
-"""Model (None if the rest is too small to train on) and calibration by architecture, of a fold's rest."""
+"""Model (None if there is too little data) and calibrations by architecture, fitted to the data outside a fold."""
 
 
 def held_out_problems(
     groups: Sequence[RowGroup], split: str, settings: TrainingSettings, progress: Callable[[str], None]
 ) -> tuple[list[HeldOutProblem], int]:
-    """Predict every measured problem by models that did not see its part of the data.
+    """Predict every measured problem by models that were trained without its part of the data.
 
     Args:
         groups: Measured rows with inputs of the uncalibrated model, because a calibration would have seen held-out
@@ -130,7 +130,7 @@ def _part(group: RowGroup, split: str) -> str:
 def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:
     try:
         return {result.arch: result.calibration for result in fit(groups) if result.calibration}
-    except KernrecError:  # too few rows to calibrate
+    except KernrecError:  # There are too few rows to calibrate.
         return {}
 
 
@@ -139,7 +139,7 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
 
     Args:
         members: Groups of the problem, one per kernel.
-        folds: Model and calibration of the rest, for each group.
+        folds: Model and calibration fitted without the group, for each group.
     """
 
     def joined(values: Callable[[RowGroup], Array]) -> Array:
@@ -154,7 +154,7 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
         regime=joined(_regime),
     )
     prior = _concatenated([_prior(group) for group in members])
-    if np.ptp(prior["latency"]) > 0:  # without a source, the roofline is the same for every config
+    if np.ptp(prior["latency"]) > 0:  # Without a source, the roofline is equal for every config.
         problem.predicted["prior"] = prior
     problem.predicted["occupancy"] = dict.fromkeys(("latency", "energy"), joined(_occupancy_rank))
     models = [fold[0] for fold in folds if fold is not None and fold[0] is not None]
@@ -167,7 +167,7 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
 
 
 def _calibrated(members: list[RowGroup], calibrations: list[Calibration | None]) -> dict[str, Array]:
-    """Return the costs of the calibrated model; of the uncalibrated one for groups without a calibration."""
+    """Return the costs by the calibrated model, or by the uncalibrated model for groups without a calibration."""
     costs = [
         predict_group(group, calibration) if calibration and group.inputs.core_s is not None else _prior(group)
         for group, calibration in zip(members, calibrations, strict=True)
@@ -213,7 +213,7 @@ def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[
 
 
 def _occupancy_rank(group: RowGroup) -> Array:
-    """Return a cost that is lowest for the most resident warps; in a tie, for the largest block."""
+    """Return ranks that are lowest for the most resident warps; in a tie, for the largest block."""
     inputs = group.inputs
     if inputs.threads is None or inputs.resident is None:
         return np.full(len(group), np.nan)

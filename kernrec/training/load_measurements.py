@@ -1,10 +1,10 @@
 """Read measurements from databases as training data.
 
-Rows of library kernels, and of analyzed user kernels, have their static profile and the estimate of the analytical
-model. Rows of kernels with unknown source have only their tunables, and the roofline's time as estimate.
+Rows of library kernels, and of analyzed user kernels, have a static profile and an estimate of the analytical model.
+Rows of kernels with unknown source have only tunables, and the roofline's time as estimate.
 
-Rows of several GPUs of one model are first brought to one scale (`kernrec.store.card_scales`): a throttled laptop shows
-which config is better, not how long it takes.
+Rows from several boards of one GPU model are first scaled to a common speed (`kernrec.store.card_scales`): a throttled
+laptop shows which config is better, not how long it takes.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ Array = np.ndarray
 _OF_CONFIG = ("gpu", "problem_id", "kernel", "kernel_hash", "config_id")
 """Columns that identify a config on a GPU and problem."""
 _LIMITS = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
-"""Columns that are set if a row was measured at a non-default power limit or clock than the GPU's default."""
+"""Columns that are set if a row was measured at another power limit or clock than the GPU's default."""
 _COLUMNS = (*_OF_CONFIG, "replayed", *_LIMITS, "latency_s", "energy_j", "power_w")
 
 
@@ -52,13 +52,13 @@ class MeasurementRequest:
     """Selection of measurements to read."""
 
     databases: tuple[Path, ...] = ()
-    """Databases to read; empty for the user's own. The first database with a config counts."""
+    """Databases to read; empty for the user's database. If several contain a config, the first database counts."""
     op: str | None = None
-    """Only this op, by name or alias."""
+    """Name or alias of the only op to read; None for all."""
     gpu: str | None = None
-    """Only this GPU, by name or alias."""
+    """Name or alias of the only GPU to read; None for all."""
     kernel: str | None = None
-    """Only this kernel, by name."""
+    """Name of the only kernel to read; None for all."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Measurements:
     calibrations: Mapping[str, Calibration]
     """Calibration of the analytical model that the groups' inputs contain, by architecture."""
     beneath: Mapping[str, str] = field(default_factory=dict)
-    """Hash of the training data of a kernel's own model, which `RowGroup.beneath` applies first, by kernel."""
+    """Hash of the training data of a kernel's own model, by kernel; `RowGroup.beneath` contains the model's terms."""
 
     @property
     def models_folder(self) -> Path:
@@ -110,8 +110,8 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
 
     Args:
         request: Measurements to read.
-        calibrated: Whether the analytical model uses the calibrations beside the databases, which a model that corrects
-            it requires. False to fit or judge the calibrations.
+        calibrated: Whether the analytical model uses the calibrations beside the databases. Training a model that
+            corrects it requires this. False to fit or judge the calibrations.
 
     Raises:
         UsageError: The op or GPU is unknown, a file is not a database, or no measurement is usable.
@@ -146,7 +146,7 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
 
 
 def provenance(data: Dataset, measurements: Measurements, calibrated: bool = True) -> dict[str, Any]:
-    """Return the entry of a model card about the training rows and the calibration.
+    """Return the model card's entry about the training rows and the calibration.
 
     Args:
         data: Rows of `measurements`.
@@ -182,7 +182,7 @@ def provenance_of_rows(data: Dataset) -> dict[str, Any]:
 def _read_rows(
     databases: Sequence[Path], op: str | None, wanted: Mapping[str, str | None], left_out: Counter[str]
 ) -> tuple[dict[_GroupKey, dict[str, _Row]], dict[str, Mapping[str, Any]]]:
-    """Return the rows of each group by their config's text, and the row of the problem table by the problem's key.
+    """Return the rows of each group by the text of the config, and the problem table's rows by the key of the problem.
 
     Args:
         op: Only this op.
@@ -223,9 +223,9 @@ def _read_rows(
 
 
 def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]:
-    """Return clock during the run and power at rest of configs at the GPU's default limits, by `_OF_CONFIG`.
+    """Return each config's clock during the run and power at rest, at the GPU's default limits, by `_OF_CONFIG`.
 
-    They are medians over the measurements; NaN if not stated.
+    Values are medians over the measurements; NaN if not stated.
     """
     own = " AND ".join(f"{name} IS NULL" for name in _LIMITS)
     query = (
@@ -239,16 +239,16 @@ def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]
 
 
 class _MeasuredKernels:
-    """The measured kernels: of the library, and the user's in a database."""
+    """Measured kernels: the library's kernels, and the user's kernels in a database."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._own: dict[tuple[str, str], Kernel | None] = {}
         self.beneath: dict[str, str] = {}
-        """Hash of the training data of a kernel's own model, which corrects its rows first, by kernel."""
+        """Hash of the training data of a kernel's own model, which corrects the kernel's rows first, by kernel."""
 
     def problem(self, row: Mapping[str, Any], key: _GroupKey) -> Problem:
-        """Return the problem of a row, of an op or declared by a kernel. Raises `UsageError` for neither."""
+        """Return the problem of a row, which an op or a kernel declares. Raises `UsageError` if neither does."""
         own = self._own_kernel(key)
         op = own.definition if own is not None and own.declares_problem else find_op(row["op"])
         return op.problem(row["dtype"], row["layout"], **json.loads(row["dims"]))
@@ -258,7 +258,7 @@ class _MeasuredKernels:
         kernel = self._own_kernel(key)
         # A problem that a kernel declares belongs to no op of the library.
         if kernel is None or not kernel.declares_problem:
-            with suppress(UsageError):  # only the library's Triton kernels may support this type and layout
+            with suppress(UsageError):  # Perhaps only the library's Triton kernels support this type and layout.
                 library = kernels_of(problem, gpu.sm)
                 named = (other for other in library if (other.name, other.hash) == (key.kernel, key.kernel_hash))
                 kernel = next(named, kernel)
@@ -269,7 +269,7 @@ class _MeasuredKernels:
         return None
 
     def corrected(self, inputs: ModelInputs, problem: Problem, gpu: GPU, key: _GroupKey) -> Mapping[str, Array]:
-        """Return the kernel's own model as terms to add to log predictions, by head; empty if none applies."""
+        """Return the terms that the kernel's own model adds to log predictions, by head; empty if no model applies."""
         kernel = self._own_kernel(key)
         if kernel is None or (beneath := self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)) is None:
             return {}

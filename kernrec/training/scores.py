@@ -1,4 +1,4 @@
-"""Definitions of recommendation quality, as functions of predicted and measured costs.
+"""Define scores of recommendation quality, as functions of predicted and measured costs.
 
 All costs are positive arrays (C,) over the configs of one problem. `order` contains the indices of the configs in
 recommended order.
@@ -13,7 +13,7 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 NEAR = 0.05
-"""Fraction above the best cost up to which a config counts as good."""
+"""Maximum relative distance from the best cost at which a config counts as good."""
 
 
 def order_of(predicted: Array) -> Array:
@@ -22,7 +22,7 @@ def order_of(predicted: Array) -> Array:
 
 
 def efficiency_at(measured: Array, order: Array, k: int) -> float:
-    """Return the best measured cost of the space over the best among the first `k` recommendations; 1 is perfect."""
+    """Return the ratio of the space's best measured cost to the best of the first `k` recommendations; 1 is perfect."""
     return float(measured.min() / measured[order[: max(k, 1)]].min())
 
 
@@ -43,7 +43,7 @@ def coverage(measured: Array, low: Array, high: Array) -> float:
 
 
 def mean_width(low: Array, high: Array) -> float:
-    """Return the geometric mean of the intervals' upper over lower ends; 1 for an interval of zero width."""
+    """Return the geometric mean of the ratio of upper to lower ends of intervals; 1 means zero width."""
     return float(np.exp(np.mean(np.log(high / low))))
 
 
@@ -66,7 +66,7 @@ def rank_correlation(a: Array, b: Array) -> float:
 
 
 def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Array) -> float:
-    """Return the hypervolume of the recommended configs' measured costs over that of all configs.
+    """Return the hypervolume of the recommended configs' measured costs, as a fraction of all configs' hypervolume.
 
     Args:
         latency: Measured latency of all configs, (C,).
@@ -80,7 +80,7 @@ def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Arr
 
 
 def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> float:
-    """Return the area that points dominate up to `bound` (latency, energy). Points beyond it are ignored."""
+    """Return the area that points dominate up to `bound` (latency, energy); ignore points beyond the bound."""
     inside = (latency < bound[0]) & (energy < bound[1])
     by_latency = np.lexsort((energy[inside], latency[inside]))
     x, y = latency[inside][by_latency], np.minimum.accumulate(energy[inside][by_latency])
@@ -90,15 +90,15 @@ def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> fl
 
 
 def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[float, float]:
-    """Return energy saved and slowdown of a config against a baseline config, as fractions of the baseline's costs."""
+    """Return the energy saved and the slowdown of a config, as fractions of a baseline config's costs."""
     return float(1.0 - energy[chosen] / energy[baseline]), float(latency[chosen] / latency[baseline] - 1.0)
 
 
 def expected_random(measured: Array, k: int, near: float = NEAR) -> tuple[float, float]:
     """Return the exact expected values of efficiency@k and reduction for a random order.
 
-    Of n configs in ascending order, the i-th is the best of k drawn without replacement with probability C(n - 1 - i, k
-    - 1) / C(n, k). The first of g good configs comes at position (n + 1) / (g + 1) on average.
+    The i-th of n configs in ascending order is the best of k drawn without replacement with probability
+    C(n - 1 - i, k - 1) / C(n, k). The first of g good configs comes at position (n + 1) / (g + 1) on average.
     """
     ascending = np.sort(measured)
     n, k = len(ascending), max(1, min(k, len(ascending)))

@@ -1,13 +1,13 @@
-"""Train a model of the analytical model's errors: log(measured / predicted) of latency and of power.
+"""Train a model of the errors of the analytical model: log(measured / predicted) of latency and of power.
 
     heads           trees for latency and for power; cross-validation over held-out groups chooses their number
                     (`kernrec.training.boosting`)
     intervals       calibrated on the residuals of the held-out groups
     new GPUs        each GPU (and each kernel) is held out together with its problems, which shows how well the model
-    and kernels     transfers to a GPU or kernel that nobody measured
-    shape           trees for GPUs that nobody measured, if the settings request them. The mean error on a GPU does not
-                    transfer to other GPUs, but part of the error between configs of a problem does. The trees correct
-                    the share that transfers to held-out GPUs
+    and kernels     transfers to an unmeasured GPU or kernel
+    shape           trees for unmeasured GPUs, if the settings request them. A GPU's mean error does not transfer to
+                    other GPUs, but part of the error between configs of a problem transfers. The trees correct the
+                    share that transfers to held-out GPUs
 
 Everything is seeded and the number of threads is fixed, so the same rows give the same model file.
 """
@@ -39,11 +39,11 @@ Array = np.ndarray
 _FEWEST_ROWS = 8
 """Minimum number of measured rows to train a head."""
 _TRANSFER_ROWS = 30_000
-"""Maximum number of rows used when GPUs or kernels are held out, because each of them needs two more models."""
+"""Maximum number of rows used when GPUs or kernels are held out, because each held-out group needs two more models."""
 _TRANSFER_FOLDS = 5
-"""Maximum number of folds for GPUs or kernels. More are held out several at a time."""
+"""Maximum number of folds for GPUs or kernels; if there are more of them, several share a fold."""
 _UNKNOWN_SHARE = 0.5
-"""Prior mean, 0 to 1, of the share that transfers from one GPU to others. It has the weight of one more GPU."""
+"""Prior mean, 0 to 1, of the share that transfers from one GPU to others. This prior has the weight of one GPU."""
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
@@ -79,7 +79,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
     shape = HeadData.of_shape(data, settings.shape) if settings.shape else None
     for name, key, fields in (("GPU", NEW_GPU, ("gpu",)), ("kernel", NEW_KERNEL, ("kernel", "kernel_hash"))):
         unit = data.numbers(*fields)
-        if unit.max() < 1:  # a single GPU or kernel cannot be held out
+        if unit.max() < 1:  # A single GPU or kernel cannot be held out.
             continue
         if name == "GPU" and shape and settings.shape:
             latency, far, carried = _shape_predictions(data, shape, unit, problems, settings.shape)
@@ -113,7 +113,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
 
 
 def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[str, Array]:
-    """Return log(measured / predicted) of latency and energy, (N,), from predicted log ratios by head."""
+    """Return log(measured / predicted) of latency and energy, (N,) each, given predicted log ratios by head."""
     errors = {"latency": data.residual["latency"] - predicted["latency"]}
     if "power" in predicted:
         errors["energy"] = errors["latency"] + data.residual["power"] - predicted["power"]
@@ -136,7 +136,7 @@ def _transfer_predictions(
     problems: Array | None,
     settings: TrainingSettings,
 ) -> tuple[dict[str, Array], Array]:
-    """Predict rows by models that saw neither their GPU (or kernel) nor their problem.
+    """Predict rows by models that were trained without their GPU (or kernel) and without their problem.
 
     Such a model predicts unmeasured problems on a new GPU or kernel. If there are many rows, a random sample is
     predicted.
@@ -145,7 +145,7 @@ def _transfer_predictions(
         data: Dataset with N rows.
         heads: Data and number of trees, by head.
         unit: GPU or kernel of each row, as numbers (N,).
-        problems: Problem of each row, (N,); None if problems cannot be held out, too.
+        problems: Problem of each row, (N,); None if problems cannot also be held out.
         settings: Settings for growing trees.
 
     Returns:
@@ -179,17 +179,17 @@ def _transfer_predictions(
 def _shape_predictions(
     data: Dataset, shape: HeadData, unit: Array, problems: Array | None, settings: TrainingSettings
 ) -> tuple[Array, Array, float]:
-    """Return log ratios of latency by the trees for new GPUs, the distance, (N,) each, and the share that transfers."""
+    """Return latency log ratios by the trees for new GPUs, distances, (N,) each, and the share that transfers."""
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = faded(predictions["latency"], distance)
     carried = _carried(shape, latency, unit)
-    sampled = np.isfinite(latency)  # if there are many rows, only a sample was predicted
+    sampled = np.isfinite(latency)  # If there are many rows, only a sample was predicted.
     latency[sampled] = bounded(carried * latency[sampled], data.least[sampled])
     return latency, distance, carried
 
 
 def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
-    """Return the fraction of predicted differences (N,) to expect on one more GPU.
+    """Return the fraction of the predicted differences (N,) that is expected on another GPU.
 
     Args:
         unit: Held-out GPU of each row.
@@ -201,7 +201,7 @@ def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
 
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
-    """Return the interval of all GPUs together (`*`), and of each GPU, data type on it and kind of rows with enough
+    """Return the interval of all GPUs together (`*`), and of each GPU, data type and kind of rows that has enough
     groups.
 
     A data type or kind with too few groups gets an interval from the analytical model's errors if the wider group's
@@ -217,7 +217,7 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
     for depth in (1, 2, 3):
         row_keys = np.repeat([keys[depth] for keys in nested], lengths)
         for *above, key in sorted({keys[: depth + 1] for keys in nested}):
-            if key in above:  # the kernel does not distinguish kinds of rows
+            if key in above:  # The kernel does not distinguish kinds of rows.
                 continue
             rows = measured & (row_keys == key)
             interval = calibrate(error[rows], groups[rows], "problem", distance[rows])
@@ -254,7 +254,7 @@ def _held_out_scores(
 
 
 def _transfer_scores(name: str, unit: Array, error: Array, prior: Array) -> dict[str, float | str]:
-    """Return median errors of latency on held-out GPUs or kernels, of the trained and of the analytical model."""
+    """Return both models' median latency errors on held-out GPUs or kernels: the trained and the analytical model's."""
     rows = np.isfinite(error)
     if not rows.any():
         return {}
@@ -266,7 +266,7 @@ def _transfer_scores(name: str, unit: Array, error: Array, prior: Array) -> dict
 
 
 def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return median errors on held-out GPUs without each problem's mean, of the trained and of the analytical model."""
+    """Return both models' median errors on held-out GPUs, after subtracting each problem's mean."""
     problems, residual = data.numbers("gpu", "problem", "op", "kernel_hash"), data.residual["latency"]
     rows = np.isfinite(predicted) & np.isfinite(residual)
     _, problem = np.unique(problems[rows], return_inverse=True)
@@ -278,7 +278,7 @@ def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str
 
 
 def _choice_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return the efficiency of the top recommendation on held-out GPUs (mean over GPUs) of both models."""
+    """Return both models' efficiency of the top recommendation on held-out GPUs (mean over GPUs)."""
     problems, gpu, prior = data.numbers("gpu", "problem", "op"), data.numbers("gpu"), data.prior["latency"]
     chosen: dict[int, list[tuple[float, float]]] = {}
     sampled = np.flatnonzero(np.isfinite(predicted))

@@ -80,7 +80,7 @@ def train_op_models(
 
 
 def _notes(name: str, data: Dataset) -> list[str]:
-    """Return limitations of a model that was trained on this data."""
+    """Return notes on the limitations of a model that was trained on this data."""
     kind, groups = data.held_out
     notes = []
     if kind != "problem":
@@ -97,7 +97,7 @@ def _notes(name: str, data: Dataset) -> list[str]:
 
 
 def _stated_intervals(model: Model) -> dict[str, float | str]:
-    """Return the intervals on new problems, GPUs and kernels, without those of single GPUs."""
+    """Return the model's intervals on new problems, GPUs and kernels, without intervals of single GPUs."""
     return {
         f"90 % interval of {quantity}, {'new problem' if key == '*' else key}": (
             f"a factor of {math.exp(interval.width):.3g}, from {interval.summary}"

@@ -116,7 +116,7 @@ def test_interrupted_analysis_reports_one_line_and_resumes(folder, number):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     values = list(range(32, 1025, 32 if number == signal.SIGINT else 4))
     (folder / "scale.toml").write_text(SPEC.replace("[64, 128, 256]", str(values)))
-    on_one_cpu = ["taskset", "-c", "0"] if shutil.which("taskset") else []  # several cores could finish first
+    on_one_cpu = ["taskset", "-c", "0"] if shutil.which("taskset") else []  # slow enough to interrupt
     command = [*on_one_cpu, sys.executable, "-m", "kernrec", "analyze", folder / "scale.cu"]
     command += ["--spec", folder / "scale.toml"]
     command += ["--gpu", "t4", "--db", folder / "own.duckdb", "--json"]

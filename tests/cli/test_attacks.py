@@ -118,7 +118,7 @@ def test_models_path_that_is_not_a_folder_adds_a_note(user):
 
 
 def notes_of_recommend(user):
-    """Return the lines that a query of the user's database prints to standard error."""
+    """Run a query on the user's database, and return the lines on standard error."""
     done = ask(user, "recommend", "--op", "matmul", "--gpu", "t4", "--shape", "m=64,n=64,k=64", "--db", user.database)
     assert done.returncode == 0, done
     return done.stderr.splitlines()

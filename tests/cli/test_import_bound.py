@@ -1,4 +1,4 @@
-"""Test that a recording imported for a user's kernel is used by `recommend`, `explain` and `train`."""
+"""Test that `recommend`, `train` and `evaluate` use a recording imported for a user's kernel."""
 
 import json
 from pathlib import Path

@@ -85,7 +85,7 @@ def test_gpus_are_compared_in_one_table(capsys):
     assert run(problem) == 0
     out = capsys.readouterr().out
     rows = [line.split()[0] for line in out.splitlines() if line.startswith(("h200-sxm ", "l40s "))]
-    assert rows == ["h200-sxm", "h200-sxm", "l40s", "l40s"]  # a kernel and a baseline each
+    assert rows == ["h200-sxm", "h200-sxm", "l40s", "l40s"]  # per GPU: kernel, baseline
     assert "The fastest is expected to be h200-sxm with" in out
     assert run([*problem, "--bill", "h200=3EUR/h,l40s=1EUR/h", "--json"]) == 0
     assert all(row["price_per_million"] > 0 for row in json.loads(capsys.readouterr().out)["gpus"])

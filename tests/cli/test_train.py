@@ -74,8 +74,8 @@ def test_trained_model_predicts_an_unmeasured_shape(trained):
 
 
 def test_unmeasured_gpu_keeps_the_upper_end_of_the_predicted_interval(trained):
-    # The backend's time on this GPU limits how fast a kernel is predicted to be. This limit raises the value by a few
-    # per cent and the lower end of the interval, but not the upper end.
+    # The backend's time on this GPU limits how fast a kernel is predicted to be. So the interval's lower end is closer
+    # to the value, and the value rises by up to a few per cent, but the upper end does not change.
     latency = Recommender([trained]).recommend("matmul", "a100", {"m": 900, "n": 700, "k": 300}).best.latency_s
     assert latency.source == "transferred"
     assert latency.high / latency.value >= 1.9

@@ -76,7 +76,7 @@ def test_final_comparison_stays_on_one_gpu():
 @few_examples(30)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=60), st.integers(10, 70))
 def test_each_config_is_measured_once(moves, most):
-    """In each move, a GPU takes up to 9 measurements of its visit, or dies and leaves the visit to the next GPU."""
+    """In each move, a GPU measures up to 9 configs of its visit, or dies and leaves the visit to the next GPU."""
     planned = problems(17, 30, 23)
     shared = SharedProblems(planned, most)
     cards = [f"card-{number}" for number in range(4)]

@@ -1,4 +1,4 @@
-"""Test that kernels that are not launched are left out if that does not change the launched kernel's code."""
+"""Test that unlaunched kernels are removed before compilation if the launched kernel's code does not depend on them."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Test that the cache key of a Triton compilation includes the defaults it assumes."""
+"""Test the assumed default for floating-point fusion in Triton, and that it is part of the cache key."""
 
 import pytest
 

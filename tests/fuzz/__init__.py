@@ -1,1 +1,1 @@
-"""Damaged files of every format that kernrec reads."""
+"""Tests that give kernrec damaged files of every format it reads."""

@@ -1,15 +1,15 @@
-"""Gives kernrec damaged files of every format it reads, and looks for anything but an answer or one line of error.
+"""Give kernrec damaged files of every format it reads, and report anything except an answer or a one-line error.
 
     python -m tests.fuzz [--cases 10000] [--seed 1] [--formats ptx,spec,...] [--samples FOLDER] [--keep FOLDER]
 
-With `TMPDIR=/dev/shm` small cases take half the time.
+`TMPDIR=/dev/shm` halves the time of small cases.
 
-A case fails when the reader raises anything but a kernrec error of one line, takes more than 10 s or 512 MB, starts a
-program, opens a connection, writes outside of the case's folder, or leaves temporary files behind. Cases are read in a
-fork, which takes one after the other. Where DuckDB crashes the process that kernrec itself reads a file in, or that is
-stopped by its limit of CPU time, the user gets one line, so the case counts under `ended` and not as failed. Undamaged
-samples come first and must be read. Prints a row per format and exits 1 when a case failed; `--keep` stores the failing
-inputs.
+A case fails if the reader raises anything except a one-line kernrec error, takes more than 10 s or 512 MB, starts a
+program, opens a connection, writes outside the case's folder, or leaves temporary files behind. A forked process reads
+one case after another. kernrec reads some formats in a separate process and prints one line if DuckDB crashes that
+process or its CPU time runs out. Such cases count as `ended`, not as failed. The undamaged samples come first, and
+reading them must succeed. The output is a row per format, and the exit status is 1 if a case failed. `--keep` stores
+failing inputs.
 """
 
 import argparse
@@ -36,12 +36,12 @@ from tests.fuzz.settings_formats import more_formats
 from tests.helpers.paths import TOOLS
 from tests.helpers.reading import reading_here
 
-sys.path.append(str(TOOLS))  # where `benchmarks` is: pytest has it as `pythonpath`
+sys.path.append(str(TOOLS))  # for `benchmarks`; pytest adds it itself
 
 SECONDS = 10
 BYTES = 512 << 20
 _A_FORK = 500
-"""Cases that one fork reads."""
+"""Number of cases that one forked process reads."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod")
 _NEVER = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "socket.getaddrinfo")
@@ -52,7 +52,7 @@ class TooSlowError(Exception):
 
 
 class Guard:
-    """Notes what a case does beside reading its file, as Python's audit events tell."""
+    """Records forbidden actions while a case is read, such as writes and connections, from Python's audit events."""
 
     def __init__(self, *places: Path) -> None:
         self._places = tuple(f"{place}{os.sep}" for place in places) + tuple(map(str, places))
@@ -77,7 +77,7 @@ class Guard:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While a case is read."""
+        """Record forbidden actions inside this context."""
         self.seen.clear()
         self._watching = True
         try:
@@ -87,7 +87,7 @@ class Guard:
 
 
 class Reader:
-    """A fork that reads case after case of a format, in folders below `work`."""
+    """Forked process that reads the cases of one format, in folders below `work`."""
 
     def __init__(self, fmt: Format, work: Path) -> None:
         self.cases = 0
@@ -98,11 +98,11 @@ class Reader:
         self._process = process
 
     def read(self) -> str | None:
-        """What is wrong with how the case is read, "ended" if the fork ended; None where nothing is."""
+        """Read the case; return what went wrong, "ended" if the forked process died, or None on success."""
         self.cases += 1
         try:
             self._answers.send(None)
-            if not self._answers.poll(30 * SECONDS):  # of the clock, on a machine that others use
+            if not self._answers.poll(30 * SECONDS):  # wall time, on a shared machine
                 return f"more than {SECONDS} s, and does not stop"
             answer: str | None = self._answers.recv()
         except (EOFError, OSError):
@@ -110,15 +110,15 @@ class Reader:
         return answer
 
     def close(self) -> None:
-        """End the fork."""
+        """Kill the forked process."""
         self._answers.close()
         self._process.kill()
         self._process.join()
 
 
 def _serve(fmt: Format, work: Path, answers: Connection) -> None:
-    """In the fork: read the case each time that one is announced."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # DuckDB's own words on a crash
+    """Read a case on each message from the parent; runs in the forked process."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # DuckDB prints its crashes there
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     case, temporary, start = work / "case", work / "temporary", work / "start"
     tempfile.tempdir = str(temporary)
@@ -131,7 +131,7 @@ def _serve(fmt: Format, work: Path, answers: Connection) -> None:
         except EOFError:
             return
         spent = resource.getrusage(resource.RUSAGE_SELF)
-        # Where DuckDB does not come back to Python.
+        # The kernel kills this process if DuckDB does not return to Python, where the timer's signal is handled.
         resource.setrlimit(resource.RLIMIT_CPU, (int(spent.ru_utime + spent.ru_stime) + SECONDS + 2, hard))
         wrong = _read(fmt, case / fmt.file, guard)
         if left := _emptied(start, temporary):
@@ -150,20 +150,20 @@ def _read(fmt: Format, path: Path, guard: Guard) -> str | None:
         return f"more than {SECONDS} s"
     except MemoryError:
         return f"more than {BYTES >> 20} MB"
-    except BaseException:  # whatever it is, it is the result
+    except BaseException:  # every exception is a finding
         return traceback.format_exc(limit=-3)
     return f"reached out: {guard.seen[:3]}" if guard.seen else None
 
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """The limits of a case: of memory, and of CPU time, so that what else a machine does is no failure."""
+    """Limit the memory and CPU time of a case; CPU time does not depend on the load of the machine."""
 
     def stop(*_: object) -> None:
         raise TooSlowError
 
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    # Field 6 of proc_pid_statm(5): pages of data and stack that this process has now.
+    # Field 6 of proc_pid_statm(5) is the size of this process's data and stack in pages.
     pages = int(Path("/proc/self/statm").read_bytes().split()[5])
     resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + BYTES, hard))
     signal.signal(signal.SIGPROF, stop)
@@ -176,7 +176,7 @@ def _limited() -> Iterator[None]:
 
 
 def _emptied(*folders: Path, but: str = "") -> list[str]:
-    """Empty folders but for a file; the paths that were there."""
+    """Delete everything in the folders except files named `but`; return the deleted paths."""
     left = [path for folder in folders for path in folder.iterdir() if path.name != but]
     for path in left:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -184,12 +184,12 @@ def _emptied(*folders: Path, but: str = "") -> list[str]:
 
 
 def tried(fmt: Format, cases: int, seed: int, work: Path, keep: Path | None) -> tuple[int, int]:
-    """Read the samples of a format and damaged ones; how many failed, and how many forks ended."""
+    """Read a format's samples and damaged copies; return how many cases failed, and how many ended their process."""
     chance, shown, ended = random.Random(f"{fmt.name} {seed}"), dict[str, int](), 0
     reader = Reader(fmt, work)
     for number in range(-len(fmt.samples), cases):
         content = fmt.samples[number] if number < 0 else fmt.damage(chance.choice(fmt.samples), chance)
-        _emptied(work / "case", but=fmt.file)  # the file is written anew: a folder for each case takes longer
+        _emptied(work / "case", but=fmt.file)  # rewriting the file is faster
         (work / "case" / fmt.file).write_bytes(content)
         wrong = reader.read()
         if wrong is not None or reader.cases == _A_FORK:
@@ -211,7 +211,7 @@ def tried(fmt: Format, cases: int, seed: int, work: Path, keep: Path | None) -> 
 
 
 def main() -> int:
-    """Run the cases."""
+    """Run the cases that the command line selects; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--cases", type=int, default=10_000, help="cases a format")
     parser.add_argument("--seed", type=int, default=1)
@@ -220,13 +220,13 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder for inputs that failed")
     arguments = parser.parse_args()
     total = [0, 0, 0]
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as name, reading_here():  # in a fork already
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as name, reading_here():  # forks already isolate the readers
         work = Path(name)
         chosen = arguments.formats.split(",") if arguments.formats else []
         every: dict[str, Format] = {}
         for fmt in chain(formats(arguments.samples, work), more_formats(work)):
             every[fmt.name] = fmt
-            if chosen and every.keys() >= set(chosen):  # samples of other formats take seconds to make
+            if chosen and every.keys() >= set(chosen):  # making more samples takes seconds
                 break
         chosen = chosen or list(every)
         if strange := [name for name in chosen if name not in every]:
@@ -243,5 +243,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.path.append(str(TOOLS))  # pytest adds it, too: samples of models are trained on groups that a tool simulates
+    sys.path.append(str(TOOLS))  # a tool simulates the training data of the model samples
     sys.exit(main())

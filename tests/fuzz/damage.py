@@ -1,4 +1,4 @@
-"""Damage: a sample and a source of randomness in, a file as a stranger could have made it out."""
+"""Functions that damage a sample file at random, as an untrusted source might."""
 
 import json
 import random
@@ -26,13 +26,13 @@ _VALUES: tuple[Any, ...] = (
     *(r'{"a":"\q"}', r'{"a":"\u001b[2J"}', '{"a":%s}' % ("9" * 5000), '{"a":1e%s}' % ("9" * 50), '{"":0}', '{"a":01}'),
     *("2099-01-01T00:00:00", "monday", "final", "screen", "incorrect", "h200-sxm", "matmul_simt", "0123456789abcdef"),
 )  # fmt: skip
-"""Texts that are names elsewhere in a row are among them: a row of a stranger may claim to be one's own."""
-_BLOCK, _HEADER = 1 << 18, 1 << 12  # of a DuckDB file: https://duckdb.org/docs/stable/internals/storage
+"""Replacement values. Some are names used elsewhere in a row, because an untrusted row may pose as the user's own."""
+_BLOCK, _HEADER = 1 << 18, 1 << 12  # DuckDB's layout: https://duckdb.org/docs/stable/internals/storage
 _FACTOR = np.uint64(0xBF58476D1CE4E5B9)
 
 
 def text(sample: bytes, chance: random.Random) -> bytes:
-    """One to four changes: of a token, of a line, or of the end."""
+    """Make one to four changes to the tokens of a text, or cut off its end."""
     changed = sample.decode(errors="surrogateescape")
     for _ in range(chance.choice((1, 1, 2, 4))):
         tokens = _TOKEN.findall(changed)
@@ -60,7 +60,7 @@ def text(sample: bytes, chance: random.Random) -> bytes:
 
 
 def binary(sample: bytes, chance: random.Random) -> bytes:
-    """One to eight changes: bits, numbers at the edges of their range, pieces that are missing, double or swapped."""
+    """Make one to eight changes: flip bits, write extreme numbers, or delete, repeat or cut off bytes."""
     changed = bytearray(sample)
     for _ in range(chance.choice((1, 1, 2, 4, 8))):
         place, size = _place(changed, chance), chance.choice((1, 4, 16, 256))
@@ -85,7 +85,7 @@ def binary(sample: bytes, chance: random.Random) -> bytes:
 
 
 def duckdb_file(sample: bytes, chance: random.Random) -> bytes:
-    """The same, of bytes alone; as a rule with the checksums computed anew, so that DuckDB reads what was changed."""
+    """Damage bytes of a DuckDB file, and usually renew its checksums so that DuckDB reads the damaged blocks."""
     if chance.random() < 0.1:
         return binary(sample, chance)
     changed = bytearray(sample)
@@ -101,11 +101,11 @@ def duckdb_file(sample: bytes, chance: random.Random) -> bytes:
 
 
 def sqlite_file(sample: bytes, chance: random.Random) -> bytes:
-    """Return a SQLite database with damaged bytes, or with one to three values of its tables replaced."""
+    """Damage bytes of a SQLite database, or replace one to three values in its tables."""
     if chance.random() < 0.5:
         return binary(sample, chance)
     with closing(sqlite3.connect(":memory:")) as connection:
-        connection.deserialize(sample[:18] + b"\1\1" + sample[20:])  # a database in memory has no log
+        connection.deserialize(sample[:18] + b"\1\1" + sample[20:])  # WAL mode needs a file
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
         for _ in range(chance.choice((1, 1, 2, 3))):
             table = chance.choice(tables)
@@ -125,14 +125,14 @@ def sqlite_file(sample: bytes, chance: random.Random) -> bytes:
 
 
 def checksum(content: bytes) -> int:
-    """DuckDB's checksum of the content of a block, a multiple of eight bytes."""
+    """Return DuckDB's checksum of a block, whose size must be a multiple of eight bytes."""
     with np.errstate(over="ignore"):
         words = np.frombuffer(content, dtype="<u8") * _FACTOR
     return int(np.bitwise_xor.reduce(words)) ^ 5381
 
 
 def cells(sample: bytes, chance: random.Random) -> bytes:
-    """Rows of tables as JSON: one to three of their values are others."""
+    """Replace one to three values in table rows given as JSON."""
     tables = json.loads(sample)
     for _ in range(chance.choice((1, 1, 2, 3))):
         row = chance.choice(chance.choice(list(tables.values())))
@@ -141,7 +141,7 @@ def cells(sample: bytes, chance: random.Random) -> bytes:
 
 
 def _place(content: bytearray, chance: random.Random) -> int:
-    """Where something is, rather than zeros."""
+    """Return a random position, preferably of a byte that is not zero."""
     for _ in range(50):
         place = chance.randrange(len(content))
         if content[place]:

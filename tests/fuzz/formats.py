@@ -1,7 +1,7 @@
-"""The formats that are damaged: for each its samples, how one is damaged, and how kernrec reads it.
+"""Formats for fuzzing: the samples of each format, the function that damages them, and kernrec's reader.
 
-Samples are real files: this repository's own, those that kernrec writes here (database, bundle, journal, model), and
-what other tuners write (`tests/helpers/foreign_files.py`).
+The samples are real files. Some are in this repository, kernrec writes others here (database, bundle, journal, model),
+and `tests/helpers/foreign_files.py` has files in the formats of other tuners.
 """
 
 import hashlib
@@ -40,26 +40,26 @@ _CSV = b"bx,tile,time_ms,power_w,num_regs,outcome\n32,1,0.4,120,40,ok\n64,2,0.5,
 
 @dataclass(frozen=True)
 class Format:
-    """A format that kernrec reads."""
+    """A file format that kernrec reads."""
 
     name: str
     file: str
-    """Name of a case's file."""
+    """File name of each case."""
     samples: tuple[bytes, ...]
-    """Whole files."""
+    """Contents of undamaged files."""
     read: Callable[[Path], Any]
-    """Reads a file as kernrec's commands do."""
+    """Function that reads a file as kernrec's commands do."""
     damage: Callable[[bytes, random.Random], bytes] = damage.text
     apart: bool = False
-    """Whether kernrec reads it in a process of its own, which may crash."""
+    """Whether kernrec reads the format in a separate process, which may crash."""
 
 
 def formats(extra: Path | None, work: Path) -> Iterator[Format]:
-    """All formats.
+    """Yield the formats whose samples are listed or written here.
 
     Args:
-        extra: a folder with more samples.
-        work: a folder for samples that are made here.
+        extra: folder with more samples.
+        work: folder for samples that this function creates.
     """
     yield from _texts(extra)
     yield from _tables(work)
@@ -115,7 +115,7 @@ def _texts(extra: Path | None) -> Iterator[Format]:
 
 
 def _tuned_configs() -> Iterator[Format]:
-    """Configs that other tools found best."""
+    """Yield the formats in which other tools store their best configs."""
     from kernrec.interop.config_list import read_config_list
     from kernrec.interop.inductor_table import entry, product_key
     from kernrec.interop.moe_configs import TILES, write_moe_configs
@@ -170,7 +170,7 @@ def _stored(work: Path) -> Iterator[Format]:
     yield Format("asked", "case.duckdb", (path.read_bytes(),), _asked, damage.duckdb_file, apart=True)
 
     def taken(path: Path) -> None:
-        """Rows with keys that fit, as a stranger can compute them; what was measured here answers as before."""
+        """Merge damaged rows with valid keys, as an untrusted user might send; local answers must not change."""
         with Database.memory() as theirs:
             for table, values in json.loads(_text(path)).items():
                 theirs.add(table, values)
@@ -195,7 +195,7 @@ def _stored(work: Path) -> Iterator[Format]:
     yield Format("rows", "case.json", (sample,), taken, damage.cells, apart=True)
 
     def replayed(path: Path) -> None:
-        """The database with the case as DuckDB's log of what is not yet in it."""
+        """Merge a database whose write-ahead log is the case."""
         database = Path(str(path).removesuffix(".wal"))
         shutil.copyfile(work / "crashed.duckdb", database)
         log = path.read_bytes()
@@ -206,7 +206,7 @@ def _stored(work: Path) -> Iterator[Format]:
             path.write_bytes(log)
 
     def derived(path: Path) -> None:
-        """The database with other rows in the tables that say whose rows are, which no file of others decides."""
+        """Add damaged rows to the tables that record who signed which rows; answers must not change."""
         import duckdb
 
         shutil.copyfile(work / "own.duckdb", changed := path.parent / "changed.duckdb")
@@ -216,7 +216,7 @@ def _stored(work: Path) -> Iterator[Format]:
                     marks = ", ".join("?" * len(row))
                     try:
                         connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", [*row.values()])
-                    except (duckdb.Error, UnicodeError, ValueError):  # the column has another type
+                    except (duckdb.Error, UnicodeError, ValueError):  # the value does not fit the column's type
                         return
         assert _asked_answers(changed) == expected, "a derived table changed an answer"
 
@@ -239,7 +239,7 @@ def _stored(work: Path) -> Iterator[Format]:
 
     def ingested(path: Path) -> None:
         own = Path(str(path).removesuffix(".journal.sqlite"))
-        with suppress(OSError):  # which a command prints in one line
+        with suppress(OSError):  # commands print it in one line
             waiting_measurements(own)
         with Journal(journal_path(own)) as journal:
             journal.records()
@@ -252,7 +252,7 @@ def _stored(work: Path) -> Iterator[Format]:
 
 
 def _crashed(path: Path, measurements: Sequence[Measurement]) -> None:
-    """A database with a log beside it, as a process leaves both that is killed after it stored measurements."""
+    """Write a database and its log as left behind by a process that is killed after storing measurements."""
     aside = path.with_name("open.duckdb")
     with Database.open(aside, read_only=False, create=True) as database:
         database.add_measurements(measurements)
@@ -292,19 +292,19 @@ def _bundled(work: Path) -> Iterator[Format]:
     yield Format("bundle-zip", "case.zip", ((work / "bundle.zip").read_bytes(),), imported, damage.binary, apart=True)
 
     def within(path: Path) -> None:
-        """The bundle with the case in place of the file of its name."""
+        """Import the bundle with the case in place of the file with the same name."""
         (bundle := path.parent / "bundle").mkdir()
         shutil.copytree(work / "bundle", bundle, dirs_exist_ok=True)
         shutil.copyfile(path, bundle / path.name)
         imported(bundle)
 
-    # The manifest without an owner: of a signed one that was damaged nothing but the signature would be looked at.
+    # Use an unsigned manifest. In a damaged signed manifest, only the signature would be checked.
     yield Format("manifest-json", MANIFEST, (manifest.to_bytes(),), within, apart=True)
     signature = "manifest.sig"
     yield Format("manifest-sig", signature, ((work / "bundle" / signature).read_bytes(),), within, apart=True)
 
     def segment(path: Path) -> None:
-        """The bundle with the case as its measurements, and a manifest that fits it."""
+        """Import the bundle with the case as its measurements and a matching manifest."""
         changed = json.loads(manifest.to_bytes())
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
@@ -347,7 +347,7 @@ def _learned(work: Path) -> Iterator[Format]:
     trees = about["heads"]["latency"]["file"]
 
     def trees_loaded(path: Path) -> None:
-        """A model with the case as its trees, and a card that fits them."""
+        """Load a model with the case as its trees and a matching model card."""
         about["heads"]["latency"] = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
         (path.parent / card.name).write_text(json.dumps(about))
         loaded(path)
@@ -360,18 +360,18 @@ def _learned(work: Path) -> Iterator[Format]:
 
 @cache
 def _empty() -> Database:
-    """A database in memory, for case after case."""
+    """Return the in-memory database that all cases share."""
     return Database.memory()
 
 
 def _emptied() -> Database:
-    """The same without any row."""
+    """Return the shared in-memory database after deleting all its rows."""
     _empty().change(f"DELETE FROM db.{table}" for table, count in _empty().counts().items() if count)
     return _empty()
 
 
 def _answers(database: Database) -> dict[str, tuple[object, ...]]:
-    """Costs by config of what was measured here on the sample's problem; `_measurements` takes none of it back."""
+    """Return the costs of each config that was measured locally on the sample's problem."""
     key = find_op("matmul").problem(m=64, n=32, k=16).key
     rows = database.measured(GPU, [KERNEL], key)
     return {
@@ -389,14 +389,14 @@ def _asked(path: Path) -> None:
 
 
 def _asked_answers(path: Path) -> list[tuple[object, ...]]:
-    """Costs of what was measured on the sample's problem, by a file of somebody else."""
+    """Return the costs of the configs that a file holds for the sample's problem."""
     with Database.open(path) as database:
         rows = database.measured(GPU, [KERNEL], find_op("matmul").problem(m=64, n=32, k=16).key)
     return sorted((json.dumps(row.config), row.latency_s, row.energy_j, row.sessions) for row in rows)
 
 
 def _used(database: Database) -> None:
-    """Ask what commands ask of rows that were taken; rows that were asked before answer as they did."""
+    """Run the database queries of the commands, unless a database with the same content was queried before."""
     if (content := database.content_hash()) in _SEEN:
         return
     _SEEN.add(content)

@@ -1,4 +1,4 @@
-"""A row of a stranger whose columns are right, but for one to three that are chosen to be believed."""
+"""Rows of an untrusted user in which one to three columns have hostile values."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from kernrec.store.schema import layout_of
 from tests.helpers.sharing import GPU, HASH, KERNEL, PROBLEM, UUID_HASH
 
 Row3 = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
-"""A measurement, its config and its problem, by column, without their keys."""
+"""Columns of a measurement, of its config and of its problem, all without keys."""
 LAYOUT = layout_of()
 OTHER_PROBLEM = find_op("matmul").problem(m=512, n=512, k=512)
 _NINES = "9" * 5000
@@ -42,7 +42,7 @@ _DATES = (
 )
 _DIMS = (
     *("0", "-1", "1", "64", "064", "+64", "6.4e1", "9" * 15, "9" * 16, "9" * 4200, "2147483648", "", " 64", "x", "64;"),
-    "\u0666\u0664",  # 64 in Arabic digits
+    "\u0666\u0664",  # the number 64 in Arabic digits
 )
 _KEYS = (
     *("matmul[m={},n=32,k=16]f32,nn", "matmul[m=64,n=32,k={}]f32,nn", "matmul[m={},n=32]f32,nn", "matmul[m={}"),
@@ -53,7 +53,7 @@ _KEYS = (
 
 
 def hostile(chance: random.Random, number: int) -> Row3:
-    """The columns of a measurement, its config and its problem, without their keys."""
+    """Return a measurement, its config and its problem with one to three hostile columns."""
     kinds = LAYOUT.columns["measurement"]
     config: dict[str, Any] = {"kernel": KERNEL, "tunables": f'{{"block_m":{16 << chance.randrange(5)}}}'}
     problem: dict[str, Any] = dict(chance.choice((PROBLEM, OTHER_PROBLEM)).as_dict())
@@ -69,7 +69,7 @@ def hostile(chance: random.Random, number: int) -> Row3:
             config[chance.choice(("tunables", "tunables", "kernel"))] = chance.choice(_TEXTS)
         elif part < 0.25:
             _change_problem(problem, chance)
-        elif part < 0.35:  # as if it were the owner's own row, or of his session, moment or card
+        elif part < 0.35:  # pose as a row of the owner's session and GPU
             row |= {"session": "monday", "position": chance.choice((0, 1, 2)), "device_uuid_hash": UUID_HASH}
             row["latency_s"] = chance.choice((1e-3, 1e-4, 5e-4, 1e-6, 1.0))
             row["outcome"] = chance.choice(("ok", "incorrect", "crash", "quarantined"))
@@ -103,10 +103,10 @@ def _change_problem(problem: dict[str, Any], chance: random.Random) -> None:
     kind, dim = chance.randrange(4), chance.choice(_DIMS)
     if kind == 0:
         problem[chance.choice(list(problem))] = chance.choice(_TEXTS)
-    elif kind == 1:  # the key alone
+    elif kind == 1:  # only the key is wrong
         problem["key"] = chance.choice(_KEYS).format(dim)
-    elif kind == 2:  # its parts alone
+    elif kind == 2:  # only the dimensions are wrong
         problem["dims"] = f'{{"k":16,"m":{dim},"n":32}}'
-    else:  # both, so that they agree
+    else:  # key and dimensions are wrong but agree
         problem |= {"key": f"matmul[m={dim},n=32,k=16]f32,nn", "dims": f'{{"k":16,"m":{dim},"n":32}}'}
         problem |= {"op": "matmul", "dtype": "f32", "layout": "nn"}

@@ -1,4 +1,4 @@
-"""PTX instructions of any type, modifiers and operands: each is executed, or refused in a line that names it."""
+"""Random PTX instructions, each of which kernrec must execute or refuse with an error that names the instruction."""
 
 import random
 from pathlib import Path

@@ -1,18 +1,18 @@
-"""Rows of a stranger whose hashes and signature are right and whose meaning is wrong, in any number.
+"""Test rows of an untrusted user that have valid hashes and signatures but hostile values.
 
     python -m tests.fuzz.rows [--rows 1000000] [--batch 10000] [--seed 1] [--keep FOLDER]
 
-Each row is a measurement with a config and a problem of its own, of which one to three columns were changed: numbers at
-the bounds of their columns and beyond, times, energies and dates that cannot be, tunables and problems that are none,
-sessions, blocks and cards that are somebody else's, text with control characters, statements and paths. For each batch:
+Each row is a measurement with its config and problem, in which one to three columns have hostile values: numbers at
+or beyond the bounds of their columns, impossible times, energies and dates, invalid tunables and problems, sessions,
+blocks and GPUs of other users, control characters, SQL statements and paths. Each batch is tested in four ways:
 
-    faults     the checks say of every row whether it is refused; what is left is a bundle, which must be taken
-    whole      the batch with one refused row in it is a bundle, which must be refused in one line
-    alone      so must a few refused rows be, each in a bundle of its own
-    answers    what the owner of the database measured answers as before, to the bit, and nothing that he ran fails
+    faults     the checks decide which rows are refused; a bundle of the other rows must be accepted
+    whole      a bundle of the whole batch must be refused in one line if any row is refused
+    alone      a few refused rows, each in a separate bundle, must be refused in one line
+    answers    the owner's measurements must give the same answers, and none of the owner's configs may fail
 
-At the end commands are asked about the database of all that was taken: none may fail with a traceback. Prints a row for
-each batch; exits 1 where something was wrong, and `--keep` keeps the bundles that showed it.
+At the end, commands query the database with all accepted rows, and none may fail with a traceback. The output is a row
+for each batch; the exit status is 1 after any failure, and `--keep` stores the bundles that caused it.
 """
 
 import argparse
@@ -49,26 +49,26 @@ if TYPE_CHECKING:
 
 TABLES = ("config", "problem", "measurement")
 ALONE = 3
-"""Refused rows of a batch that are tried each by itself."""
+"""Number of refused rows per batch that are also tried in separate bundles."""
 
 
 @dataclass
 class Tried:
-    """A number of rows that were tried."""
+    """Results of the rows tried so far."""
 
     rows: int = 0
     taken: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    """By what is wrong with them, in short."""
+    """Number of refused rows by reason."""
     wrong: list[str] = field(default_factory=list)
-    """What ought not to happen."""
+    """Descriptions of failures."""
 
 
 class Attack:
-    """A database with its owner's measurements, and a stranger who signs what he likes."""
+    """An owner's database, and an untrusted user who signs hostile bundles."""
 
     def __init__(self, folder: Path, keep: Path | None = None) -> None:
-        """Begin, in an empty folder."""
+        """Create the owner's database and the untrusted user's key in an empty folder."""
         self.own, self._folder, self._keep = folder / "own.duckdb", folder, keep
         make_key(folder / "key")
         self._signer = Signer.of(folder / "key")
@@ -80,7 +80,7 @@ class Attack:
         self.before = self.answers()
 
     def answers(self) -> list[str]:
-        """The owner's own answers, and the configs that failed on his card."""
+        """Return the answers from the owner's measurements, and the owner's configs that count as failed."""
         lines = []
         with Database.open(self.own) as database:
             for problem in (PROBLEM, OTHER_PROBLEM):
@@ -102,7 +102,7 @@ class Attack:
         return sorted(lines)
 
     def try_batch(self, count: int, chance: random.Random, tried: Tried) -> None:
-        """Try so many rows; what comes of it is added to `tried`."""
+        """Try `count` rows, and add the results to `tried`."""
         rows = [hostile(chance, tried.rows + i) for i in range(count)]
         tried.rows += count
         with closing(_strangers()) as connection:
@@ -130,7 +130,7 @@ class Attack:
             with Database.open(self.own, read_only=False) as database:
                 import_bundle(database, read_bundle(ZipFile(bundle)))
             tried.taken += left
-        except Exception as error:  # whatever it is, it is the result
+        except Exception as error:  # every exception is a finding
             tried.wrong.append(f"what the checks let pass is refused: {error!r:.300}")
             self._kept("taken", bundle)
 
@@ -148,7 +148,7 @@ class Attack:
         self._kept(bundle.stem, bundle)
 
     def _bundle(self, connection: "DuckDBPyConnection", name: str, condition: str) -> Path:
-        """A signed bundle of a stranger's rows."""
+        """Write and sign a bundle of the rows that fulfil `condition`."""
         segments, files = [], {}
         for table in TABLES:
             path = self._folder / f"{name}-{table}.parquet"
@@ -170,7 +170,7 @@ class Attack:
             shutil.copyfile(path, self._keep / f"{name}-{time.time_ns()}{path.suffix}")
 
     def ask(self, tried: Tried) -> None:
-        """What commands say of the database that everything was merged into."""
+        """Run commands on the database with all accepted rows, and record tracebacks in `tried`."""
         shape = "m=64,n=32,k=16"
         for words in (
             ("recommend", "--op", "matmul", "--shape", shape, "--gpu", GPU, "--json"),
@@ -191,7 +191,7 @@ class Attack:
 
 
 def _strangers() -> "DuckDBPyConnection":
-    """Tables with the schema's columns and none of its checks, as a stranger has them."""
+    """Return a database that has the schema's columns but none of its checks."""
     import duckdb
 
     connection = duckdb.connect()
@@ -203,13 +203,13 @@ def _strangers() -> "DuckDBPyConnection":
 
 
 def _full(row: Row3) -> dict[str, Any]:
-    """A measurement with the keys of its config and problem."""
+    """Return a measurement's columns with the keys of its config and problem."""
     measured, config, problem = row
     return {"config_id": _key("config", config), "problem_id": _key("problem", problem), **measured}
 
 
 def _key(table: str, row: Mapping[str, Any]) -> str:
-    """The key of a row; where none can be computed, as of infinity, some other."""
+    """Return the key of a row, or another hash if the row has no key, for example with an infinite value."""
     try:
         return row_key(table, row)
     except ValueError:
@@ -232,10 +232,10 @@ def _insert(connection: "DuckDBPyConnection", rows: Sequence[Row3]) -> None:
 
 
 def _refused(connection: "DuckDBPyConnection", refused: Counter[str]) -> Iterator[str]:
-    """Take out every row that is refused, with what refers to it; the keys of the measurements."""
+    """Delete all refused rows and the rows that refer to them; yield the keys of deleted measurements."""
     for table in TABLES:
         key, again = f"{table}_id", True
-        while again:  # taking rows out may bring out what is wrong with others
+        while again:  # deleting rows can cause faults in other rows
             again = False
             for problem, keys in faults(connection, table, LAYOUT, most=10**9):
                 again = True
@@ -248,7 +248,7 @@ def _refused(connection: "DuckDBPyConnection", refused: Counter[str]) -> Iterato
 
 
 def attack(rows: int, batch: int, seed: int, keep: Path | None = None, show: bool = False) -> Tried:
-    """Try so many rows, in batches."""
+    """Try `rows` rows in batches, and return the results."""
     tried, chance = Tried(), random.Random(f"rows {seed}")
     with tempfile.TemporaryDirectory(prefix="rows-") as name, reading_here():
         attacked = Attack(Path(name), keep)
@@ -264,7 +264,7 @@ def attack(rows: int, batch: int, seed: int, keep: Path | None = None, show: boo
 
 
 def main() -> int:
-    """Try the rows."""
+    """Try the rows that the command line asks for; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=10_000)

@@ -1,4 +1,4 @@
-"""The formats that are damaged, continued: those of sharing, Triton's cache, and options of compilers."""
+"""More formats for fuzzing: files for sharing, Triton's cache, compiler options and user settings."""
 
 import json
 import os
@@ -23,10 +23,10 @@ _SOURCE = 'extern "C" __global__ void f(T* x) { x[threadIdx.x] = F(x[threadIdx.x
 
 
 def more_formats(work: Path) -> Iterator[Format]:
-    """Further formats.
+    """Yield the formats for sharing, Triton, compiler options and user settings.
 
     Args:
-        work: the folder in which `formats` left a bundle.
+        work: folder in which `formats` wrote a bundle.
     """
     yield from _foreign()
     yield from _settings(work)
@@ -48,7 +48,7 @@ def _foreign() -> Iterator[Format]:
     t1 = json.loads((ROOT / "datasets" / "kernels" / "filter2d.json").read_text(encoding="utf-8"))
 
     def options(path: Path) -> None:
-        """The options of a T1 description, one a line."""
+        """Read a T1 file whose compiler options are the lines of the case."""
         document = json.loads(json.dumps(t1))
         document["KernelSpecification"]["CompilerOptions"] = _lines(path)
         (spec := path.with_name("case.json")).write_text(json.dumps(document))
@@ -58,7 +58,7 @@ def _foreign() -> Iterator[Format]:
     yield Format("options", "case.txt", _OPTIONS, options)
 
     def macros(path: Path) -> None:
-        """The macros of a spec, as they reach the compiler."""
+        """Compile a source with the macros in the lines of the case."""
         pairs = (line.partition("=") for line in _lines(path))
         defines = {name: value for name, _, value in pairs}
         compile_source(_SOURCE, sm=89, defines=defines, name="case.cu", cache=CompileCache(None))
@@ -80,7 +80,7 @@ def _settings(work: Path) -> Iterator[Format]:
             keys.trust(other, name)
 
     def within(read: Callable[[Path], object]) -> Callable[[Path], None]:
-        """Reads a file of the user's settings."""
+        """Return a function that reads a case as a file of the user's settings."""
 
         def reading(path: Path) -> None:
             with patch.dict(os.environ, {"KERNREC_CONFIG": str(path.parent)}):
@@ -115,7 +115,7 @@ def _place(work: Path) -> Iterator[Format]:
     withdrawal = Withdrawal({"monday": ["0" * 32, "f" * 32]}, *about, "the fan was broken", signer.key)
 
     def pulled(path: Path) -> None:
-        """Pull a place that has the case as a withdrawal, signed by the key that the samples name."""
+        """Pull from an index whose withdrawal is the case, signed by the samples' key."""
         line = path.read_bytes().replace(b"\n", b" ")
         signed = line + b"\n" + signer.sign(line)
         (folder := path.parent / "team" / "withdrawn").mkdir(parents=True)

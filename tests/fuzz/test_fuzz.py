@@ -1,4 +1,4 @@
-"""Damaged files of every format get an answer or one line, and so do rows of a stranger that cannot be."""
+"""Test that damaged files of every format, and hostile rows, give an answer or a one-line error."""
 
 import subprocess
 import sys

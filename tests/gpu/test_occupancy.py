@@ -21,7 +21,7 @@ smem = st.one_of(st.integers(-200, 240_000), st.sampled_from([0, 65536, 65537, 1
 
 
 @pytest.mark.parametrize(("sm", "block", "blocks", "limiter"), [
-    (86, (256, 128, 0), 2, "registers"),  # 4,096 registers a warp: 16 warps per SM
+    (86, (256, 128, 0), 2, "registers"),  # 4,096 registers per warp allow 16 warps per SM
     (86, (256, 32, 0), 6, "warps"),
     (86, (32, 32, 0), 16, "blocks"),
     (89, (32, 32, 0), 24, "blocks"),

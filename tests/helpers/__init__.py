@@ -1,1 +1,1 @@
-"""What the tests share: imported as `tests.helpers.<module>`."""
+"""Shared test helpers, imported as `tests.helpers.<module>`."""

@@ -1,4 +1,4 @@
-"""Running attention kernels in the emulator, and how far roundings may take their results, for the tests of each."""
+"""Helpers that run attention kernels in the emulator and bound their rounding errors."""
 
 import dataclasses
 
@@ -14,17 +14,17 @@ from tests.helpers.trial import execute
 
 SIMT, WGMMA = find_kernel("attention_simt"), find_kernel("attention_wgmma")
 UNIT = 2.0**-24
-"""Half a unit in the last place of f32, relative."""
+"""Largest relative rounding error of f32: half a unit in the last place."""
 ROUNDING = {"f32": UNIT, "f16": 2.0**-11, "bf16": 2.0**-8}
 LEAST = {"f32": 0.0, "f16": 2.0**-25, "bf16": 0.0}
-"""Half the distance of subnormal numbers."""
+"""Largest rounding error of subnormal numbers: half of their spacing."""
 
 Case = tuple[Kernel, dict[str, int], str, int]
-"""A kernel, a config of it, a dtype, and a head_dim that the config's HEAD is for."""
+"""A kernel, one of its configs, a dtype, and a head_dim that the config's `head` supports."""
 
 
 def sm_of(kernel: Kernel, dtype: str, config: Config) -> int:
-    """The architecture that a case is run for: sm_75 for halves without tensor cores, and for f16 in one slot."""
+    """Return the architecture for a run: 75 for half precision without tensor cores and for f16 with one stage."""
     turing = dtype != "f32" if kernel is SIMT else dtype == "f16" and kernel.min_sm == 75 and config["stages"] == 1
     return 75 if turing else max(86, kernel.min_sm)
 
@@ -35,7 +35,7 @@ def wgmma_case(head: int, *tile: int, dtype: str = "f16", dim: int = 0) -> Case:
 
 
 def code_of(kernel: Kernel, config: Config, dtype: str) -> tuple[Kernel, Config, str, str, int]:
-    """The arguments that a config's code is compiled from; that of both layouts is the same."""
+    """Return the arguments for compiling a config's code, which is the same for both layouts."""
     return kernel, config, dtype, "bhsd", sm_of(kernel, dtype, config)
 
 
@@ -46,7 +46,7 @@ def problem_of(dtype: str, dim: int, shape: dict[str, int], layout: str = "bhsd"
 def run(
     kernel: Kernel, config: dict[str, int], problem: Problem, operands: dict[str, np.ndarray], check_races: bool = False
 ) -> np.ndarray:
-    """The values of o as the kernel leaves them in memory."""
+    """Run the kernel, and return the values of its output o."""
     ptx = ptx_of(*code_of(kernel, config, problem.dtype))
     sm = sm_of(kernel, problem.dtype, config)
     o = execute(kernel, config, problem, sm, ptx, operands, check_races=check_races)["o"]
@@ -56,12 +56,12 @@ def run(
 def outcome(
     kernel: Kernel, config: dict[str, int], problem: Problem, operands: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """o in exact arithmetic, and how far roundings may take it from that.
+    """Return o in exact arithmetic, and a bound on its rounding error.
 
-    A score is a sum of head_dim products, scaled, in f32: its absolute error is the relative error of its weight. The
-    weights are rounded to the dtype before tensor cores multiply them, and what is left of those below its least normal
-    number; where that is e4m3, what is expected has weights so rounded. Then come the sums over the keys, rescaled once
-    a tile, and the rounding of the result.
+    A score is a scaled f32 sum of head_dim products; its absolute error becomes the relative error of its weight.
+    Tensor cores multiply weights rounded to the dtype. Rounding adds a relative error, or an absolute one to subnormal
+    weights. For e4m3, the exact result uses weights that are rounded in the same way. The sums over the keys, which are
+    rescaled once per tile, and the rounding of the result add the rest.
     """
     dim, dtype, output = problem.sizes, problem.dtype, problem.tensors["o"].dtype
     value = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in operands.items()}
@@ -83,7 +83,7 @@ def outcome(
 def count_wrong(
     kernel: Kernel, config: dict[str, int], problem: Problem, check_races: bool = False, seed: int = 0
 ) -> int:
-    """How many values of o are further from the reference than roundings take them."""
+    """Return how many values of o differ from the reference by more than the rounding bound."""
     operands = inputs(problem, seed)
     o = run(kernel, config, problem, operands, check_races)
     expected, bound = outcome(kernel, config, problem, operands)
@@ -91,7 +91,7 @@ def count_wrong(
 
 
 def fitting(case: Case, problem: Problem) -> dict[str, int]:
-    """The case's config as far as it fits the problem: run-time tunables fall back to their first values."""
+    """Return the case's config for the problem; run-time tunables that do not fit fall back to their first values."""
     kernel, config, _, _ = case
     plain = {name: value for name, value in (("split_keys", 1), ("pack", 0)) if name in config}
     candidates = (config, *(config | {name: value} for name, value in plain.items()), config | plain)
@@ -100,7 +100,7 @@ def fitting(case: Case, problem: Problem) -> dict[str, int]:
 
 
 def is_noticed(old: str, new: str, case: Case, shape: dict[str, int]) -> bool:
-    """Whether a copy of the case's kernel with `old` replaced by `new` fails on a problem of layout bshd."""
+    """Return whether the case's kernel fails on a bshd problem once `old` in its source is replaced by `new`."""
     kernel, _, dtype, dim = case
     assert kernel.source.count(old) == 1
     broken = dataclasses.replace(kernel, source=kernel.source.replace(old, new))

@@ -1,20 +1,20 @@
-"""The result of attention with weights of e4m3: the reference, but for the roundings of these weights."""
+"""Reference for attention whose weights are rounded to e4m3."""
 
 import numpy as np
 
 from kernrec.op import Problem, decode_elements, encode_elements
 
 _SHIFT = 256.0
-"""Factor of weights, at most 1, before they are rounded."""
+"""Factor by which weights, which are at most 1, are scaled before rounding."""
 
 
 def with_rounded_weights(
     problem: Problem, operands: dict[str, np.ndarray], block_k: int, error: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """o with weights of e4m3, sums exact; and how far o may be from it where weights are wrong by a relative `error`.
+    """Return o with e4m3 weights and exact sums, and the error bound of o for a relative `error` of the weights.
 
-    A weight is rounded relative to the greatest score of its tile of `block_k` keys and the tiles before; an error
-    takes it to the other neighbor only where it is as near to the middle between them.
+    A weight is rounded relative to the largest score in its tile of `block_k` keys and all earlier tiles. An error
+    changes the rounded weight only if the weight is within that error of the middle between two e4m3 numbers.
     """
     d = problem.sizes
     value = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in operands.items()}

@@ -1,9 +1,9 @@
-"""The law of batches: a network with a larger batch is never more than 2 % faster, nor is a layer or a baseline of it.
+"""Checks that a larger batch never makes a network, a layer or a baseline more than 2 % faster.
 
-Which of kernel and baseline runs a layer may change with the batch, because a kernel must be worth it at the
-unfavorable ends of both intervals. So a kernel is compared with a kernel and a baseline with a baseline. A kernel that
-nobody ran ranks before one that ran only with a lead, by which the predicted time falls at such a batch (1.11 on an
-A100). So both are of the same source, too.
+The batch size can decide whether a kernel or a baseline runs a layer, because a kernel must be worth it at the
+unfavorable ends of both intervals. So kernels are compared with kernels, and baselines with baselines. A kernel without
+measurements ranks before a measured one only if it is faster by a margin (1.11 on an A100). The predicted time falls
+by that margin where the ranking changes, so the compared kernels also have the same source.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,18 +17,18 @@ from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.networks.network import CHOICE, NetworkAnswer, NetworkRequest, answer_network, layers_of
 
 NOISE = 1.02
-"""A time that is larger by less counts as the same."""
+"""Times that differ by less than this factor count as equal."""
 LEARNED = 1.03
-"""The same for a kernel whose time is learned: trees have steps, up to 2.1 % on an A100 (lm_head, batch 43 to 44)."""
+"""`NOISE` for learned times, because trees have steps: up to 2.1 % on an A100 (lm_head, batch 43 to 44)."""
 LARGEST = 64
 TOGETHER = 8
-"""Batches that are estimated side by side."""
+"""Number of batch sizes whose times are estimated together."""
 
 
 def faster_with_more(
     recommender: Recommender, gpu: GPU, name: str, batches: Sequence[int], dtype: str | None = None
 ) -> list[str]:
-    """Return a line for each part of an answer that is faster with the next of some ascending batches."""
+    """Return a message for each kernel, baseline or total that is faster with the next larger batch."""
     times = (_seconds(answer) for answer in _answers(recommender, gpu, name, batches, dtype))
     return _faster(f"{gpu.name}, {name}, {dtype or 'own dtype'}", zip(batches, times, strict=False))
 
@@ -36,7 +36,7 @@ def faster_with_more(
 def baselines_faster_with_more(
     recommender: Recommender, gpu: GPU, name: str, batches: Sequence[int], dtype: str | None = None
 ) -> list[str]:
-    """Return a line for each baseline of a layer, of any backend, that is faster with the next batch."""
+    """Return a message for each layer and backend whose baseline is faster with the next larger batch."""
     layers = [layers for _, layers in _requests(name, batches, dtype)]
     predict_baselines(recommender.context, [layer.problem for some in layers for layer in some], gpu)
     times = (_baseline_seconds(recommender, gpu, some) for some in layers)
@@ -44,20 +44,20 @@ def baselines_faster_with_more(
 
 
 def _baseline_seconds(recommender: Recommender, gpu: GPU, layers: Sequence[Layer]) -> dict[str, float]:
-    """Return the times of each backend's fastest baselines, by backend and layer."""
+    """Return the time of each backend's fastest baseline for each layer."""
     times: dict[str, float] = {}
     for layer in layers:
         try:
             lines = baselines_of(recommender.context, layer.problem, gpu, OperatingPoint(gpu.tdp_w))
-        except KernrecError:  # the layer is larger than the memory
+        except KernrecError:  # the layer does not fit in memory
             continue
-        for line in reversed(lines):  # slowest first
+        for line in reversed(lines):  # slowest first, so that the fastest wins
             times[f"{line.stack} of {layer.name}"] = layer.count * line.latency_s.value
     return times
 
 
 def _requests(name: str, batches: Sequence[int], dtype: str | None) -> Iterator[tuple[NetworkRequest, Sequence[Layer]]]:
-    """Yield a request for each batch, with its layers; none from the first batch on with a dimension too large."""
+    """Yield a request and its layers for each batch; stop at the first batch with a dimension that is too large."""
     for batch in batches:
         request = NetworkRequest(name, batch=batch, dtype=dtype)
         try:
@@ -69,7 +69,7 @@ def _requests(name: str, batches: Sequence[int], dtype: str | None) -> Iterator[
 def _answers(
     recommender: Recommender, gpu: GPU, name: str, batches: Sequence[int], dtype: str | None
 ) -> Iterator[NetworkAnswer]:
-    """Yield the answers for ascending batches; none from the first batch on at which no layer runs."""
+    """Yield the answers for ascending batches; stop at the first batch with which no layer can run."""
     query = Query(Objective.LATENCY, power_limit_w=gpu.tdp_w)
     requests = list(_requests(name, batches, dtype))
     for place, (request, _) in enumerate(requests):
@@ -85,7 +85,7 @@ def _answers(
 
 
 def _seconds(answer: NetworkAnswer) -> dict[str, float]:
-    """Return the times of the totals, and of the kernel and the baseline of each layer, by name."""
+    """Return the times of the totals and of each layer's kernel and baseline, by name."""
     times = {
         total.name: total.latency_s.value
         for total in answer.totals

@@ -1,4 +1,4 @@
-"""A cluster in this process: the driver's calls are made one after the other, machines are added and killed between."""
+"""An in-process cluster that runs the driver's calls one by one, so that tests can add and kill machines in between."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,15 +11,15 @@ Event = Callable[["CardCluster", int], None]
 
 
 class CardCluster:
-    """Machines with one card each."""
+    """In-process stand-in for `Cluster` whose machines have one GPU each."""
 
     def __init__(self, folder: Path, machines: int, at_call: Event = lambda cluster, number: None) -> None:
-        """Make a cluster.
+        """Create a cluster.
 
         Args:
-            folder: of the machines' folders.
-            machines: to begin with.
-            at_call: is called with the cluster and the number of calls that have ended, after each of them.
+            folder: parent folder of the machines' folders.
+            machines: initial number of machines.
+            at_call: called after each call, with the cluster and the number of calls so far.
         """
         self._folder, self._machines, self._at_call = folder, machines, at_call
         self._cards: dict[str, Card] = {}
@@ -28,34 +28,34 @@ class CardCluster:
         self._count = 0
 
     def join(self) -> list[str]:
-        """As of `Cluster`."""
+        """See `Cluster.join`."""
         new = [f"machine-{number}" for number in range(len(self._cards), self._machines)]
         self._cards |= {name: self.make_card(name) for name in new}
         return new
 
     def make_card(self, name: str) -> Card:
-        """The actor on a machine."""
+        """Return the actor for the GPU of machine `name`."""
         return Card()
 
     def add_machine(self) -> None:
-        """One more machine."""
+        """Add a machine, which joins at the next `join`."""
         self._machines += 1
 
     def kill(self, card: str) -> None:
-        """A machine dies, for good: no answer of it arrives any more."""
+        """Kill the machine of a GPU for good; its later replies are lost."""
         self._dead.add(card)
         self._end(self._cards[card])
 
     def call(self, card: str, method: str, *arguments: object) -> None:
-        """As of `Cluster`."""
+        """See `Cluster.call`."""
         self._calls.append((card, method, arguments))
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Reply]]:
-        """As of `Cluster`: the oldest call is made now; each record of a visit counts as a call."""
+        """See `Cluster.wait`; run the oldest call now, and count each record of a visit as a call."""
         if not self._calls:
             return
         card, method, arguments = self._calls.pop(0)
-        if card in self._dead and method == "hello":  # it waits for a machine
+        if card in self._dead and method == "hello":  # the call waits for a new machine
             return
         replies: Iterable[Reply] = ()
         if card not in self._dead:
@@ -71,7 +71,7 @@ class CardCluster:
             yield card, CardLost("the machine died")
 
     def close(self) -> None:
-        """As of `Cluster`."""
+        """See `Cluster.close`."""
         for name, card in self._cards.items():
             if name not in self._dead:
                 self._end(card)

@@ -1,10 +1,10 @@
-"""Check laws that no answer may break: of physics on random questions, or that a larger batch is never faster.
+"""Check that random answers obey physical laws, or that larger batches are never faster.
 
     python -m tests.helpers.check_laws --questions 500 --seeds 1,2,3
     python -m tests.helpers.check_laws --batches 1-64 --gpu h100,b200 --dtype bf16,f8e4m3 [--workload vgg16] [--whole]
 
-It prints each broken law and their number, and exits with 1 if there are any. Without --whole only baselines are
-checked, which takes seconds for a GPU; with it whole answers, which takes minutes.
+The output lists each broken law and their number; the exit status is 1 if a law is broken. By default, only
+baselines are checked, which takes seconds per GPU. With --whole, whole answers are checked, which takes minutes.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def _batches(gpus: list[str], names: list[str], dtypes: list[str | None], batche
 
 
 def main() -> int:
-    """Check what the command line names; return the exit status."""
+    """Run the checks that the command line selects; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=int, default=0)
     parser.add_argument("--seeds", default="1")

@@ -1,7 +1,7 @@
-"""The `kernrec` command in this process: what it prints, and its exit status.
+"""Runs the `kernrec` command in this process, and captures its output and exit status.
 
-A process of its own takes a third of a second to start. Tests of what only a process has (its environment at the start,
-signals, closed streams) start one.
+Starting a process takes a third of a second. Only tests of process features (initial environment, signals, closed
+streams) start a real process.
 """
 
 import io
@@ -17,7 +17,7 @@ from kernrec.cli.app import run
 
 
 class _Screen(io.BytesIO):
-    """What a terminal shows."""
+    """Captures output, and claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -30,13 +30,13 @@ def run_here(
     variables: Mapping[str, str] | None = None,
     in_terminal: bool = False,
 ) -> "CompletedProcess[str]":
-    """Runs a command line.
+    """Run a command line, and return its exit status and output.
 
     Args:
-        arguments: of the command.
-        cwd: the folder that it runs in.
-        home: the user's home; then no variable names a folder of kernrec's, either.
-        variables: all environment variables; default: those of this process.
+        arguments: arguments of the `kernrec` command.
+        cwd: working folder.
+        home: the user's home; if given, variables that name kernrec's folders are unset.
+        variables: all environment variables; this process's by default.
         in_terminal: whether standard output is a terminal.
     """
     words = [str(argument) for argument in arguments]

@@ -1,7 +1,7 @@
-"""What kernels of the library execute, counted in the emulator: profiles, and whole runs beside them.
+"""Counts of the instructions that library kernels execute in the emulator, from profiles and from whole runs.
 
-The counts of a launch are cached as outcomes of runs are (`tests.helpers.run_cache`): they depend on the emulator, the
-PTX and the launch alone.
+The counts of a launch are cached like outcomes of runs (`tests.helpers.run_cache`), because they depend only on the
+emulator, the PTX and the launch.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from tests.helpers.run_cache import Tensors, cached_run, read, run_key, write
 
 
 class CachedCounts(dict[tuple[object, ...], dict[str, int]]):
-    """The counts of launches over zeros that `profile_variant` asks for and adds."""
+    """Disk cache that `profile_variant` uses for the counts of launches on zeros."""
 
     def __contains__(self, launch: object) -> bool:
         if not super().__contains__(launch) and (outcome := read(run_key({}, "counts", launch))) is not None:
@@ -39,12 +39,12 @@ class CachedCounts(dict[tuple[object, ...], dict[str, int]]):
 def profiled(
     kernel: Kernel, configs: Sequence[Config], dtype: str, layout: str, sm: int, code: Compiled
 ) -> list[LaunchProfile]:
-    """As of `profile_variant`."""
+    """Return the launch profiles from `profile_variant`, with cached counts."""
     return profile_variant(kernel, configs, dtype, layout, sm, code, CachedCounts())
 
 
 def per_trip(launch: LaunchProfile, loop: str = "k_tiles") -> dict[str, float]:
-    """The counts of one trip of a loop by one block."""
+    """Return the counts of one loop iteration of one block."""
     profile = launch.profile
     return dict(zip(profile.metrics, profile.coefficients[:, profile.terms.index(loop)].tolist(), strict=True))
 
@@ -52,13 +52,13 @@ def per_trip(launch: LaunchProfile, loop: str = "k_tiles") -> dict[str, float]:
 def unpredicted(
     kernel: Kernel, configs: Sequence[Config], config: Config, problem: Problem, sm: int, code: Compiled, kinds: str
 ) -> list[str]:
-    """Counts of whole launches that are not those of the profile.
+    """Return a message for each count of a whole run that differs from the count predicted by the profile.
 
     Args:
-        configs: that the profile is made with.
-        config: that runs on the problem.
-        code: of all of them.
-        kinds: first words of the metrics that are compared.
+        configs: configs used for profiling.
+        config: config that runs on the problem.
+        code: compiled code shared by all these configs.
+        kinds: prefixes of the compared metrics, separated by blanks.
     """
     profiles = {p.launch: p.profile for p in profiled(kernel, configs, problem.dtype, problem.layout, sm, code)}
     outputs = {n: t for n, t in problem.tensors.items() if t.role == "output"}
@@ -74,7 +74,7 @@ def unpredicted(
 def counted(
     kernel: Kernel, config: Config, problem: Problem, sm: int, ptx: str, tensors: Tensors
 ) -> Iterator[tuple[BoundLaunch, Counter[str]]]:
-    """As of `emulate_config`, whose results in memory are not kept."""
+    """Yield each launch with its counts from `emulate_config`, and discard the computed results."""
     launches = bind_launches(kernel, config, problem, sm)
 
     def emulated() -> Tensors:

@@ -1,13 +1,13 @@
-"""How much is tested: what every change has to pass, or with `KERNREC_TEST_PROFILE=deep` all that can be."""
+"""Test depth: the tests that every change must pass, or with `KERNREC_TEST_PROFILE=deep` all tests."""
 
 import os
 
 from hypothesis import settings
 
 DEEP = os.environ.get("KERNREC_TEST_PROFILE") == "deep"
-"""Whether more examples are drawn, and tests that are marked `deep` run, too."""
+"""Whether tests draw more examples, and tests marked `deep` run."""
 
 
 def few_examples(count: int) -> settings:
-    """Fewer examples of a property than of others, as each takes long: `count`, and if deep 20 times as many."""
+    """Run a slow property test on `count` examples, or on 20 times as many in the deep profile."""
     return settings(max_examples=20 * count if DEEP else count, deadline=None)

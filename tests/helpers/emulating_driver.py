@@ -1,7 +1,7 @@
-"""A stand-in for the driver of a GPU, at the edge of the process: launches reach host memory instead of a card.
+"""A stand-in for the GPU driver that runs launches in the emulator on host memory.
 
-`EmulatingDriver` executes the PTX of each launch on NumPy arrays, whose addresses kernels are given as if they were a
-card's. So all of kernrec runs but the driver's own calls.
+`EmulatingDriver` executes the PTX of each launch on NumPy arrays, and passes their host addresses to the kernels as
+device addresses. So tests run all of kernrec's code except the driver calls.
 """
 
 import ctypes
@@ -15,11 +15,11 @@ from kernrec.compile import Compiled
 from kernrec.ptx import KernelLaunch, emulate, parse
 
 _WINDOW = 1 << 16
-"""Bytes that a kernel may reach from an address that the driver was not told of."""
+"""Size in bytes of the memory that kernels can access at an unregistered address."""
 
 
 class HostMemory:
-    """NumPy memory as an array of a GPU: it speaks `__cuda_array_interface__`."""
+    """NumPy array that implements `__cuda_array_interface__` like a GPU array."""
 
     def __init__(self, array: np.ndarray, stream: int | None = None) -> None:
         self.array = array
@@ -30,17 +30,17 @@ class HostMemory:
 
 
 class EmulatingDriver:
-    """One device of an architecture whose memory is that of the host."""
+    """Emulated device of architecture `sm` that uses host memory."""
 
     def __init__(self, sm: int, device: int = 0, name: str = "") -> None:
         self._sm, self._device, self._name = sm, device, name
         self._memory: dict[int, np.ndarray] = {}
         self.launched: list[tuple[str, int]] = []
-        """Kernel and stream of each launch."""
+        """(kernel, stream) of each launch."""
         self.loaded = 0
 
     def place(self, array: np.ndarray) -> np.ndarray:
-        """Makes an array's memory the device's; aligned as a card's allocator would."""
+        """Copy an array into device memory, with the alignment of a GPU allocator."""
         memory = np.empty(array.nbytes + 256, np.uint8)
         start = -memory.ctypes.data % 256
         here = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -49,7 +49,7 @@ class EmulatingDriver:
         return here
 
     def know(self, array: np.ndarray) -> None:
-        """Lets kernels reach this memory."""
+        """Let kernels access the array's memory."""
         self._memory[array.ctypes.data] = array.reshape(-1)
 
     def devices(self) -> int:
@@ -99,7 +99,7 @@ class EmulatingDriver:
                 passed.append(raw)
                 continue
             start = self._find(value)
-            if start is None:  # memory that nobody named, such as a copy that PyTorch made
+            if start is None:  # unregistered memory, such as a copy made by PyTorch
                 buffers[f"b{number}"] = np.ctypeslib.as_array((ctypes.c_uint8 * _WINDOW).from_address(value))
             else:
                 buffers[f"b{number}"] = self._memory[start].view(np.uint8)[value - start :]

@@ -1,13 +1,13 @@
-"""An engine's own rules, executed by the engine's modules: the files that it reads, and its configs without one.
+"""Ask vLLM or SGLang which config file it reads for a problem, and which defaults it uses without a file.
 
     python engine_reader.py vllm "NVIDIA L40S" REQUESTS.json
 
-A process of its own, for it replaces what depends on a card: the driver's name of it, and where the package lies for
-files that are read from the package alone. A request is a list: `["experts", E, N, dtype, [n, k] or null, whether
-SGLang has a scale for each row]`,
+The module runs as a separate process, because it replaces the engine's GPU name and, for files read from a package, the
+package's folder. A request is one of these lists: `["experts", E, N, dtype, [n, k] or null, whether SGLang has a scale
+for each row]`,
 `["product", N, K, [n, k]]`, `["default", tokens, E, N, K, top, dtype, [n, k] or null]`, `["state", width, state,
-dtype]`, `["state default", state, whether it is a B200]` or `["package", folder]`; the last line of output has what the
-engine answers to each, null where it finds no file. It ends with 3 where a module that the engine imports is not
+dtype]`, `["state default", state, whether it is a B200]` or `["package", folder]`. The last line of output is a list of
+the engine's answers, with null for a missing file. The exit status is 3 if a module that the engine imports is not
 installed.
 """
 
@@ -28,15 +28,15 @@ _MODULES = {
         "sglang.kernels.ops.gemm.fp8_kernel",
     ),
 }
-"""Those that read files of experts, and of fp8 block products."""
+"""Modules of each engine that read the config files of MoE layers and of fp8 block matmuls."""
 
 
 def engine_modules(engine: str, device: str) -> tuple[Any, Any]:
-    """The two modules, told of a card."""
+    """Import the engine's two modules, and make them use the GPU name `device`."""
     modules: list[Any] = [import_module(name) for name in _MODULES[engine]]
     experts, products = modules
     for module in modules:
-        if engine == "vllm":  # the engine's spelling of a driver's name stays its own
+        if engine == "vllm":  # vLLM still converts the driver's name itself
             module.current_platform.get_device_name = lambda device_id=0: device
             module.current_platform.is_cuda = lambda: True
             import_module("vllm.platforms").current_platform.get_device_name = lambda device_id=0: device
@@ -44,12 +44,12 @@ def engine_modules(engine: str, device: str) -> tuple[Any, Any]:
             module.get_device_name = lambda *arguments: device
     if engine == "sglang":
         experts.get_exec = lambda: SimpleNamespace(deterministic=SimpleNamespace(enable_deterministic_inference=False))
-        experts._get_cuda_shared_memory_per_block_optin = lambda: 99 << 10  # of the L40S
+        experts._get_cuda_shared_memory_per_block_optin = lambda: 99 << 10  # the L40S's limit
     return experts, products
 
 
 def answer(experts: Any, products: Any, engine: str, request: list[Any]) -> Any:
-    """What the engine answers to one request."""
+    """Return the engine's answer to one request."""
     kind, *values = request
     if kind == "package":
         products.__file__ = str(Path(values[0], *_MODULES[engine][1].split(".")[1:]).with_suffix(".py"))

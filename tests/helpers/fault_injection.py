@@ -1,7 +1,7 @@
-"""A device that fails on demand, to test recovery: real crashes, hangs and exhausted memory in a real process.
+"""A device that fails on demand, for recovery tests with real crashes, hangs and exhausted memory.
 
-A config's tunable `fault` is the position of its failure in `FAULTS`; without it, or with 0, the config runs well. A
-worker process opens the device by its import path, `OPENING`.
+A config's tunable `fault` is the index of its failure in `FAULTS`. With 0 or without the tunable, the config runs. A
+worker process opens the device with the request `OPENING`, which has the import path.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from kernrec.measure.device.simulated import SimulatedCard, SimulatedKernel, con
 from kernrec.store.measurement import Outcome
 
 OPENING = {"device": "tests.helpers.fault_injection:faulty_card"}
-"""The request with which a worker opens the device."""
+"""Request with which a worker opens the device."""
 FAULTS = (
     "none", "segfault", "abort", "hang", "memory", "raise", "incorrect", "unwritten", "lost", "deaf", "slow", "limit",
 )  # fmt: skip
@@ -25,7 +25,7 @@ _MEMORY_BYTES = 2 << 30
 
 
 def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedCard:
-    """A simulated card with constant run times, slightly different for every config, that fails as configs ask."""
+    """Return a simulated GPU with constant run times that differ slightly per config, and with the configs' faults."""
     info = DeviceInfo(
         gpu=gpu, name="faulty test device", sm=90, l2_bytes=50 << 20, memory_bytes=1 << 30, generation="hopper",
         energy="the test device has no sensors", virtual=True,
@@ -41,12 +41,12 @@ def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedCard:
             os.abort()
         elif fault == "hang":
             time.sleep(3600.0)
-        elif fault == "deaf":  # a hang that ignores SIGTERM: only SIGKILL ends it
+        elif fault == "deaf":  # ignores SIGTERM, so that only SIGKILL ends the hang
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             while True:
                 time.sleep(0.01)
         elif fault == "memory":
-            import resource  # POSIX only; the limit keeps a test from exhausting the machine's memory
+            import resource  # POSIX only; a limit protects the machine's memory
 
             resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
             np.ones(4 * _MEMORY_BYTES, dtype=np.uint8)
@@ -54,9 +54,9 @@ def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedCard:
             raise RuntimeError("invalid argument")
         elif fault == "lost":
             raise MeasurementFailure(Outcome.CRASH, "an illegal memory access was encountered", lost=True)
-        elif fault == "slow":  # the card itself becomes slower, and stays so
+        elif fault == "slow":  # the GPU becomes permanently slower
             card._references = {"compute": constant_time(2.1e-4), "memory": constant_time(3e-4)}
-        elif fault == "limit":  # somebody sets another power limit
+        elif fault == "limit":  # another user changes the power limit
             card.info = replace(info, settings=CardSettings(power_limit_w=400.0))
         elif fault == "incorrect":
             errors = replace(errors, largest=0.5)

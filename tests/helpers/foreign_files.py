@@ -1,4 +1,4 @@
-"""Files of results as other tuners write them."""
+"""Results files in the formats of other tuners."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ Entry = dict[str, Any]
 
 
 def cache(*entries: Entry, closed: bool = True, **header: Any) -> str:
-    """A cache as Kernel Tuner writes it: the header indented by nothing, each entry appended on its own line."""
+    """Return a cache in Kernel Tuner's format: an unindented header, and one line per entry."""
     usual = {
         "device_name": "NVIDIA GeForce RTX 3090", "kernel_name": "vector_add", "problem_size": [1000, 1000],
         "tune_params_keys": ["bx", "tile"], "tune_params": {"bx": [32, 64, 128], "tile": [1, 2]}, "objective": "time",
@@ -24,7 +24,7 @@ def entry(**arguments: Any) -> Entry:
 
 
 def result(**arguments: Any) -> Entry:
-    """One result of a T4 file."""
+    """Return one result of a T4 file."""
     usual = {
         "timestamp": "2024-05-01 12:00:00+00:00", "configuration": {"bx": 32, "tile": 1},
         "times": {"compilation": 900.0, "runtimes": [0.4, 0.5, 0.6]}, "invalidity": "correct", "correctness": 1,

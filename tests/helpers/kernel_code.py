@@ -1,7 +1,7 @@
-"""The code of library kernels, and of copies of them with something broken.
+"""Compiles library kernels, and copies with planted bugs.
 
-The emulator reads PTX, and the assembler takes as long as the compiler: it runs only where a test asks what it says of
-registers and spills, or for machine code.
+The emulator needs only PTX, and the assembler takes as long as the compiler. So the assembler runs only for tests of
+registers, spills or machine code.
 """
 
 from functools import cache
@@ -19,24 +19,24 @@ _NOT_ASSEMBLED = Resources(registers=0, spill_store_bytes=0, spill_load_bytes=0,
 
 
 def ptx_of(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> str:
-    """A config's code for the emulator."""
+    """Return a config's PTX."""
     return cuda_to_ptx(kernel.source, f"sm_{sm}", kernel.defines(config, dtype, layout))
 
 
 def module_of(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> Module:
-    """The same, parsed."""
+    """Return a config's PTX, parsed."""
     return parsed(ptx_of(kernel, config, dtype, layout, sm))
 
 
 def not_assembled(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> Compiled:
-    """A config's code for what is counted in the emulator: PTX without machine code, its resources unknown (zeros)."""
+    """Return a config's PTX as `Compiled`, without machine code and with all resources set to zero."""
     ptx = ptx_of(kernel, config, dtype, layout, sm)
     resources = {launch.entry: _NOT_ASSEMBLED for launch in kernel.launches}
     return Compiled(ptx, b"", resources, "nvrtc", "")
 
 
 def assembled(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> Compiled:
-    """A config's code with registers, spills and machine code."""
+    """Return a config's code with register counts, spills and machine code."""
     return _assembled(kernel, sm, tuple(kernel.defines(config, dtype, layout).items()))
 
 

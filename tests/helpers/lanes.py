@@ -1,6 +1,6 @@
-"""Random operands for the lanes of a warp, as strategies that draw one seed.
+"""Strategies for random operands of a warp's lanes, each of which draws only one seed.
 
-Hypothesis takes several times as long to draw 32 numbers one by one as the emulator to compute with them.
+Drawing 32 numbers one by one takes Hypothesis several times as long as the emulator needs to compute with them.
 """
 
 import random
@@ -15,7 +15,7 @@ _EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.0, 3.0, float("inf"), float("-inf"),
 
 
 def columns(make: Callable[[random.Random], T], count: int, lanes: int = 32) -> st.SearchStrategy[list[list[T]]]:
-    """Return a strategy for `count` columns of a number for each lane."""
+    """Return a strategy for `count` columns, each with one number per lane."""
 
     def made(seed: int) -> list[list[T]]:
         chance = random.Random(seed)
@@ -25,12 +25,12 @@ def columns(make: Callable[[random.Random], T], count: int, lanes: int = 32) -> 
 
 
 def column(make: Callable[[random.Random], T], lanes: int = 32) -> st.SearchStrategy[list[T]]:
-    """Return a strategy for a number for each lane."""
+    """Return a strategy for one column with one number per lane."""
     return columns(make, 1, lanes).map(lambda made: made[0])
 
 
 def integer(bits: int, edges: Sequence[int] = (), signed: bool = False) -> Callable[[random.Random], int]:
-    """Return a source of integers: half of them edges, where there are some."""
+    """Return a function that draws integers; half of them are from `edges`, if given."""
 
     def make(chance: random.Random) -> int:
         number = chance.choice(edges) if edges and chance.random() < 0.5 else chance.getrandbits(bits)
@@ -40,7 +40,7 @@ def integer(bits: int, edges: Sequence[int] = (), signed: bool = False) -> Calla
 
 
 def single(chance: random.Random) -> float:
-    """Return an f32 number: of random bits, a modest one or an edge."""
+    """Draw an f32 number: random bits, a moderate number or an edge case."""
     kind = chance.random()
     if kind < 0.2:
         return chance.choice(_EDGES)
@@ -50,14 +50,14 @@ def single(chance: random.Random) -> float:
 
 
 def modest(chance: random.Random) -> float:
-    """Return an f32 number between -2**40 and 2**40: a small whole number or one of any magnitude."""
+    """Draw an f32 number between -2**40 and 2**40: a small integer, or a number of any magnitude."""
     if chance.random() < 0.3:
         return float(chance.randrange(-9, 10))
     return float(struct.unpack("f", struct.pack("f", chance.uniform(-1, 1) * 2.0 ** chance.randrange(-60, 41)))[0])
 
 
 def double(chance: random.Random) -> float:
-    """Return an f64 number between -1e100 and 1e100."""
+    """Draw an f64 number between -1e100 and 1e100."""
     if chance.random() < 0.2:
         return float(chance.randrange(-9, 10))
     return chance.uniform(-1, 1) * 10.0 ** chance.randrange(-100, 101)

@@ -1,6 +1,6 @@
-"""A machine with an emulated H200: its measuring process is emulated/worker.py. As a program: `kernrec` on it.
+"""Run `kernrec` on a machine with an emulated H200; emulated/worker.py is the measuring process.
 
-EMULATED_PTX names the file that has the PTX of every code (`compile_all`).
+The variable EMULATED_PTX names the file with the PTX of every config, written by `compile_all`.
 """
 
 import json
@@ -23,7 +23,7 @@ GPU = find_gpu("h200-sxm")
 
 
 def compile_all(kernel: Kernel, problem: Problem, path: Path) -> None:
-    """Write the PTX of every config, by what the measuring process asks the compiler."""
+    """Write a JSON file that maps each compile request of the measuring process to its PTX."""
     space = Space(kernel, GPU.sm, GPU.limits, problem.dtype, problem.layout)
     code = {}
     for row in space.at(problem).rows.tolist():
@@ -35,7 +35,7 @@ def compile_all(kernel: Kernel, problem: Problem, path: Path) -> None:
 
 
 def install(patch: pytest.MonkeyPatch, code: Path) -> None:
-    """From now on this process finds an H200, whose kernels the emulator executes."""
+    """Make this process find an H200 whose kernels run in the emulator."""
     path = os.pathsep.join([str(EMULATED), str(EMULATED.parents[2])])
     script = code.with_name("python")
     script.write_text(

@@ -1,4 +1,4 @@
-"""Code blocks of Markdown pages, with what an HTML comment above a block says about it."""
+"""Reads the code blocks of Markdown pages with the HTML comments above them."""
 
 import re
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ class Block:
 
     page: Path
     line: int
-    """Line of the opening fence, from 1."""
+    """Line number of the opening fence, from 1."""
     language: str
     code: str
     """The lines between the fences, without the block's indentation."""
     comment: str
-    """Text of the HTML comment on the line above the fence, or nothing."""
+    """Text of the HTML comment on the line above the fence; empty if there is none."""
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
 def pages() -> list[Path]:
-    """Every page that people read: README and the like, and the documentation."""
+    """Return every Markdown page for users: README and similar files, and the documentation."""
     return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path) -> list[Block]:
-    """The fenced code blocks of a page, in order."""
+    """Return the fenced code blocks of a page, in order."""
     lines = page.read_text(encoding="utf-8").splitlines()
     result = []
     start: int | None = None
@@ -51,7 +51,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def prose(page: Path) -> str:
-    """The text of a page without its code blocks and comments."""
+    """Return the text of a page without code blocks and comments."""
     text = page.read_text(encoding="utf-8")
     text = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""Matrices in images of shared memory for the tests, element by element as the PTX manual draws the layouts."""
+"""Writes matrices into images of shared memory, in the layouts that the PTX manual defines."""
 
 from typing import NamedTuple
 
@@ -8,12 +8,12 @@ from kernrec.util.small_floats import small_codes, small_values
 from tests.helpers.narrow_floats import bf16_bits, bf16_values
 
 RNG = np.random.default_rng(1)
-WGMMA_MODES = {16: 0, 128: 1, 64: 2, 32: 3}  # row bytes -> bits 62 and 63
-TCGEN05_MODES = {16: 0, 128: 2, 64: 4, 32: 6}  # row bytes -> bits 61 to 63
+WGMMA_MODES = {16: 0, 128: 1, 64: 2, 32: 3}  # maps bytes of a row to descriptor bits 62 and 63
+TCGEN05_MODES = {16: 0, 128: 2, 64: 4, 32: 6}  # maps bytes of a row to descriptor bits 61 to 63
 
 
 class Tile(NamedTuple):
-    """Where a tile lies: its start, bytes of a row, leading and stride offset, and whether rows run along M or N."""
+    """Layout of a tile: start address, bytes of a row, leading and stride offset, and whether rows run along M or N."""
 
     start: int
     row: int
@@ -35,12 +35,12 @@ class Tile(NamedTuple):
 
 
 def swizzled(address: int, row: int) -> int:
-    """16-byte pieces of a row are exchanged by the number of their 128-byte line."""
+    """Return the swizzled address: the number of the 128-byte line permutes the row's 16-byte pieces."""
     return address ^ ((address // 128) % (row // 16)) * 16
 
 
 def store(image: np.ndarray, tile: Tile, matrix: np.ndarray) -> None:
-    """Writes a matrix (M or N, K) into an image of shared memory."""
+    """Write a matrix of shape (M or N, K) into an image of shared memory."""
     size, elements = matrix.dtype.itemsize, image.view(matrix.dtype)
     for (i, k), value in np.ndenumerate(matrix):
         if tile.mn_major:
@@ -55,11 +55,11 @@ def store(image: np.ndarray, tile: Tile, matrix: np.ndarray) -> None:
         elements[swizzled(address, tile.row) // size] = value
 
 
-SIZES = {"f16": 2, "bf16": 2, "tf32": 4}  # bytes; of all others one
+SIZES = {"f16": 2, "bf16": 2, "tf32": 4}  # bytes of an element; 1 for other types
 
 
 def random_bits(kind: str, shape: tuple[int, int]) -> np.ndarray:
-    """A random matrix as it is stored; products of small numbers are exact."""
+    """Return the stored form of a random matrix of small numbers, whose products are exact."""
     small = RNG.integers(-4, 5, shape).astype(np.float32)
     if kind in ("s8", "u8"):
         return RNG.integers(0, 256, shape).astype("i1" if kind == "s8" else "u1")
@@ -75,7 +75,7 @@ def numbers(kind: str, bits: np.ndarray) -> np.ndarray:
 
 
 def packed(start: int, row: int, extent: int, size: int, mn_major: bool) -> Tile:
-    """A tile of 32 bytes along K whose parts lie one behind the other."""
+    """Return a tile of 32 bytes along K whose parts are contiguous."""
     depth = 32 // size
     if not mn_major:
         return Tile(start, row, 16 * extent if row == 16 else 16, 8 * row)

@@ -1,4 +1,4 @@
-"""A database of measurements without a GPU: what the prior predicts, as a device would have left it."""
+"""Creates databases of simulated measurements from the analytical model's predictions."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,17 +11,17 @@ from kernrec.store.measurement import Measurement
 
 
 def store_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> Path:
-    """Add measurements by their columns to a database, which is made where there is none; return its path."""
+    """Add measurements, given as columns, to a database, and return its path; create the database if necessary."""
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, rows))
     return path
 
 
 def make_measured_database(path: Path, problems: int = 12, configs: int = 12, factor: float = 1.3) -> None:
-    """Matmul on an RTX 4090: `configs` configs of each of `problems` shapes, `factor` times the prior, 2 % of noise."""
+    """Store `configs` matmul configs per shape on an RTX 4090: `factor` times the predicted latency, with 2 % noise."""
     draw = np.random.default_rng(0)
     query = Query(Objective.LATENCY, top=configs)
-    recommender = Recommender([], triton=False)  # Triton's estimates are not the prior's
+    recommender = Recommender([], triton=False)  # Triton is estimated differently
     rows = []
     for number in range(problems):
         shape = {"m": 256 * (number + 1), "n": 512, "k": 256}

@@ -1,4 +1,4 @@
-"""Tests that need packages of an extra skip themselves without them; none is imported to find out."""
+"""Skips tests whose optional packages are not installed, without importing the packages."""
 
 from importlib.util import find_spec
 
@@ -6,6 +6,6 @@ import pytest
 
 
 def needs(*packages: str) -> pytest.MarkDecorator:
-    """Skips a test, or as `pytestmark` a module's, where one of these packages is not installed."""
+    """Skip a test, or with `pytestmark` a whole module, if any of the packages is not installed."""
     missing = [package for package in packages if find_spec(package) is None]
     return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")

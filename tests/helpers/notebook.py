@@ -1,4 +1,4 @@
-"""Notebooks as programs: code cells in their order, with the lines that a notebook's shell runs."""
+"""Converts notebooks to Python programs, including their shell lines."""
 
 import json
 import re
@@ -16,19 +16,19 @@ def _shell(command):
 
 
 def cells(notebook: Path, kind: str = "code") -> list[dict[str, Any]]:
-    """The cells of a kind; their source is one text."""
+    """Return the notebook's cells of one kind, with their source joined to one string."""
     document = json.loads(notebook.read_text(encoding="utf-8"))
     assert document["nbformat"] == 4
     return [each | {"source": "".join(each["source"])} for each in document["cells"] if each["cell_type"] == kind]
 
 
 def requirements(notebook: Path) -> list[str]:
-    """What the notebook installs, as pip is told."""
+    """Return the pip requirements that the notebook installs."""
     return [match["requirement"] for cell in cells(notebook) for match in _INSTALL.finditer(cell["source"])]
 
 
 def program(notebook: Path, parameters: Mapping[str, object]) -> str:
-    """The program of a notebook. Nothing is installed; the cell of parameters is followed by other values of them."""
+    """Return the notebook as a program without its installations; `parameters` override the parameter cell."""
     parts = [_BEGINNING]
     for cell in cells(notebook):
         source = _INSTALL.sub("pass", cell["source"])

@@ -1,4 +1,4 @@
-"""The CUDA compiler of the `dev` extra, for tests that compile what `--emit cuda` prints as a user would."""
+"""Compiles the output of `--emit cuda` with nvcc from the `dev` extra, as a user would."""
 
 import importlib.util
 import shutil
@@ -14,12 +14,12 @@ from tests.helpers.run_cache import cached_run, run_key
 
 
 def nvcc() -> str:
-    """The path of nvcc: that of the wheel `nvidia-cuda-nvcc`, else the one on the path; skips the test without one."""
+    """Return the path of nvcc from the wheel `nvidia-cuda-nvcc`, else from PATH; skip the test if there is none."""
     if shutil.which("g++") is None:
         pytest.skip("nvcc needs a host compiler: there is no g++")
-    wheels = importlib.util.find_spec("nvidia")  # a namespace package of all NVIDIA wheels
+    wheels = importlib.util.find_spec("nvidia")  # all NVIDIA wheels share this namespace package
     for folder in (wheels.submodule_search_locations or []) if wheels else []:
-        # The wheels of one major version share a toolkit folder: bin/nvcc, include, nvvm (libdevice and cicc).
+        # Wheels of one major version share one toolkit folder with bin/nvcc, include and nvvm (libdevice and cicc).
         for candidate in sorted(Path(folder).glob("cu[0-9]*/bin/nvcc"), reverse=True):
             if (candidate.parents[1] / "include" / "cuda_runtime.h").is_file():
                 return str(candidate)
@@ -29,12 +29,12 @@ def nvcc() -> str:
 
 
 def toolkit() -> Path:
-    """The folder of the toolkit that `nvcc` belongs to, with `include` and `lib` or `lib64`."""
+    """Return the toolkit folder of `nvcc`, with `include` and `lib` or `lib64`."""
     return Path(nvcc()).parents[1]
 
 
 def libraries() -> Path:
-    """The folder with the CUDA runtime's static library; skips the test without one."""
+    """Return the folder with the CUDA runtime's static library; skip the test if there is none."""
     for name in ("lib64", "lib"):
         if (toolkit() / name / "libcudart_static.a").is_file():
             return toolkit() / name
@@ -43,17 +43,17 @@ def libraries() -> Path:
 
 @cache
 def _compilers() -> str:
-    """The versions of nvcc and the host compiler."""
+    """Return the versions of nvcc and the host compiler."""
     commands = ([nvcc(), "--version"], ["g++", "--version"])
     return "".join(subprocess.run(command, capture_output=True, text=True, check=True).stdout for command in commands)
 
 
 def complaints(source: Path, sms: Sequence[int | str]) -> str:
-    """What nvcc and the host compiler complain about in `source`, compiled to an object file for these architectures.
+    """Compile `source` for these architectures; return the warnings and errors of nvcc and the host compiler.
 
-    Both passes run, that of the device once for each architecture, to PTX: no time goes into machine code. Warnings
-    are errors. Empty for a source without complaints. From the cache of runs where nothing changed: the source includes
-    headers of the toolkit alone.
+    The host code is compiled to an object file, and the device code only to PTX for each architecture, which is faster.
+    Warnings count as errors. The result is cached and depends only on the compilers, their options and the source,
+    because the source includes only toolkit headers.
     """
     targets = [f"-gencode=arch=compute_{sm},code=compute_{sm}" for sm in sms]
     options = ["-std=c++17", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror"]

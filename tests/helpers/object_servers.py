@@ -1,7 +1,7 @@
-"""Stand-ins for object stores that no package emulates: as much of their interface as kernrec's clients ask for.
+"""Stand-ins for object stores that implement the requests of kernrec's clients.
 
-The clients are the real ones. Of Google Cloud Storage it is the XML interface (object, precondition on the generation,
-listing), of the Hugging Face Hub the interface of a data set's main branch with small files (no LFS, no Xet).
+The clients are real. For Google Cloud Storage, the stand-in implements the XML API (object, generation precondition,
+listing). For the Hugging Face Hub, it implements a data set's main branch with small files (no LFS, no Xet).
 """
 
 import socket
@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 @contextmanager
 def served(handler: "type[StandIn]") -> Iterator[str]:
-    """The address of a stand-in, for as long as the context lasts."""
+    """Run a stand-in server inside this context, and yield its address."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.files = {}  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -30,7 +30,7 @@ def served(handler: "type[StandIn]") -> Iterator[str]:
 
 @contextmanager
 def bucket(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """The variables that lead to a bucket `team` of an S3 server of this machine (moto), which runs meanwhile."""
+    """Run a local S3 server (moto) with a bucket `team`; yield the environment variables for its clients."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -51,30 +51,30 @@ def bucket(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 
 class StandIn(BaseHTTPRequestHandler):
-    """Answers requests from the files that were put."""
+    """Request handler that stores and returns files in memory."""
 
     protocol_version = "HTTP/1.1"
 
     @property
     def files(self) -> dict[str, bytes]:
-        """The objects by name."""
+        """Stored objects by name."""
         files: dict[str, bytes] = self.server.files  # type: ignore[attr-defined]
         return files
 
     @property
     def name(self) -> str:
-        """The path that is asked for."""
+        """Return the requested path."""
         return unquote(urlsplit(self.path).path).strip("/")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
     def body(self) -> bytes:
-        """What the client sent."""
+        """Return the body that the client sent."""
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def reply(self, status: int, content: bytes = b"", **headers: str) -> None:
-        """Answer the request."""
+        """Send a response with this status and content."""
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)

@@ -1,7 +1,7 @@
-"""Kernels of the library on the GPU of this machine, through CuPy: loaded as machine code, launched, timed.
+"""Loads, launches and times library kernels on this machine's GPU through CuPy.
 
-For the bench and the tests marked `gpu`. Nothing here is careful: a kernel that faults takes the process with it. To
-measure a campaign there is `kernrec collect`.
+The benchmark and the tests marked `gpu` use this module. A kernel that faults also ends the process, so campaigns
+should use `kernrec collect`.
 """
 
 import ctypes
@@ -24,16 +24,16 @@ from kernrec.op import Problem
 
 _SCALARS: dict[str, Callable[[Any], Any]] = {"u32": np.uint32, "i32": np.int32, "i64": np.int64, "f32": np.float32}
 _PLAIN_SHARED_BYTES = 48 * 1024
-"""Dynamic shared memory that a launch gets without asking for more beforehand (CUDA C++ Programming Guide)."""
+"""Dynamic shared memory in bytes that a launch can use without opting in (CUDA C++ Programming Guide)."""
 
 
 class NoGPUError(KernrecError):
-    """There is no GPU here, or nothing that reaches it."""
+    """This machine has no usable GPU; the message says why."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """The GPU in use. sm: its compute capability, 90 for 9.0."""
+    """The GPU in use; `sm` is its compute capability, such as 90 for 9.0."""
 
     name: str
     sm: int
@@ -41,14 +41,14 @@ class Card:
 
 
 def find_card() -> Card:
-    """The first GPU of this machine. Raises `NoGPUError` with the reason, in one line, where there is none."""
+    """Return the first GPU of this machine; raise `NoGPUError` with a one-line reason if there is none."""
     if importlib.util.find_spec("cupy") is None:
         raise NoGPUError("no GPU can be used: CuPy is not installed (pip install '.[cuda13]')")
     import cupy
 
     try:
         properties = cupy.cuda.runtime.getDeviceProperties(0) if cupy.cuda.runtime.getDeviceCount() else None
-    except Exception as error:  # CuPy raises an error of its own for a driver that is missing or too old
+    except Exception as error:  # CuPy has several exceptions for a missing or old driver
         raise NoGPUError(f"no GPU can be used: {(str(error).splitlines() or [type(error).__name__])[0]}") from None
     if properties is None:
         raise NoGPUError("no GPU can be used: the driver lists none")
@@ -56,7 +56,7 @@ def find_card() -> Card:
 
 
 def arguments(launch: BoundLaunch, addresses: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A launch's arguments as CuPy takes them: device arrays, and scalars of the size the kernel expects."""
+    """Return a launch's arguments for CuPy: device arrays, and scalars of the size that the kernel expects."""
     return tuple(_argument(each, addresses) for each in launch.arguments)
 
 
@@ -69,18 +69,18 @@ def _argument(argument: Any, addresses: Mapping[str, Any]) -> Any:
     if not isinstance(argument, MapHandle):
         return address
     encoded = EncodedMap(argument)
-    if not isinstance(address, np.generic):  # an array on a card; a bare number is the address of nothing
+    if not isinstance(address, np.generic):  # only arrays have device memory to point to
         encoded.value = address.data.ptr
     return np.frombuffer(ctypes.string_at(encoded.address, MAP_BYTES), f"V{MAP_BYTES}")[0]
 
 
 class Code:
-    """The machine code of one compilation, loaded. Raises what CuPy raises where it cannot be."""
+    """Loaded machine code of one compilation; CuPy's exceptions are passed on if loading fails."""
 
     def __init__(self, compiled: Compiled) -> None:
         import cupy
 
-        # RawModule takes machine code as a file, and reads it when a function is first asked for something.
+        # RawModule needs a file, and reads it on the first use of a function.
         self.folder = tempfile.TemporaryDirectory()
         file = Path(self.folder.name, "kernel.cubin")
         file.write_bytes(compiled.cubin)
@@ -89,16 +89,16 @@ class Code:
 
 
 def to_device(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Tensors in device memory, for configs to share."""
+    """Copy tensors to device memory, so that configs can share them."""
     import cupy
 
     return {name: cupy.asarray(tensor) for name, tensor in tensors.items()}
 
 
 class Prepared:
-    """A config on a problem with everything in device memory: `launch` enqueues it, `outputs` fetches what it left.
+    """A config with all tensors in device memory: `launch` enqueues its kernels, `outputs` copies the results back.
 
-    tensors: the inputs, on the host or from `to_device`. Workspaces and outputs begin as NaN (all bits set).
+    `tensors` are the inputs, on the host or from `to_device`. Workspaces and outputs start as NaN (all bits set).
     """
 
     def __init__(
@@ -139,9 +139,9 @@ class Prepared:
 
 
 class Timer:
-    """Times work with events, its data no longer in L2: a buffer of four times its size is written before each run.
+    """Times work with CUDA events, after flushing L2 by writing a buffer of four times its size before each run.
 
-    While that is written the host has time to enqueue what is timed, so that what launching costs it does not count.
+    Meanwhile, the host enqueues the work, so the measured time does not include the launch overhead.
     """
 
     def __init__(self, card: Card) -> None:
@@ -152,7 +152,7 @@ class Timer:
         self.start, self.end = cupy.cuda.Event(), cupy.cuda.Event()
 
     def seconds(self, work: Callable[[], object], repeats: int = 15) -> float:
-        """The median of `repeats` runs in seconds, after two that do not count."""
+        """Return the median time of `repeats` runs in seconds, after two warm-up runs."""
         times = []
         for run in range(repeats + 2):
             self.buffer.fill(run)

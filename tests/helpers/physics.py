@@ -1,4 +1,4 @@
-"""Laws that every printed number keeps, checked on plain values of answers and independent of the package's gate."""
+"""Physical laws that every answer must obey, checked independently of kernrec's own plausibility checks."""
 
 import math
 import random
@@ -14,13 +14,13 @@ from kernrec.recommender import Query, Recommender
 from kernrec.recommender.networks.network import NetworkRequest, answer_network
 
 ROUNDING = 1.001
-"""A value beyond its law by less than this factor is rounding."""
+"""Values that break a law by less than this factor count as rounding errors."""
 SAVED = ("conv2d",)
-"""Ops whose operations a backend may save (Winograd's algorithm)."""
+"""Ops that a backend may compute with fewer operations (Winograd's algorithm)."""
 
 
 def broken_laws(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield each law that the answer of one problem breaks, with the figures.
+    """Yield a message with figures for each law that the answer for one problem breaks.
 
     Args:
         answer: `Recommendation.as_dict()`, or one layer of `NetworkAnswer.as_dict()`.
@@ -37,7 +37,7 @@ def broken_laws(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def broken_laws_of_network(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield each law that an answer about a network breaks.
+    """Yield a message for each law that the answer for a network breaks.
 
     Args:
         answer: `NetworkAnswer.as_dict()`.
@@ -56,7 +56,7 @@ def broken_laws_of_network(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _weight_bytes(layer: Mapping[str, Any]) -> float:
-    """Return the bytes of a linear layer's weights, which no other layer has in cache; 0 for other ops."""
+    """Return the bytes of a linear layer's weights, which the layer must read from DRAM; 0 for other ops."""
     problem = problem_of(layer)
     assert problem is not None
     names = {"matmul": "b", "matvec": "a"}
@@ -64,12 +64,12 @@ def _weight_bytes(layer: Mapping[str, Any]) -> float:
 
 
 def problem_of(answer: Mapping[str, Any]) -> Problem | None:
-    """Return the problem of an answer; None for a user's own kernel."""
+    """Return the problem of an answer, or None for a user's kernel."""
     return None if answer["layout"] == "any" else problem_from_key(answer["problem"])
 
 
 def peak_at(gpu: GPU, dtype: str, clock_hz: float | None) -> float:
-    """Return the dense peak in FLOP/s at a clock, of tensor cores and lanes; None: at the data sheet's clock."""
+    """Return the dense peak in FLOP/s at `clock_hz`, or at the data sheet's clock if None."""
     peaks = []
     for name in (math_dtype(dtype), "f32"):
         for tensor in (True, False):
@@ -120,7 +120,7 @@ HUGE = {"softmax": {"rows": 10**9, "columns": 10**9}, "matmul": {"m": 200_000, "
 
 
 def random_questions(count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield questions over all GPUs: `gpu`, `query` and either `network` and `batch`, or `op`, `dtype` and `shape`."""
+    """Yield random questions with `gpu`, `query`, and either `network` and `batch` or `op`, `dtype` and `shape`."""
     draw = random.Random(seed)
     for _ in range(count):
         gpu = draw.choice(all_gpus())
@@ -141,7 +141,7 @@ def random_questions(count: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def _random_shape(draw: random.Random, op: str) -> dict[str, int]:
-    """Return a shape that is tiny, ordinary, large or beyond any memory."""
+    """Return a shape that is tiny, ordinary, large or too large for any GPU."""
     if draw.random() < 0.04 and op in HUGE:
         return HUGE[op]
     scale = draw.choice([1, 64, 1024, 4096, 8192])
@@ -167,7 +167,7 @@ def _random_shape(draw: random.Random, op: str) -> dict[str, int]:
 
 
 def answered(recommender: Recommender, count: int, seed: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield each question that has an answer, with the laws that the answer breaks."""
+    """Yield each answered question with the laws that its answer breaks."""
     for question in random_questions(count, seed):
         try:
             if "network" in question:

@@ -1,5 +1,5 @@
-"""What compiling and emulating processes do, done in this process, where a test is not about them: each imports the
-compiler or the emulator anew, which takes longer than most kernels of tests do."""
+"""Replaces compiling and emulating processes by calls in this process, because starting a process and importing the
+compiler or the emulator takes longer than most test kernels."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -14,15 +14,15 @@ from kernrec.compile.pool import CompilingProcesses, _groups
 from kernrec.compile.together import MOST_TOGETHER, Together
 
 USUAL_S = 120.0
-"""The limit of a job where a test sets none."""
+"""Time limit of a job in seconds if the test sets none."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class CompilingHere(CompilingProcesses):
-    """Compiles in this process, but for Triton, which imports the user's modules, and where a limit is set.
+    """Compiles in this process, except for Triton, which imports user modules, and for jobs with a time limit.
 
-    A process that compiles Triton stays for the next one who asks, with the same cache and variables.
+    A process that compiles Triton is reused for the same cache and environment variables.
     """
 
     lasting: ClassVar[dict[object, CompilingProcesses]] = {}
@@ -47,12 +47,12 @@ class CompilingHere(CompilingProcesses):
 
 
 class WorkingHere(Executor):
-    """Does each task when it is given."""
+    """Executor that runs each task in `submit`."""
 
     _processes = None
 
     def __init__(self, *arguments: object, **options: object) -> None:
-        """The arguments are those of `ProcessPoolExecutor`."""
+        """Accept the arguments of `ProcessPoolExecutor`, and ignore them."""
 
     def submit(self, task: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         future: Future[R] = Future()
@@ -65,7 +65,7 @@ class WorkingHere(Executor):
 
 @contextmanager
 def processors_here() -> Iterator[None]:
-    """While the context lasts, no process is started to compile CUDA and to emulate, and one to compile Triton."""
+    """Compile CUDA and emulate in this process inside the context; use one process for Triton."""
     with (
         patch("kernrec.compile.pool.CompilingProcesses", CompilingHere),
         patch("kernrec.compile.pool.ProcessPoolExecutor", WorkingHere),

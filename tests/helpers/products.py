@@ -1,4 +1,4 @@
-"""Running kernels of matmul in the emulator, for the tests of each."""
+"""Helpers that run matmul kernels in the emulator."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from tests.helpers.kernel_code import Config, ptx_of
 from tests.helpers.trial import execute
 
 HALF_STEP = {"f32": 0.0, "tf32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
-"""How far rounding an f32 result to its dtype moves it, relative to it."""
+"""Largest relative error from rounding an f32 result to each dtype."""
 
 
 def matmul(dtype: str, layout: str, **dims: int) -> Problem:
@@ -20,7 +20,7 @@ def matmul(dtype: str, layout: str, **dims: int) -> Problem:
 
 
 def awkward(config: Config, dtype: str, layout: str, **dims: int) -> Problem:
-    """A problem of more than one tile each way whose sizes are no multiples of more than the config needs."""
+    """Return a problem with partial tiles in m, n and k, whose sizes are only as aligned as the config requires."""
     vector = config["vector"]
     sizes = {"m": config["block_m"] + 3 * vector, "n": config["block_n"] + 5 * vector, "k": 7 * 16 + 3 * vector}
     return matmul(dtype, layout, **(sizes | dims))
@@ -34,13 +34,13 @@ def run(
     sm: int,
     check_races: bool = False,
 ) -> np.ndarray:
-    """c as the kernel leaves it in memory; what it does not write is NaN."""
+    """Run the kernel, and return its output c, in which unwritten elements are NaN."""
     ptx = ptx_of(kernel, config, problem.dtype, problem.layout, sm)
     return execute(kernel, config, problem, sm, ptx, dict(operands), check_races=check_races)["c"]
 
 
 def whole_numbers(problem: Problem) -> dict[str, np.ndarray]:
-    """Inputs whose products, and sums of them in any order, are exact in f32."""
+    """Return integer inputs whose products and their sums, in any order, are exact in f32."""
     generator = np.random.default_rng(0)
     return {
         name: encode_elements(generator.integers(-16, 17, tensor.shape).astype(np.float64), tensor.dtype)
@@ -50,10 +50,10 @@ def whole_numbers(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def exact(kernel: Kernel, config: Config, problem: Problem, sm: int) -> bool:
-    """Whether products of whole numbers, whose sums are exact in any order, come out rounded to nearest bit for bit.
+    """Return whether a matmul of integers, which is exact in f32, gives exactly the correctly rounded result.
 
     Raises:
-        EmulationError: as of `execute`; races are errors.
+        EmulationError: the run failed or had a race; see `execute`.
     """
     operands = whole_numbers(problem)
     expected = encode_elements(reference(problem, operands)["c"], problem.tensors["c"].dtype)
@@ -61,7 +61,7 @@ def exact(kernel: Kernel, config: Config, problem: Problem, sm: int) -> bool:
 
 
 def breaks(kernel: Kernel, config: Config, problem: Problem, sm: int) -> bool:
-    """Whether such products of a broken kernel end in an error, or not in what they should."""
+    """Return whether a broken kernel fails on a matmul of integers, or gives a wrong result."""
     try:
         return not exact(kernel, config, problem, sm)
     except EmulationError:
@@ -69,14 +69,14 @@ def breaks(kernel: Kernel, config: Config, problem: Problem, sm: int) -> bool:
 
 
 def mma_config(*tile: int, vector: int, stages: int, fragments: int = 2, **launch: int) -> Config:
-    """A config of a kernel of warps' products; its tile as blocks and warps have it, in m, n and k, m and n."""
+    """Return a config of an MMA kernel; `tile` has block_m, block_n, block_k, warp_m and warp_n."""
     names = ("block_m", "block_n", "block_k", "warp_m", "warp_n")
     fixed = dict(zip(names, tile, strict=True)) | {"vector": vector, "stages": stages, "fragments": fragments}
     return fixed | {"raster": 1, "split_k": 1} | launch
 
 
 def named(value: object) -> str:
-    """What tells a config from others in the name of a test."""
+    """Return the part of a test's name that identifies a config."""
     return "-".join(map(str, value.values() if isinstance(value, dict) else [value]))
 
 
@@ -85,16 +85,16 @@ def bits(values: np.ndarray) -> list[int]:
 
 
 def broken(kernel: Kernel, old: str, new: str) -> Kernel:
-    """A copy of the kernel with one thing broken in its source."""
+    """Return a copy of the kernel in whose source `old` is replaced by `new`."""
     assert old in kernel.source
     return dataclasses.replace(kernel, source=kernel.source.replace(old, new))
 
 
 def worst(c: np.ndarray, expected: np.ndarray, sums: np.ndarray, problem: Problem) -> float:
-    """The largest error over its bound. sums: sum |a b| + |bias| of each result.
+    """Return the largest ratio of an error to its bound; `sums` has sum |a b| + |bias| for each result.
 
-    One f32 rounding a term, two more where the products of TF32 round their operands; activations have slopes below
-    1.13 and add 2**-20 of the sum by their approximate exponential and reciprocal; then one rounding to the dtype.
+    Each term is rounded once in f32, and TF32 also rounds both operands. Activations have slopes below 1.13, and their
+    approximate exponential and reciprocal add 2**-20 of the sum. Finally, the result is rounded to its dtype.
     """
     terms = problem.sizes["k"] + 2
     bound = sums * (terms * 2.0**-24 + (2.0**-10 + 2.0**-22 if problem.dtype == "tf32" else 0.0))

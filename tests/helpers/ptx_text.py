@@ -1,4 +1,4 @@
-"""Small PTX kernels for the tests, made from their bodies, and NVRTC where it is installed."""
+"""Builds small PTX kernels from their bodies, and compiles CUDA with NVRTC if it is installed."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -20,18 +20,18 @@ LANE_POINTERS = """
   mov.u32 %r50, %tid.x; mul.wide.u32 %rd3, %r50, 4; ld.param.u64 %rd0, [x]; ld.param.u64 %rd1, [o];
   add.u64 %rd0, %rd0, %rd3; add.u64 %rd1, %rd1, %rd3;
 """
-"""Takes `%rd0` and `%rd1` to the word of each thread in the buffers of the parameters x and o."""
+"""PTX that points `%rd0` and `%rd1` to each thread's 32-bit word in the buffers x and o."""
 
 
 def module(
     body: str, parameters: str = "", globals_: str = "", target: str = "sm_86", *, verified: bool = True
 ) -> Module:
-    """A module with one kernel `k`; `parameters` like `u64 a, u32 n`."""
+    """Return a module with one kernel `k`; `parameters` has a form like `u64 a, u32 n`."""
     return parse(ptx(body, parameters, globals_, target), verified=verified)
 
 
 def ptx(body: str, parameters: str = "", globals_: str = "", target: str = "sm_86") -> str:
-    """Return the text of `module`."""
+    """Return the PTX text of a module with one kernel `k`."""
     listed = ",\n".join(f".param .{p.split()[0]} {p.split()[1]}" for p in parameters.split(",") if p.strip())
     return (
         f".version 8.0\n.target {target}\n.address_size 64\n{globals_}\n.visible .entry k(\n{listed}\n)\n"
@@ -51,14 +51,14 @@ def run(
     shared_bytes: int = 0,
     **options: Any,
 ) -> Counts:
-    """Emulates a body; see `module` and `kernrec.ptx.emulate`."""
+    """Emulate a kernel body; see `module` and `kernrec.ptx.emulate`."""
     launch = KernelLaunch("k", grid, block, arguments, buffers or {}, shared_bytes)
     return emulate(module(body, parameters, globals_), launch, **options)
 
 
 @functools.lru_cache(None)
 def _program(instruction: str, kinds: tuple[str, ...], result: str) -> Module:
-    """One lane per row of inputs: loads each input, runs `instruction`, stores the result."""
+    """Return a module that runs `instruction` on each row of inputs, with one lane per row, and stores the results."""
     size = [int(k[1:]) // 8 for k in (*kinds, result)]
     register = {1: "%rs", 2: "%rs", 4: "%r", 8: "%rd"}
     lines = ["mov.u32 %r50, %ctaid.x; mov.u32 %r51, %ntid.x; mov.u32 %r52, %tid.x; mad.lo.s32 %r50, %r50, %r51, %r52;"]
@@ -75,7 +75,7 @@ def _program(instruction: str, kinds: tuple[str, ...], result: str) -> Module:
 
 
 def apply(instruction: str, inputs: Sequence[np.ndarray], kinds: Sequence[str], result: str) -> np.ndarray:
-    """The result of an instruction (`add.s32 {d}, {a0}, {a1}`) for each row of the inputs; whole warps only."""
+    """Run an instruction such as `add.s32 {d}, {a0}, {a1}` on each row of inputs; the rows must fill whole warps."""
     code = {"b": "u", "u": "u", "s": "i", "f": "f"}[result[0]] + str(int(result[1:]) // 8)
     out = np.zeros(len(inputs[0]), code)
     buffers = {f"in{i}": np.ascontiguousarray(a) for i, a in enumerate(inputs)} | {"out": out}
@@ -108,19 +108,19 @@ DONE:
 
 
 def elementwise(entry: str, operation: str) -> str:
-    """A program that makes each `y[i]`, %f2, of `x[i]`, %f1, for the `n` elements."""
+    """Return a program whose `operation` computes each `y[i]` in %f2 from `x[i]` in %f1, for `n` elements."""
     return ELEMENTWISE.replace("ENTRY", entry).replace("OPERATION", operation)
 
 
 def cuda(source: str, arch: str = "sm_86", defines: Mapping[str, str | int] | None = None) -> Module:
-    """Compiles CUDA C++ with NVRTC to PTX and parses it; skips the test where CuPy or NVRTC is missing."""
+    """Compile CUDA C++ to PTX with NVRTC, and parse it; skip the test if CuPy or NVRTC is missing."""
     return parsed(cuda_to_ptx(source, arch, defines))
 
 
 def cuda_to_ptx(source: str, arch: str = "sm_86", defines: Mapping[str, str | int] | None = None) -> str:
-    """Compiles CUDA C++ with NVRTC to PTX; skips the test where CuPy or NVRTC is missing.
+    """Compile CUDA C++ to PTX with NVRTC; skip the test if CuPy or NVRTC is missing.
 
-    Without machine code, which takes the assembler as long as the rest and which the emulator does not read.
+    The assembler does not run, because the emulator needs no machine code and assembling doubles the time.
     """
     macros = tuple(f"-D{name}={value}" for name, value in (defines or {}).items())
     return _compiled(source, arch.replace("sm_", "compute_"), macros)
@@ -137,7 +137,7 @@ def _compiled(source: str, arch: str, macros: tuple[str, ...]) -> str:
         key = CompileCache.key(compiler(), arch, *macros, source)
     except NoCompilerError as error:
         pytest.skip(str(error))
-    cache = CompileCache(paths.cache() / "ptx-of-tests")  # for the other processes that run tests, and the next run
+    cache = CompileCache(paths.cache() / "ptx-of-tests")  # shared between test processes and runs
     if isinstance(cached := cache.get(key), Compiled):
         return cached.ptx
     nvrtc = pytest.importorskip("cupy.cuda").nvrtc

@@ -1,4 +1,4 @@
-"""Files of strangers, read in this process by the code that a process of its own runs otherwise: it starts at once."""
+"""Reads untrusted files in this process instead of a separate one, which saves the time to start it."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from kernrec.store.reader import READER, Limits
 def read_here(
     task: str, request: Mapping[str, Any], title: str, size: int, folder: Path, reader: str = READER
 ) -> dict[str, Any]:
-    """The answer of `kernrec.store.reader.read_apart`."""
+    """Return what `kernrec.store.reader.read_apart` would return."""
     request = {"task": task, "title": title, "folder": str(folder), **request}
     done = import_module(reader).answer(request, Limits.of(size))
     if "refused" in done:
@@ -24,6 +24,6 @@ def read_here(
 
 @contextmanager
 def reading_here() -> Iterator[None]:
-    """While the context lasts, no process is started to read databases and segments."""
+    """Read databases and segments in this process inside the context."""
     with patch("kernrec.store.reader.read_apart", read_here):
         yield

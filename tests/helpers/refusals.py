@@ -1,7 +1,7 @@
-"""What the package refuses, and the message of each refusal, beside the tests.
+"""Compares the package's error messages with files beside the tests.
 
-The fixture `refuses` runs calls that have to raise and compares the messages of a test with `messages.txt` in the
-test's folder. `KERNREC_UPDATE_EXPECTED=1 pytest -n 0 TESTS` writes the messages as they are now: read the difference.
+The fixture `refuses` runs calls that must raise, and compares a test's messages with `messages.txt` in the
+test's folder. `KERNREC_UPDATE_EXPECTED=1 pytest -n 0 TESTS` updates the file; review its diff.
 """
 
 import os
@@ -18,20 +18,20 @@ VOLATILE = re.compile(r"\b[0-9a-f]{32,}\b")
 
 
 def sections(path: Path) -> dict[str, list[str]]:
-    """Return the messages of each test (module and name) of a file; none if there is no file."""
+    """Return the messages of each test (module and name) in a file; empty if the file does not exist."""
     texts = re.split(r"^\[(.+)\]\n", path.read_text(encoding="utf-8") if path.exists() else "", flags=re.MULTILINE)[1:]
     return {name: text.splitlines()[:-1] for name, text in zip(texts[::2], texts[1::2], strict=True)}
 
 
 class Refuses:
-    """Runs calls that have to raise an error of one line, and keeps the messages."""
+    """Runs calls that must raise a one-line error, and stores the messages."""
 
     def __init__(self, folder: Path, temporary: Path) -> None:
         self.messages: list[str] = []
         self._folder, self._temporary = folder, temporary
 
     def __call__(self, call: Callable[..., object], cases: Iterable[object] = ((),)) -> None:
-        """Run a call for each case: a tuple of its arguments, or its only argument."""
+        """Run a call once per case; a case is a tuple of arguments, or a single argument."""
         for case in cases:
             try:
                 call(*case) if isinstance(case, tuple) else call(case)
@@ -45,7 +45,7 @@ class Refuses:
                 raise AssertionError(f"nothing was refused: {case!r}")
 
     def compare(self, path: Path, test: str) -> None:
-        """Compare the messages with the file's, or write them where this is asked for."""
+        """Compare the messages with the file's; write them instead if KERNREC_UPDATE_EXPECTED is set."""
         expected = sections(path)
         if os.environ.get("KERNREC_UPDATE_EXPECTED") and expected.get(test) != self.messages:
             expected[test] = self.messages

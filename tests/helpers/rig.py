@@ -1,4 +1,4 @@
-"""A campaign on the faulty device, run here or in a process of its own that is there to be killed."""
+"""Runs campaigns on the faulty device, here or in a process that tests can kill."""
 
 import os
 import resource
@@ -21,7 +21,7 @@ KERNEL = ("faulty", "0123456789abcdef")
 
 
 def target(count: int, faults: Mapping[int, str] | None = None) -> PlannedProblem:
-    """`count` configs, numbered by tunable `i`; those named fail."""
+    """Return a plan of `count` configs, numbered by tunable `i`; `faults` maps numbers to failures."""
     named = faults or {}
     configs = [{"fault": FAULTS.index(named.get(i, "none")), "i": i} for i in range(count)]
     return PlannedProblem("layer", PROBLEM, tuple(Task(*KERNEL, config, PROBLEM) for config in configs))
@@ -34,7 +34,7 @@ def campaign(
     report: Callable[[Progress], None] = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Campaign:
-    """A campaign that screens the target and resumes what the database holds."""
+    """Return a campaign that screens the plan's configs and skips measurements that are already in the database."""
     settings = CampaignSettings(f"session-{os.getpid()}-{os.urandom(4).hex()}", MeasuringEffort(None, 0))
     hooks = CampaignHooks(lambda problem: earlier_measurements(database, problem, "h200-sxm", None), stopping, report)
     return Campaign(WorkerClient(OPENING), [plan], journal, settings, hooks)
@@ -43,7 +43,7 @@ def campaign(
 def collect(
     database: Path, plan: PlannedProblem, report: Callable[[Progress], None] = lambda progress: None
 ) -> Campaign:
-    """A whole run: what an earlier one left behind is brought in, then measured, then brought in."""
+    """Run a whole campaign, and move journal rows to the database before and after it."""
     with Journal(journal_path(database)) as journal:
         ingest(journal, database)
         run = campaign(journal, database, plan, report)
@@ -55,9 +55,9 @@ def collect(
 
 
 def acknowledge(database: str, count: int, acks: Connection, most_bytes: int | None = None) -> None:
-    """In a process of its own: collect, and say the number of each config once it is acknowledged.
+    """Collect in a separate process, and send the number of each config once its row is acknowledged.
 
-    most_bytes: the size at which the disk is full, for every file.
+    `most_bytes` limits the size of every file, to simulate a full disk.
     """
     if most_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
@@ -74,12 +74,12 @@ def acknowledge(database: str, count: int, acks: Connection, most_bytes: int | N
 
 
 def unclosed(database: Path) -> list[int]:
-    """The numbers of the configs of the rows whose block was not closed, in order."""
+    """Return the config numbers of all rows in open blocks, in ascending order."""
     return stored(database, block_open=True)
 
 
 def stored(database: Path, **equal: object) -> list[int]:
-    """The numbers of the configs of all rows, in order."""
+    """Return the config numbers of all rows, in ascending order."""
     with Database.open(database) as opened:
         configs = {row["config_id"]: row["tunables"] for row in opened.rows("config")}
         rows = opened.rows("measurement", **equal)
@@ -87,7 +87,7 @@ def stored(database: Path, **equal: object) -> list[int]:
 
 
 def outcomes(database: Path) -> dict[int, tuple[str, str]]:
-    """(outcome, error) by the number of the config."""
+    """Return (outcome, error) by config number."""
     with Database.open(database) as opened:
         configs = {row["config_id"]: row["tunables"] for row in opened.rows("config")}
         rows = opened.rows("measurement")
@@ -96,7 +96,7 @@ def outcomes(database: Path) -> dict[int, tuple[str, str]]:
 
 
 def gone(pids: Iterable[int]) -> bool:
-    """Whether none of these processes lives."""
+    """Return whether all these processes have ended; zombies count as ended."""
     return not any(
         Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text() for pid in pids
     )

@@ -1,8 +1,8 @@
-"""Outcomes of emulated runs on disk: a kernel that did not change costs nothing in the next run of the tests.
+"""Disk cache of emulated runs, so that unchanged kernels need not run again in the next test run.
 
-The key of a run holds all that its outcome depends on: the sources of the emulator, the PTX, the launches with their
-arguments, and every byte of the tensors. `KERNREC_TEST_CACHE` names the folder, by default one in the user's cache;
-with `off` every run is executed. A file that cannot be read counts as absent.
+The key covers everything that determines the outcome: the emulator's sources, the PTX, the launches with their
+arguments, and every byte of the tensors. `KERNREC_TEST_CACHE` names the folder (default: in the user's cache); `off`
+disables the cache. Unreadable files count as missing.
 """
 
 import ast
@@ -27,9 +27,9 @@ from kernrec.util.atomic_write import write_whole
 
 _PACKAGE = Path(kernrec.__file__).parent
 _LAUNCHING = ("emulated_launch", "tensor_values")
-"""Modules of `kernrec.profile` that turn a config's launches into the emulator's."""
+"""Modules of `kernrec.profile` that convert a config's launches for the emulator."""
 _OLD_EMULATORS = 3
-"""Emulators whose outcomes stay beside those of the present one."""
+"""Number of older emulators whose outcomes are kept."""
 _ERROR = "error of the emulator"
 
 Tensors = dict[str, np.ndarray]
@@ -37,9 +37,9 @@ Tensors = dict[str, np.ndarray]
 
 @cache
 def emulator_hash() -> str:
-    """Return a hash of the code that decides how a run comes out, without docstrings and comments of Python code.
+    """Return a hash of the code that determines a run's outcome, without Python docstrings and comments.
 
-    The engine's file is named for its C++ sources.
+    The engine's file name contains the hash of its C++ sources.
     """
     launching = (_PACKAGE / "profile" / f"{name}.py" for name in _LAUNCHING)
     digest, engine = sha256(), engine_file.find()
@@ -59,7 +59,7 @@ def _code(source: str) -> str:
 
 
 def run_key(tensors: Mapping[str, np.ndarray], *parts: object) -> str:
-    """The key of a run; `parts`: what it depends on beside the emulator and the tensors it begins with."""
+    """Return the key of a run, from the initial tensors and `parts`, which has all other inputs but the emulator."""
     digest = sha256(repr((np.__version__, parts)).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(repr((name, tensor.dtype, tensor.shape)).encode() + np.ascontiguousarray(tensor).tobytes())
@@ -67,10 +67,10 @@ def run_key(tensors: Mapping[str, np.ndarray], *parts: object) -> str:
 
 
 def cached_run(key: str, execute: Callable[[], Tensors]) -> Tensors:
-    """The outputs of a run, executed unless its outcome is cached.
+    """Return the outputs of a run from the cache, or execute the run.
 
     Raises:
-        EmulationError: the run ends in this error.
+        EmulationError: the run failed, now or when it was cached.
     """
     if (outputs := read(key)) is not None:
         if _ERROR not in outputs:
@@ -86,7 +86,7 @@ def cached_run(key: str, execute: Callable[[], Tensors]) -> Tensors:
 
 
 def read(key: str) -> Tensors | None:
-    """A cached outcome."""
+    """Return a cached outcome, or None."""
     with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         if (folder := _folder()) is not None:
             with np.load(folder / f"{key}.npz") as file:
@@ -95,7 +95,7 @@ def read(key: str) -> Tensors | None:
 
 
 def write(key: str, outcome: Tensors) -> None:
-    """Keep an outcome, where outcomes are cached."""
+    """Store an outcome if caching is enabled."""
     data = BytesIO()
     np.savez_compressed(data, **outcome)  # type: ignore[arg-type]
     with suppress(OSError):
@@ -104,7 +104,7 @@ def write(key: str, outcome: Tensors) -> None:
 
 
 def _folder() -> Path | None:
-    """The folder of outcomes of the present emulator, which exists; None: nothing is cached."""
+    """Return the existing folder for the current emulator's outcomes; None if caching is disabled."""
     chosen = os.environ.get("KERNREC_TEST_CACHE")
     if chosen == "off":
         return None
@@ -113,7 +113,7 @@ def _folder() -> Path | None:
 
 @cache
 def _prepared(root: Path, emulator: str) -> Path:
-    """Makes the folder of an emulator, and deletes those of emulators used longest ago."""
+    """Create the folder of an emulator, and delete the least recently used folders of old emulators."""
     folder = root / emulator
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Configs of models as Hugging Face has them, with the fields that kernels depend on."""
+"""Hugging Face model configs, reduced to the fields that kernels depend on."""
 
 import json
 from collections.abc import Mapping
@@ -29,11 +29,11 @@ SMALL = {
     "hidden_size": 128, "moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2,
     "num_attention_heads": 4, "torch_dtype": "bfloat16",
 }  # fmt: skip
-"""Four experts that are emulated at once."""
+"""MoE model with four small experts, which the emulator can run quickly."""
 
 
 def written(folder: Path, fields: Mapping[str, Any]) -> Path:
-    """A folder with this `config.json`."""
+    """Write a folder with this `config.json`, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(fields))
     return folder

@@ -1,4 +1,4 @@
-"""People who share measurements: each has a database, a key and settings, as on a machine of their own."""
+"""Simulated users who share measurements; each has a separate database, key and settings."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ _CACHE = str(paths.cache().parent)
 
 
 def measurement(**inputs: object) -> Measurement:
-    """A good measurement, but for what is given."""
+    """Return a valid measurement; `inputs` replace its columns."""
     usual: dict[str, object] = {"gpu": GPU, "kernel": KERNEL, "kernel_hash": HASH, "config": {"block_m": 64}}
     usual |= {"problem": PROBLEM, "protocol_version": 1, "tier": "final", "session": "monday", "block": 0}
     usual |= {"measured_at": "2026-03-01T12:00:00", "latency_s": 1e-3, "outcome": "ok", "device_uuid_hash": UUID_HASH}
@@ -36,22 +36,22 @@ def measurement(**inputs: object) -> Measurement:
 
 
 def add(database: Database, *rows: Mapping[str, object]) -> list[str]:
-    """Add measurements by their columns to a database; returns their keys."""
+    """Add measurements, given as columns, to a database; return their keys."""
     return database.add_measurements(map(Measurement.from_columns, rows))
 
 
 def measurements(session: str, count: int, **inputs: object) -> list[Measurement]:
-    """So many measurements of a session, each of another config."""
+    """Return `count` measurements of one session, each of a different config."""
     return [measurement(session=session, position=i, config={"block_m": i + 1}, **inputs) for i in range(count)]
 
 
 def key_of(person: str) -> str:
-    """What stands for somebody's public key."""
+    """Return a made-up public key for a person."""
     return (person.encode().hex() * 64)[:64]
 
 
 def merge_signed(database: Database, people: Mapping[str, Sequence[Measurement]]) -> None:
-    """Merge rows that people signed."""
+    """Merge rows as if each person had signed theirs."""
     for person, rows in people.items():
         with Database.memory() as theirs:
             theirs.add_measurements(rows)
@@ -66,45 +66,45 @@ def merge_signed(database: Database, people: Mapping[str, Sequence[Measurement]]
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody, by the folder that all their files are in."""
+    """A simulated user, whose files are all in the folder `home`."""
 
     home: Path
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment variables of their processes."""
+        """Environment variables for the person's processes."""
         return {
             "HOME": str(self.home),
             "XDG_DATA_HOME": str(self.home / "data"),
             "XDG_CONFIG_HOME": str(self.home / "config"),
-            # What was checked or derived once need not be again: the cache is that of whoever runs the tests.
+            # All persons share the test user's cache, so that checks and derived data are reused.
             "XDG_CACHE_HOME": _CACHE,
         }
 
     @property
     def database(self) -> Path:
-        """Their own database."""
+        """Path of the person's database."""
         return self.home / "data" / "kernrec" / "kernrec.duckdb"
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """This process is theirs for a while."""
+        """Run this process with the person's environment inside the context."""
         with patch.dict(os.environ, self.variables):
             os.environ.pop("KERNREC_DB", None)
             yield
 
     def key(self) -> str:
-        """Their public key."""
+        """Return the person's public key; create the key if necessary."""
         with self.at_work():
             return make_own_key()
 
     def measure(self, rows: Sequence[Measurement]) -> None:
-        """Add measurements to their database."""
+        """Add measurements to the person's database."""
         with Database.open(self.database, read_only=False, create=True) as database:
             database.add_measurements(rows)
 
     def push(self, url: object, selection: Selection | None = None) -> int:
-        """Push what is new; returns how many measurements left."""
+        """Push new measurements; return how many were pushed."""
         self.key()
         with self.at_work():
             signer = Signer.of(key_file())
@@ -112,12 +112,12 @@ class Person:
         return left[0] if left else 0
 
     def pull(self, url: object, *, untrusted: bool = True) -> PullReport:
-        """Take what is new."""
+        """Pull new measurements."""
         with self.at_work():
             return pull(place_of(str(url)), untrusted=untrusted)
 
     def pulled(self) -> list[dict[str, object]]:
-        """The measurements that were pulled."""
+        """Return the measurements that the person has pulled."""
         with self.at_work():
             path = paths.pulled()
         if not path.exists():
@@ -126,14 +126,14 @@ class Person:
             return database.rows("measurement")
 
     def withdraw(self, url: object, condition: str, reason: str = "a broken fan") -> int:
-        """Withdraw what they pushed and what is alike in their database; return how many measurements."""
+        """Withdraw the person's pushed measurements and the same rows in their database; return how many."""
         with self.at_work():
             own = self.database if self.database.exists() else None
             signer = Signer.of(key_file())
             return withdraw_there(place_of(str(url)), condition, signer, reason, agree=lambda _: True, own=own)
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        """A process of theirs that runs kernrec."""
+        """Start kernrec in a process with the person's environment."""
         return subprocess.Popen(
             [sys.executable, "-m", "kernrec", *arguments],
             env=environment(**self.variables),
@@ -144,5 +144,5 @@ class Person:
 
 
 def sessions(rows: Sequence[dict[str, object]]) -> list[tuple[object, object]]:
-    """What names a measurement here."""
+    """Return the sorted (session, position) pairs, which identify measurements in these tests."""
     return sorted((str(row["session"]), row["position"]) for row in rows)

@@ -1,4 +1,4 @@
-"""Simulated measurements, labeled so wherever they are used: inputs of candidates, and a device that distorts them."""
+"""Simulated training data: random model inputs, and measurements distorted by a made-up device."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from kernrec.training.dataset import RowGroup
 
 
 def simulated_inputs(count: int, seed: int, gpu: str = "rtx4090") -> ModelInputs:
-    """Facts of `count` random candidates."""
+    """Return model inputs for `count` random configs."""
     draw = np.random.default_rng(seed)
     latency = np.exp(draw.normal(-9.0, 0.5, count))
     pipes = draw.uniform(0.1, 1.0, (len(PIPES), count)) * latency
@@ -20,7 +20,7 @@ def simulated_inputs(count: int, seed: int, gpu: str = "rtx4090") -> ModelInputs
     return ModelInputs(
         gpu=find_gpu(gpu),
         flops=float(np.exp(draw.uniform(20, 26))),
-        bytes=float(np.exp(draw.uniform(12, 17))),  # which pass within the latency
+        bytes=float(np.exp(draw.uniform(12, 17))),  # small enough for the latency
         tunables={"tile": draw.choice([16, 32, 64], count), "stages": draw.choice([1, 2, 3], count)},
         latency_s=latency,
         power_w=power,
@@ -42,7 +42,7 @@ def simulated_inputs(count: int, seed: int, gpu: str = "rtx4090") -> ModelInputs
 
 
 def by_stages(inputs: ModelInputs) -> np.ndarray:
-    """A device on which every stage beyond the first costs a fifth, which the prior does not know."""
+    """Return the factor of a device on which each stage after the first adds 20 %, unknown to the analytical model."""
     return 1.4 * 1.2 ** (inputs.tunables["stages"] - 1.0)
 
 
@@ -54,7 +54,7 @@ def simulated_groups(
     gpu: str = "rtx4090",
     seed: int = 0,
 ) -> list[RowGroup]:
-    """Groups of one kernel on one GPU: measured = prior * factor * noise, latency and power."""
+    """Return groups of one kernel on one GPU; measured latency is predicted latency times `factor` times noise."""
     draw = np.random.default_rng(seed)
     groups = []
     for number in range(problems):

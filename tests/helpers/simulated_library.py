@@ -1,4 +1,4 @@
-"""A simulated card that runs every config of the library, so that a plan is measured as on a card of this machine."""
+"""A simulated GPU that runs every library config, for measuring plans without a GPU."""
 
 import sys
 import zlib
@@ -25,7 +25,7 @@ UUID_HASH = "00112233aabbccdd"
 
 
 def card(gpu: str = GPU) -> SimulatedCard:
-    """Opened by a worker: times follow from a problem's work and from the config, with 1 % of noise."""
+    """Open the simulated GPU in a worker; times depend on the problem's work and the config, with 1 % noise."""
     entry = find_gpu(gpu)
     info = DeviceInfo(
         gpu=entry.name, name=entry.title, sm=entry.sm, l2_bytes=entry.l2_bytes,
@@ -48,13 +48,13 @@ def card(gpu: str = GPU) -> SimulatedCard:
 
 
 def footprint(problem: Problem) -> int:
-    """Bytes of the tensors of a problem."""
+    """Return the bytes of all tensors of a problem."""
     return sum(tensor.bytes for tensor in problem.tensors.values())
 
 
 @dataclass(frozen=True)
 class _WithoutCode(MeasuringDevice):
-    """A card whose kernels need not be compiled."""
+    """A GPU whose kernels need no compilation."""
 
     def compile_queue(self, devices: int = 1) -> CompileQueue | None:
         return None
@@ -62,7 +62,7 @@ class _WithoutCode(MeasuringDevice):
 
 @contextmanager
 def in_this_machine(gpu: str = GPU) -> Iterator[None]:
-    """The simulated card is the only GPU of this machine."""
+    """Make the simulated GPU the only GPU of this machine inside the context."""
     entry = find_gpu(gpu)
     present = nvml.Card(0, "GPU-simulated", entry.title, 0)
     opened = _WithoutCode(OPENING, entry.name, entry.sm, UUID_HASH, STANDARD_INPUTS)
@@ -75,7 +75,7 @@ def in_this_machine(gpu: str = GPU) -> Iterator[None]:
 
 
 def command_in(folder: Path) -> Path:
-    """A `kernrec` in a folder for shells, whose only GPU is the simulated card."""
+    """Write a `kernrec` command for shells whose only GPU is the simulated one."""
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "kernrec"
     program.write_text(

@@ -1,9 +1,9 @@
-"""How a kernel of the library is tried without a GPU: on which problems, with which configs, and how far off it may be.
+"""Emulator tests for library kernels: which problems and configs run, and how large errors may be.
 
-A new op joins by an entry in `OPS` (or by `test_<op>.py`, which then tries all of it); a new kernel of a known op joins
-by being in the library. `CASES` are what tests are parametrized with, `runs` the configs and problems of one case,
-`run` executes one of them on the CPU with every race in shared memory an error, and `flaws` holds what it left in
-memory against the float64 reference.
+A new op needs an entry in `OPS`, or a `test_<op>.py` that tests all its kernels. New kernels of a known op are included
+automatically. Tests are parametrized with `CASES`, `runs` returns the configs and problems of a case,
+`run` emulates one config with shared memory races as errors, and `flaws` compares its outputs
+with the float64 reference.
 """
 
 import random
@@ -27,28 +27,28 @@ from tests.helpers.ptx_text import parsed
 from tests.helpers.run_cache import Tensors, cached_run, run_key
 from tests.helpers.shapes import shapes
 
-ARCHITECTURES = (75, 86)  # without and with cp.async and conversions to bfloat16
+ARCHITECTURES = (75, 86)  # only sm_86 has cp.async and bfloat16 conversions
 
 ROUNDING = {"f32": 0.0, "tf32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
-"""How far rounding a result of f32 arithmetic to its dtype moves it, relative to it."""
+"""Largest relative error from rounding an f32 result to each dtype."""
 
 LEAST = {"f32": 0.0, "tf32": 0.0, "f16": 2.0**-25, "bf16": 2.0**-134}
-"""The same below the least normal number, absolute."""
+"""Largest absolute error from rounding a subnormal f32 result to each dtype."""
 
 OPERANDS = {"tf32": 2.0**-10 + 2.0**-22}
-"""How far rounding both operands of a product moves it, relative to it: to 10 bits of mantissa each."""
+"""Largest relative error of a product from rounding both operands to 10 bits of mantissa."""
 
 Run = tuple[Config, Problem]
 
 
 def _of_sums(problem: Problem, value: Tensors, expected: np.ndarray) -> np.ndarray:
-    """Of a sum of products, sum |a b|."""
+    """Return sum |a b|, the magnitude of a sum of products."""
     absolute = {name: encode_elements(np.abs(v), problem.tensors[name].dtype) for name, v in value.items()}
     return reference(problem, absolute)[find_op(problem.op).outputs[0]]
 
 
 def _of_softmax(problem: Problem, value: Tensors, expected: np.ndarray) -> np.ndarray:
-    # the difference from the largest is rounded three times on its way into the exponential
+    # The difference from the maximum is rounded three times before the exponential.
     apart = np.ptp(value["x"], axis=1, keepdims=True)
     return np.asarray(expected * (1 + 6 * apart / OPS["softmax"].roundings(problem.sizes)))
 
@@ -65,12 +65,12 @@ def _of_result(problem: Problem, value: Tensors, expected: np.ndarray) -> np.nda
 
 @dataclass(frozen=True)
 class Trial:
-    """How the kernels of an op are tried.
+    """Problems and error bounds for the kernels of one op.
 
-    problems: dimensions that divide nothing, fall short of one tile, or are the least there are; few enough elements
-    for the emulator. roundings: how many f32 operations round on the way to one result (the terms of its sum, and a
-    few more), each by at most half a unit in the last place of `magnitude`; 0 for elements moved as they are.
-    narrow: the problems of dtypes of 8 bits. own: those of kernels that run few others, by name.
+    problems: dimensions that divide no tile, are smaller than a tile or are minimal, with few enough elements
+    for the emulator. roundings: number of rounded f32 operations per result (the terms of its sum, and a
+    few more), each with an error of at most half a unit in the last place of `magnitude`; 0 for copied elements.
+    narrow: problems for 8-bit dtypes. own: problems by kernel name, for kernels that can run few of the others.
     """
 
     problems: list[dict[str, int]]
@@ -89,7 +89,7 @@ class Trial:
         return [dims | further for dims, further in zip(self.own[kernel], more, strict=True)]
 
 
-# Odd columns, and a multiple of 16 bytes in every octave: registers hold rows more than half as long as they can.
+# Odd columns, and a multiple of 16 bytes between any two powers of two, so that rows fill over half of the registers.
 ROWS = [
     (1, 1), (9, 3), (4, 49), (3, 67), (5, 72), (9, 136), (3, 264), (2, 520), (2, 1161), (1, 1160), (1, 2568), (2, 5128),
     (1, 8648), (1, 16648),
@@ -153,7 +153,7 @@ OPS: dict[str, Trial] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel, and the dtype, layout and architecture that it is compiled for."""
+    """A kernel with the dtype, layout and architecture for which it is compiled."""
 
     kernel: Kernel
     dtype: str
@@ -165,24 +165,24 @@ class Case:
 
     @property
     def thorough(self) -> bool:
-        """Whether the case meets every value of every tunable.
+        """Whether the case must cover every value of every tunable.
 
-        That of a kernel's first dtype and layout on the last architecture does. The others share its source but for
-        conversions and the order of loads, and get a smaller sample.
+        Only the case with a kernel's first dtype and layout on the newest architecture is thorough. The others differ
+        only in conversions and the order of loads, and get a smaller sample.
         """
         first = self.kernel.dtypes[0], self.kernel.layouts[0], max(*ARCHITECTURES, self.kernel.least_sm(self.dtype))
         return (self.dtype, self.layout, self.sm) == first
 
     @property
     def least_codes(self) -> int:
-        """How many compiled variants are tried, where there are as many."""
+        """Minimum number of compiled variants to run, if the kernel has that many."""
         return 8 if self.thorough else 3
 
     def step(self, problems: int) -> int:
-        """Every how many of the problems that a config can run it gets.
+        """Return n, so that a config runs every n-th of the problems that it supports.
 
-        Every other of a thorough case, else every fourth, and two at least; every fourth of a kernel that has problems
-        of its own or whose numbers are of 8 bits: these share the headers of kernels that are tried on more.
+        n is 2 for a thorough case and 4 otherwise, or less so that at least two problems run. It is always 4 for 8-bit
+        dtypes and for kernels with separate problems, because these share headers with better tested kernels.
         """
         if self.kernel.name in OPS[self.kernel.op].own or ELEMENT_BYTES[self.dtype] == 1:
             return 4
@@ -190,7 +190,7 @@ class Case:
 
     @property
     def problems(self) -> list[Problem]:
-        """The problems of its op that some config can run: a kernel may be there for some shapes only."""
+        """Problems of the op that at least one config can run; some kernels support only certain shapes."""
         return _problems(self)
 
     def fits(self, config: Config, problem: Problem) -> bool:
@@ -198,7 +198,7 @@ class Case:
 
 
 def _cases(kernel: Kernel) -> Iterator[Case]:
-    """Every dtype and layout of a kernel, on the later and the earlier architecture by turns; an only one on both."""
+    """Yield every dtype and layout of a kernel, alternating between architectures; a single variant runs on both."""
     variants = list(product(kernel.dtypes, kernel.layouts))
     for i, (dtype, layout) in enumerate(variants):
         able = [sm for sm in reversed(ARCHITECTURES) if sm >= kernel.least_sm(dtype)] or [kernel.least_sm(dtype)]
@@ -210,11 +210,11 @@ CASES = [case for kernel in all_kernels() if kernel.op in OPS for case in _cases
 
 
 def per_case(*ops: str, tunable: str | None = None, without: str | None = None) -> pytest.MarkDecorator:
-    """Parametrizes a test with the cases of these ops (none: all); of kernels with this `tunable` and `without` that
-    one, if they are named.
+    """Parametrize a test with the cases of the given ops (default: all ops). `tunable` selects kernels that have a
+    tunable, and `without` selects kernels that lack one.
 
-    Half of the thorough cases run in turn. Of the other cases of a kernel all but one are deep; kernels take their
-    other dtypes in turn, and of these a sixth runs in turn.
+    Each commit runs half of the thorough cases. All but one of a kernel's other cases are marked `deep`, and the
+    remaining one runs on every sixth commit; kernels alternate between their dtypes.
     """
     cases = [case for case in CASES if not ops or case.kernel.op in ops]
     cases = [case for case in cases if tunable is None or tunable in case.kernel.compile_time_tunables]
@@ -232,7 +232,7 @@ def _marks(case: Case) -> list[pytest.MarkDecorator]:
 
 @cache
 def space(case: Case) -> Space:
-    """Every config of a case."""
+    """Return all configs of a case."""
     return Space(case.kernel, case.sm, limits(case.sm), case.dtype, case.layout)
 
 
@@ -247,13 +247,13 @@ def _problems(case: Case) -> list[Problem]:
 
 
 def values(case: Case) -> set[tuple[str, int]]:
-    """Every (tunable, value) of the case's space."""
+    """Return every (tunable, value) pair in the case's space."""
     return {(name, int(value)) for name, column in space(case).columns.items() for value in np.unique(column)}
 
 
 def _extremes(case: Case, rows: np.ndarray) -> set[int]:
-    """Of these rows of the space, those with the most threads, shared memory and registers; of a thorough case, those
-    with the fewest, too."""
+    """Return the rows of `rows` with the most threads, shared memory and registers; for a thorough case, also the rows
+    with the fewest."""
     at_problem = space(case).at(case.problems[0])
     kernel = case.kernel
     expressions = [kernel.launches[0].threads, kernel.launches[0].shared, kernel.lets.get("registers")]
@@ -268,10 +268,10 @@ def _extremes(case: Case, rows: np.ndarray) -> set[int]:
 
 @cache
 def sample(case: Case) -> list[Config]:
-    """Configs at the corners of the space (`_extremes`).
+    """Return a sample of configs that includes the corners of the space (`_extremes`).
 
-    At least `case.least_codes` of distinct code, where there are as many. Of a thorough case, they take every value of
-    every tunable between them.
+    The sample has at least `case.least_codes` different codes, if there are that many. For a thorough case, it covers
+    every value of every tunable.
     """
     configs = space(case)
     able = np.logical_or.reduce([configs.valid(problem) for problem in case.problems])
@@ -283,7 +283,7 @@ def sample(case: Case) -> list[Config]:
     if not case.thorough:
         missing.clear()
     while missing:
-        # the config with the most values not seen so far, the first such in the shuffled order
+        # Add the config with the most missing values; the shuffled order breaks ties.
         row = max(order, key=lambda row: len(missing.intersection(configs.config(row).items())))
         chosen.append(row)
         missing -= set(configs.config(row).items())
@@ -297,10 +297,10 @@ def sample(case: Case) -> list[Config]:
 
 @cache
 def runs(case: Case) -> list[Run]:
-    """Each config of the sample on some of the problems it can run, with the run-time tunables used longest ago.
+    """Return each sample config with some problems it can run, and with the least recently used run-time tunables.
 
-    Problems, and in a thorough case values of tunables, that so do not get a run are left to the first configs of the
-    space that can.
+    The first suitable configs of the space run the remaining problems and, in a thorough case, the remaining values of
+    tunables.
     """
     codes = space(case).variants
     able = {problem: set(codes.index[space(case).valid(problem)].tolist()) for problem in case.problems}
@@ -326,7 +326,7 @@ def runs(case: Case) -> list[Run]:
 
 
 def _remaining(case: Case, chosen: list[Run]) -> Iterator[Run]:
-    """Runs of the problems and values of tunables that are missing in `chosen`."""
+    """Yield runs for the problems and values of tunables that are missing in `chosen`."""
     missing = values(case) - {item for config, _ in chosen for item in config.items()} if case.thorough else set()
     done = {problem for _, problem in chosen}
     for problem in case.problems:
@@ -341,7 +341,7 @@ def _remaining(case: Case, chosen: list[Run]) -> Iterator[Run]:
 
 
 def unwritten(problem: Problem) -> Tensors:
-    """The outputs of a problem before a kernel ran: NaN throughout."""
+    """Return output tensors filled with NaN, the state before a kernel runs."""
     return {
         name: encode_elements(np.full(tensor.shape, np.nan), tensor.dtype)
         for name, tensor in problem.tensors.items()
@@ -360,10 +360,10 @@ def execute(
     check_races: bool = True,
     budget: int = 20_000_000,
 ) -> Tensors:
-    """The outputs of a config's launches as they leave them in memory, of which nothing but NaN was there before.
+    """Fill the outputs with NaN, emulate a config's launches, and return the outputs.
 
     Raises:
-        EmulationError: an access, a race, a deadlock, an input that is written; from the cache of runs, as outputs are.
+        EmulationError: an invalid access, a race, a deadlock or a write to an input; errors are cached like outputs.
     """
     outputs = unwritten(problem)
     memory = {name: tensor.copy() for name, tensor in tensors.items()} | outputs
@@ -381,13 +381,13 @@ def execute(
 
 
 def run(case: Case, config: Config, problem: Problem, tensors: Tensors, budget: int = 20_000_000) -> Tensors:
-    """The outputs of a config as it leaves them in memory; races are errors."""
+    """Emulate a config, and return its outputs; races are errors."""
     ptx = ptx_of(case.kernel, config, case.dtype, case.layout, case.sm)
     return execute(case.kernel, config, problem, case.sm, ptx, tensors, budget=budget)
 
 
 def flaws(problem: Problem, operands: Tensors, outputs: Tensors) -> list[str]:
-    """How outputs differ from the finite float64 results of the op by more than f32 sums, rounded once, can."""
+    """Report outputs that differ from finite float64 results by more than f32 sums rounded to the dtype can."""
     trial, faults = OPS[problem.op], []
     tensors = problem.tensors
     value = {name: decode_elements(tensor, tensors[name].dtype) for name, tensor in operands.items()}
@@ -405,5 +405,5 @@ def flaws(problem: Problem, operands: Tensors, outputs: Tensors) -> list[str]:
 
 
 def given_inputs(problem: Problem) -> Tensors:
-    """The inputs a problem is tried with."""
+    """Return the inputs for a problem."""
     return inputs(problem, seed=problem.flops % 1000)

@@ -1,4 +1,4 @@
-"""A stand-in for Triton's driver: everything up to the launch is Triton's own, kernels are compiled and not run."""
+"""A stand-in for Triton's driver, with which Triton compiles kernels but does not run them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Tensor:
-    """A tensor as a launch needs it, without memory."""
+    """Stand-in for a tensor argument, without memory."""
 
     def __init__(self, dtype: str, *shape: int) -> None:
         self.dtype, self.shape = dtype, shape
@@ -19,7 +19,7 @@ class Tensor:
 
 
 class _Utils:
-    """What Triton asks the driver's library for."""
+    """Functions that Triton calls in the driver's library."""
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
         return 1, 1, 32, 0, 1024
@@ -32,7 +32,7 @@ class _Utils:
 
 
 class StandInDriver:
-    """A driver with a GPU of compute capability `sm` that runs nothing."""
+    """Driver for a pretended GPU of compute capability `sm`, which runs nothing."""
 
     def __init__(self, sm: int) -> None:
         from triton.backends.compiler import GPUTarget
@@ -65,7 +65,7 @@ class StandInDriver:
 
 @contextmanager
 def stand_in_driver(sm: int = 80) -> Iterator[StandInDriver]:
-    """Triton's active driver, inside."""
+    """Make the stand-in Triton's active driver inside the context."""
     from triton.runtime.driver import driver
 
     stand_in = StandInDriver(sm)

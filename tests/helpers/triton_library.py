@@ -1,4 +1,4 @@
-"""Triton kernels of the library, compiled in a worker process and executed whole in the emulator."""
+"""Compiles the library's Triton kernels in a worker process, and emulates their whole grids."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,15 +13,15 @@ from tests.helpers.run_cache import Tensors
 from tests.helpers.trial import execute, flaws, given_inputs
 
 TritonRun = tuple[int, Problem, Config]
-"""An architecture, a problem, and a config that can run it."""
+"""An architecture, a problem, and a config that can run the problem."""
 
 
 def results(
     kernel: Kernel, runs: list[TritonRun], make_inputs: Any
 ) -> Iterator[tuple[TritonRun, Tensors, Tensors | str]]:
-    """(run, inputs, outputs) of each run, races in shared memory being errors; why it failed in place of outputs.
+    """Yield (run, inputs, outputs) of each run, or the error in place of the outputs; shared memory races are errors.
 
-    Each code is compiled once. `make_inputs`: makes the inputs of a problem.
+    Each code is compiled once. `make_inputs` returns the inputs of a problem.
     """
     jobs: dict[CompileJob, list[TritonRun]] = {}
     for sm, problem, config in runs:
@@ -38,7 +38,7 @@ def results(
 
 
 def faults(kernel: Kernel, runs: list[TritonRun]) -> list[str]:
-    """Errors and wrong results of runs."""
+    """Return the errors and wrong results of the runs."""
     all_faults: list[str] = []
     for (_, problem, _), operands, outputs in results(kernel, runs, given_inputs):
         all_faults += [outputs] if isinstance(outputs, str) else flaws(problem, operands, outputs)

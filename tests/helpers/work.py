@@ -1,4 +1,4 @@
-"""How much work a piece of code is, counted instead of timed: a busy machine changes no count."""
+"""Measures the work of code by counting calls, which do not depend on machine load."""
 
 import sys
 from collections.abc import Callable
@@ -6,10 +6,10 @@ from types import FrameType
 
 
 def calls(work: Callable[[], object]) -> int:
-    """The calls, of Python functions and of C functions by name, that `work` makes.
+    """Count the Python and C function calls that `work` makes, by name.
 
-    Operators on arrays are not counted, so code that handles arrays as a whole has a count that does not grow with
-    their sizes.
+    Operators on arrays are not counted, so the count of vectorized code does not grow with the size of the
+    arrays.
     """
     count = 0
 

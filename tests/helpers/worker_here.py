@@ -1,5 +1,5 @@
-"""What the measuring process does, done in this process, where a test is not about it: it takes longer to start than
-most campaigns of tests do."""
+"""Replaces the measuring process by calls in this process, because starting a process takes longer than most
+campaigns of tests."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 
 
 class WorkerHere(WorkerClient):
-    """A client that answers its own requests, as lines, too."""
+    """Worker client that answers its requests in this process, but still encodes them as lines."""
 
     session: WorkerSession | None = None
 
@@ -40,7 +40,7 @@ class WorkerHere(WorkerClient):
 
 @contextmanager
 def measuring_here() -> Iterator[None]:
-    """While the context lasts, campaigns start no measuring process."""
+    """Run measurements in this process inside the context."""
     with ExitStack() as stack:
         for module in ("kernrec.measure.collect", "kernrec.cluster.card", "tests.helpers.rig"):
             stack.enter_context(patch(f"{module}.WorkerClient", WorkerHere))

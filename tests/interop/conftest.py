@@ -1,4 +1,4 @@
-"""What these tests share."""
+"""Fixtures for tests of file formats of other tools."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes a file: text, bytes, or what becomes JSON."""
+    """Return a function that writes a file from text, bytes or JSON data."""
 
     def write(content: object, name: str = "results.json") -> Path:
         path = tmp_path / name

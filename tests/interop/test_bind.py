@@ -1,4 +1,4 @@
-"""Recorded rows become measurements of a kernel whose source is at hand, and no others do."""
+"""Test that recorded rows are imported as measurements of a given kernel only if they belong to it."""
 
 import json
 from collections.abc import Callable
@@ -197,7 +197,7 @@ def test_any_damaged_table_is_refused_in_one_line(write, header, lines):
 
 
 def test_oversized_parquet_file_is_refused(database, kernel, tmp_path):
-    """Three million equal rows take a few kilobytes."""
+    """Parquet stores three million equal rows in a few kilobytes, so the limit must be on rows."""
     path = tmp_path / "rows.parquet"
     query = "SELECT 32 AS bx, 2 AS tile, 512.0 AS runtime_us FROM range(3000000)"
     duckdb.connect().execute(f"COPY ({query}) TO '{path}' (FORMAT parquet)")
@@ -215,7 +215,7 @@ def test_a_failure_that_the_spec_excludes_is_left_out_and_said(database, kernel,
 
 @pytest.mark.parametrize("gpu", ["t4", "a100", "rtx4090", "h200"])
 def test_plausible_times_are_within_the_bounds(gpu):
-    """Half of the peak, and a thousandth of it, are no lies."""
+    """Measured times at half and at a thousandth of the peak must count as plausible."""
     card = find_gpu(gpu)
     product, rows = find_op("matmul").problem("f16", m=4096, n=4096, k=4096), find_op("softmax")
     for problem in (product, rows.problem(rows=8192, columns=8192)):

@@ -1,4 +1,4 @@
-"""CLBlast's tuner files, KTT's own JSON, and formats that are named but not read."""
+"""Test reading CLBlast's tuner files and KTT's JSON, and errors for known formats that kernrec cannot read."""
 
 import json
 from pathlib import Path

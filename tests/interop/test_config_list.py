@@ -1,4 +1,4 @@
-"""Configs that other tools found best become the list that a Triton function is ranked with."""
+"""Test that the best configs of other tools become the config list of a Triton function."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests for launches that are read from host code."""
+"""Test that kernel launches are read from host code."""
 
 import tomllib
 

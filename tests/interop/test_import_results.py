@@ -1,4 +1,4 @@
-"""Import results of other tools into a database."""
+"""Test importing results of other tools into a database."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_imported_row_states_its_origin(database, write):
     assert good["device"] == "NVIDIA GeForce RTX 3090"
     assert good["latency_samples_s"] == pytest.approx([0.4e-3, 0.5e-3, 0.6e-3])
     assert good["latency_n"] == 3
-    # A mean of three with a deviation of 0.1 ms: 1.645 x 0.1 / sqrt(3) to either side.
+    # For a mean of three samples with a deviation of 0.1 ms, the interval is +- 1.645 x 0.1 / sqrt(3) ms.
     assert good["latency_low_s"] == pytest.approx(0.405e-3, rel=1e-3)
     assert good["latency_high_s"] == pytest.approx(0.595e-3, rel=1e-3)
     assert database.altered() == []

@@ -1,4 +1,4 @@
-"""Inductor's lookup table: the installed PyTorch finds what is written, and what it would not write is refused."""
+"""Test that PyTorch reads the Inductor lookup tables that kernrec writes, and that kernrec refuses invalid tables."""
 
 import json
 from types import SimpleNamespace
@@ -44,7 +44,7 @@ def test_installed_pytorch_reads_the_entries():
     written = {product_key(DIMS, dtype, layout): [entry(CONFIG, k, dtype)] for dtype, layout in cases}
 
     class Here(reader.LookupTableChoices):  # type: ignore[misc]
-        """PyTorch's reader, on a card that is not here."""
+        """PyTorch's lookup, with the written table and a pretended A100."""
 
         def _get_lookup_table(self) -> Any:
             return json.loads(json.dumps(written))
@@ -64,7 +64,7 @@ def test_installed_pytorch_reads_the_entries():
             shapes_hinted=lambda shapes=shapes: shapes,
             strides_hinted=lambda strides=strides: strides,
         )
-        inputs.shapes_autotune, inputs.strides_autotune = inputs.shapes_hinted, inputs.strides_hinted  # later releases
+        inputs.shapes_autotune, inputs.strides_autotune = inputs.shapes_hinted, inputs.strides_hinted  # newer PyTorch
         ((template, (chosen,)),) = Here().lookup_template_configs(inputs, "mm", [TEMPLATE, "aten::mm"]).items()
         assert template == TEMPLATE
         assert {name: chosen[name] for name in TUNABLES} == CONFIG

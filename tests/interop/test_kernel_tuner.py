@@ -1,4 +1,4 @@
-"""Kernel Tuner's caches: whole, and as a killed tuner leaves them."""
+"""Test reading Kernel Tuner's caches, both complete and cut off by a killed tuner."""
 
 import json
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def test_error_instead_of_a_time_becomes_an_outcome_with_a_reason(write, error, 
     ({"nvml_energy": 0.1, "nvml_power": 190.0}, 0.1, 190.0, "nvml_energy"),
     ({"nvml_power": 150.0}, 0.075, 150.0, "nvml_power x time"),
     ({"energy": 0.1, "ps_energy": 0.09}, 0.09, 180.0, "ps_energy"),
-    ({"energy": 100.0}, None, None, None),  # 200 kW: not joules of one launch
+    ({"energy": 100.0}, None, None, None),  # 100 J would mean 200 kW, so the unit is not joules per launch
 ])  # fmt: skip
 def test_energy_is_joules_per_launch_from_the_best_sensor(write, arguments, joules, watts, method):
     result = read_one(write, **arguments)

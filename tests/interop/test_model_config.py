@@ -1,4 +1,4 @@
-"""The shapes of a model are read from its config.json, by the names that model families have for them."""
+"""Test that a model's shapes are read from its config.json, with the field names of each model family."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def test_latent_attention_has_its_own_layers(tmp_path):
         "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
     }  # fmt: skip
     shapes = {linear.of_rank(8) for linear in read_model(str(written(tmp_path, deepseek))).linears}
-    # vLLM ships these for DeepSeek-V3 on eight GPUs, as N=...,K=...
+    # vLLM ships tuned configs for these (N, K) shapes of DeepSeek-V3 on eight GPUs.
     assert shapes >= {(2112, 7168), (3072, 1536), (4096, 512), (7168, 2048), (4608, 7168), (7168, 2304), (7168, 256)}
 
 

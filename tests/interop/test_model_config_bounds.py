@@ -1,4 +1,4 @@
-"""Sizes that a config.json names are bounded before anything is made of them."""
+"""Test that oversized values in a config.json are refused before anything is allocated for them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A `config.json` becomes the layers of its model, for a token and for a prompt."""
+"""Test that a `config.json` is converted to its model's layers, for decode and for prefill."""
 
 from math import prod
 from typing import Any
@@ -17,14 +17,14 @@ PARAMETERS = {
     "qwen3": (QWEN3_30B_A3B, 30_532_122_624),
     "mixtral": (MIXTRAL_8X7B, 46_702_792_704),
     "gemma": (GEMMA_2_9B, 9_241_705_984),
-    "deepseek": (DEEPSEEK_V3, 671_026_419_200 - 58 * 256),  # less the bias of each router
+    "deepseek": (DEEPSEEK_V3, 671_026_419_200 - 58 * 256),  # without the 58 router biases
 }
-"""Published counts of parameters, of the released weights."""
+"""Config and published parameter count of each model."""
 WEIGHTS = {"matmul": ("b",), "matvec": ("a",), "moe": ("gate", "up", "down"), "rmsnorm": ("weight",)}
 
 
 def parameters(model: Workload) -> int:
-    """The parameters of all layers, products of a batch excepted, which `embedding` includes."""
+    """Return the parameter count of all layers and the embedding; batched matmuls have no weights."""
     layers = sum(
         layer.count * prod(layer.problem.tensors[name].shape)
         for layer in model.layers

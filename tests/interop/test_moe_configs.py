@@ -1,4 +1,4 @@
-"""Files of tuned expert products: what vLLM and SGLang read is written and read, anything else refused."""
+"""Test that kernrec reads and writes the tuned MoE files of vLLM and SGLang, and refuses any other content."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ CONFIG = {
 
 
 def as_vllm_reads(text: str) -> dict[int, Any]:
-    """What `get_moe_configs` of vLLM does with the content of a file (SGLang's leaves the first step out)."""
+    """Parse a file as vLLM's `get_moe_configs` does; SGLang's version does not remove `triton_version`."""
     document = json.loads(text)
     document.pop("triton_version", None)
     return {int(tokens): config for tokens, config in document.items()}

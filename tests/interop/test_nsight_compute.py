@@ -1,4 +1,4 @@
-"""Nsight Compute's CSV, also bound to a kernel whose launches it saw."""
+"""Test importing Nsight Compute's CSV, also as measurements of a given kernel."""
 
 from collections.abc import Callable
 from pathlib import Path

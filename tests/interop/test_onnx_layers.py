@@ -1,4 +1,4 @@
-"""ONNX graphs as networks: layers, epilogues, what is listed, and open dimensions."""
+"""Test reading networks from ONNX graphs: layers, epilogues, unsupported nodes and open dimensions."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ Save = Callable[..., Path]
 
 @pytest.fixture
 def save(tmp_path):
-    """Writes a model of nodes, inputs (name -> shape, open dimensions by name) and weights (name -> shape)."""
+    """Return a function that writes an ONNX model; shapes are given by name, and open dimensions are strings."""
 
     def write(nodes: list[Any], inputs: dict[str, list[Any]], weights: dict[str, tuple[int, ...]]) -> Path:
         graph = helper.make_graph(

@@ -1,4 +1,4 @@
-"""Expressions of the autotuning community mean what Python makes of them, and nothing else is let through."""
+"""Test that the expressions of tuning files evaluate as in Python, and that any other syntax is refused."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A log of queries is a workload: each problem as often as it was asked about."""
+"""Test that a query log is read as a workload that counts each problem's queries."""
 
 from kernrec.interop.query_log import append_query
 from kernrec.interop.workload_files import find_workload

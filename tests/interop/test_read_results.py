@@ -1,4 +1,4 @@
-"""Any file: what it is, and what it is not."""
+"""Test that the format of a results file is detected, and that other or damaged files are refused."""
 
 import copy
 import gzip

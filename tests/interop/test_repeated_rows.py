@@ -1,4 +1,4 @@
-"""Several rows of one config, once columns are ignored, become one: its median."""
+"""Test that rows that differ only in ignored columns are merged into their median."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def kernel(tmp_path):
 
 
 def imported(kernel: Kernel, folder: Path, rows: str = ROWS, **recording: object) -> tuple[ImportSummary, list[float]]:
-    """The summary of an import, and the times that a database then has, in seconds, ascending."""
+    """Import rows; return the summary of the import and the stored times in seconds, ascending."""
     path = folder / "rows.csv"
     path.write_text(rows)
     with Database.memory() as database:

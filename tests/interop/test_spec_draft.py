@@ -1,4 +1,4 @@
-"""Specs that are made of a source and a few words on its launch."""
+"""Test drafting a spec from a kernel source and a few launch options."""
 
 import tomllib
 
@@ -165,7 +165,7 @@ def test_missing_statements_are_listed_and_marked(rows, refuses):
         "--shared BYTES", '--grid, such as --grid "ceil(n/block_x)"', "N=NUMBER", "flip=NUMBER", "m=NUMBER",
         "step=NUMBER", "A=f32[ELEMENTS]", "index=i32[ELEMENTS]", "out=u8[ELEMENTS]",
     )  # fmt: skip
-    assert draft.text.count('"?"') == len(draft.missing) + 1  # and in the line that explains it
+    assert draft.text.count('"?"') == len(draft.missing) + 1  # plus one in the explaining comment
     assert "# Macros that the source fixes: WIDTH (8)." in draft.text
     spec = tomllib.loads(draft.text)
     assert spec["tunables"]["threads"]["values"] == [64, 128, 256]

@@ -1,4 +1,4 @@
-"""T1 files as kernels, and what is wrong with those that are none, in one line."""
+"""Test reading kernels from T1 files, and one-line errors for invalid T1 files."""
 
 import copy
 import json
@@ -153,5 +153,5 @@ def test_invalid_t1_file_is_refused_in_one_line(load, refuses):
 def test_divisors_of_a_grid_that_are_no_list_are_one_line(load, divisors):
     with pytest.raises(UsageError, match="GridDivX: expected a list, got"):
         load(lambda data: data["KernelSpecification"].update(GridDivX=divisors))
-    with pytest.raises(UsageError, match="GridDivX: expected a list, got"):  # GlobalSize alone decides the grid
+    with pytest.raises(UsageError, match="GridDivX: expected a list, got"):  # only GlobalSize sets the grid
         load(lambda data: data["KernelSpecification"].update(GridDivX=divisors, ProblemSize=[], Arguments=[]))

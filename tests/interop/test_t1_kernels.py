@@ -1,4 +1,4 @@
-"""The kernels of datasets/kernels through their T1 files: what a sample of blocks says is what all blocks do."""
+"""Test with the T1 kernels of datasets/kernels that a sample of blocks predicts the counts of the whole grid."""
 
 import random
 from pathlib import Path
@@ -30,7 +30,7 @@ SMALLER = {
 
 
 def smaller(name: str, folder: Path) -> Kernel:
-    """A kernel on a problem that can be emulated as a whole."""
+    """Return a kernel whose problem is small enough to emulate the whole grid."""
     text = (FOLDER / f"{name}.json").read_text()
     for old, new in SMALLER[name].items():
         assert old in text
@@ -51,7 +51,7 @@ def nvrtc():
 
 @pytest.mark.parametrize(("name", "apart"), [("stencil2d", 0.0), ("filter2d", 0.0), ("dedisperse", 0.02)])
 def test_sampled_blocks_give_the_counts_of_the_whole_grid(name, apart, tmp_path):
-    """Instructions and requests to the last one; where addresses come from a table, nearly."""
+    """Counts must match exactly, or within `apart` if the kernel reads addresses from a table."""
     kernel = smaller(name, tmp_path)
     problem = kernel.definition.problem()
     space = Space(kernel, SM, limits(SM), "f32", "any")

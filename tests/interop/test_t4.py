@@ -1,4 +1,4 @@
-"""Read T4 documents."""
+"""Test reading results from T4 documents."""
 
 import gzip
 import json
@@ -32,7 +32,7 @@ def measured(**values: tuple[object, str]) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize(("timeunit", "unit", "seconds"), [
-    ("miliseconds", "", 0.5e-3),  # misspelt, as the files of benchmark_hub are
+    ("miliseconds", "", 0.5e-3),  # the misspelling occurs in benchmark_hub's files
     ("milliseconds", "", 0.5e-3),
     ("seconds", "", 0.5),
     ("Microseconds", "", 0.5e-6),

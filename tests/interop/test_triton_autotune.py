@@ -1,4 +1,4 @@
-"""Triton's autotune cache: what Triton itself writes is read, anything else refused."""
+"""Test that Triton's autotune cache is read as Triton writes it, and that any other content is refused."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ INFINITY = float("inf")
 
 
 def config(block: int = 128, **arguments: Any) -> dict[str, Any]:
-    """The attributes of a config as Triton 3.4 and later write them."""
+    """Return a config's attributes as written by Triton 3.4 and later."""
     usual = {"num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None, "pre_hook": None, "ir_override": None}
     return {"kwargs": {"BLOCK_M": block, "BLOCK_N": 64}} | usual | arguments
 

@@ -1,4 +1,4 @@
-"""Networks from files of a user's own: what is read, what is listed, and what is refused in one line."""
+"""Test reading networks from user files, listing unsupported layers, and refusing invalid files in one line."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The kernel of these tests: a spec like those of the library, beside a source that nobody compiles."""
+"""Fixtures for kernel tests: a kernel with a spec like the library's, and a source that is never compiled."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The engine's spaces: expressions on distinct combinations of the tunables, and what hostile specs may hold."""
+"""Test the engine's config spaces: expressions over combinations of tunables, and hostile specs."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def space(
     facts: dict[str, object] | None = None,
     conditions: tuple[Expression, ...] = (),
 ) -> object:
-    """A space with these rows, digits (rows, tunables), or all combinations."""
+    """Return a space of all combinations, or of `rows`: an array (rows, tunables) of indices into the values."""
     return query.Space(values, rows, lets or {}, facts or {}, [], list(conditions), 10_000)
 
 

@@ -1,4 +1,4 @@
-"""Kernels whose configs are a list: the space is the list, and every config has its further numbers."""
+"""Test kernels with a list of configs: the space equals the list, and each config keeps its additional values."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Tests for the device's part of CUDA programs."""
+"""Test that the device code of CUDA programs is separated from the host code."""
 
 import re
 

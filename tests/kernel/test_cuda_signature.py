@@ -1,4 +1,4 @@
-"""Kernels, parameters and macros as the text of a CUDA source declares them."""
+"""Test that kernels, parameters and macros are read from CUDA source text."""
 
 import pytest
 

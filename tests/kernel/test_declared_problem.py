@@ -1,4 +1,4 @@
-"""Problems that a kernel's spec declares for itself."""
+"""Test problems that a kernel's spec defines without an op."""
 
 import pytest
 

@@ -17,7 +17,7 @@ from kernrec.kernel import (
 from kernrec.op import Problem, find_op
 from tests.helpers.shapes import shapes
 
-# By op, or by kernel where it is for a part of the op's problems.
+# Keys are ops, or kernels that support only some of their op's problems.
 PROBLEMS = {
     "matmul": shapes("m=4096,n=4096,k=4096 m=1,n=77,k=3 m=500,n=36,k=1000"),
     "conv2d": shapes(

@@ -14,7 +14,7 @@ from kernrec.kernel.spec import Tunable
 from kernrec.op import Problem, find_op
 from tests.helpers.depth import few_examples
 
-EASY = find_op("matmul").problem(m=4096, n=4096, k=4096)  # keeps every constraint that depends on the problem
+EASY = find_op("matmul").problem(m=4096, n=4096, k=4096)  # satisfies every constraint on problems
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def matmul(m: int, n: int, k: int) -> Problem:
 
 
 def _reduced(kernel: Kernel) -> Kernel:
-    """The kernel with at most two values a tunable: small enough to enumerate by brute force."""
+    """Keep at most two values per tunable, so that brute force can enumerate all configs."""
     tunables = tuple(Tunable(t.name, t.values[-2:], t.meaning, t.launch) for t in kernel.tunables)
     return replace(kernel, tunables=tunables)
 

@@ -13,7 +13,7 @@ Write = Callable[[str, str], Path]
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes the spec with one text replaced by another."""
+    """Return a function that writes the spec with one text replaced."""
 
     def edited(old: str, new: str) -> Path:
         text = SPEC.read_text()
@@ -94,7 +94,7 @@ def test_hash_depends_on_code_and_geometry_but_not_on_prose(write, tiled):
 
 
 def copy_of(folder: Path, source: str) -> Path:
-    """The test kernel with another source, in a folder of its own."""
+    """Write the test kernel with a different source into a new folder, and return its spec."""
     target = folder / "tiled"
     target.mkdir()
     (target / "kernel.toml").write_text(SPEC.read_text())

@@ -1,1 +1,1 @@
-"""`kill -9` of commands that write to a database."""
+"""Tests that kill commands with `kill -9` while they write to a database."""

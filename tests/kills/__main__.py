@@ -1,10 +1,10 @@
-"""Kills commands that measure, add and share rows, and counts what was lost, doubled or halved.
+"""Kill commands that measure, add and share rows, and count the rows that were lost, doubled or half written.
 
     python -m tests.kills [--kills 500] [--seed 1] [--commands collect,contribute,...]
 
-The kills are divided among the commands by `SHARES`. Files are checked in the command's own process, which starts at
-once; the tests of this folder check them in a process of their own. Prints a row for each command; exits 1 where
-something was lost, doubled or halved.
+`SHARES` divides the kills among the commands. Here, commands check files in their own process, which saves the time to
+start another; the tests of this folder use a separate process. The output is a row for each command, and the exit
+status is 1 if rows were lost, doubled or half written.
 """
 
 import argparse
@@ -36,12 +36,12 @@ COMMANDS: Mapping[str, Callable[[Path, int, int], Counter[str]]] = {
     "train": kill_train,
 }
 SHARES = {"clocks": 2.0, "pull": 2.0, "refine": 0.3, "genetic": 0.3, "contribute": 0.3, "train": 0.5}
-"""Kills of a command, 1 if it is not here: slow ones have fewer, and the ones that once lost answers more."""
+"""Relative number of kills per command (default 1): few for slow commands, many for commands that once lost rows."""
 BAD = ("lost", "doubled", "halved", "unreadable", "refused")
 
 
 def main() -> int:
-    """Kill them."""
+    """Kill the commands named on the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)

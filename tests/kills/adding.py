@@ -1,4 +1,4 @@
-"""`kill -9` of collectors, merges and imports at random moments: what is lost, and what is done again."""
+"""Kill collectors, merges and imports at random moments, and count lost and repeated rows."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from tests.helpers.recording import make_recording
 from tests.kills.forked_command import ForkedCommand
 
 Moment = tuple[str, int, int]
-"""Session, block and position: they name a row."""
+"""Session, block and position, which identify a row."""
 _STRATEGIES = {
     "all": ["--strategy", "exhaustive"],
     "refine": ["--strategy", "refine", "--budget", "10000configs"],
@@ -31,14 +31,14 @@ _STRATEGIES = {
 
 
 def kill_collect(folder: Path, kills: int, configs: int, seed: int, strategy: str = "all") -> Counter[str]:
-    """Kill collectors that replay a recording of `configs` configs, each within a second of its first measurement, then
-    let one finish. Collector, worker process, journal and database are those of every day, only the card is a
+    """Kill collectors that replay a recording of `configs` configs, each within a second of its first measurement. Then
+    let one collector finish. Collector, worker process, journal and database are real; only the GPU is a
     recording.
 
     Returns:
-        `rows` of the database at the end; `lost`, those that were in the journal when their collector was killed and
-        are in the database nowhere; `open`, those whose block a kill left open; `again`, configs that were screened
-        more than once; `doubled`, how many more these are than the open ones.
+        Counts: `rows` in the final database; `lost`, journal rows at a kill that never reached the database;
+        `open`, rows in blocks that a kill left open; `again`, configs that were screened more than once;
+        `doubled`, the excess of `again` over `open`.
     """
     draw = random.Random(seed)
     recording, database = make_recording(folder / "recorded.duckdb", configs), folder / "own.duckdb"
@@ -70,7 +70,7 @@ def kill_collect(folder: Path, kills: int, configs: int, seed: int, strategy: st
 
 
 def _journaled(database: Path) -> set[Moment]:
-    """The rows in the journal."""
+    """Return the rows in the journal."""
     path = journal_path(database)
     if not path.exists():
         return set()
@@ -81,12 +81,12 @@ def _journaled(database: Path) -> set[Moment]:
 
 
 def kill_add(folder: Path, command: str, kills: int, rows: int, seed: int) -> Counter[str]:
-    """Start `kernrec db merge` or `kernrec db import` of so many rows again and again, and kill it at a random moment
-    of the time that it takes.
+    """Repeatedly start `kernrec db merge` or `db import` of `rows` rows, and kill the command at a random moment
+    of its run time.
 
     Returns:
-        `kills` of commands before they ended; rows that were `lost` by the database or changed; `halved`, kills after
-        which some of the other rows were there and some not; `unreadable`, after which the database could not be
+        Counts: `kills` before the command ended; `lost`, rows that the database lost or changed; `halved`, kills after
+        which only some of the new rows were there; `unreadable`, kills after which the database could not be
         opened.
     """
     draw = random.Random(seed)
@@ -110,7 +110,7 @@ def kill_add(folder: Path, command: str, kills: int, rows: int, seed: int) -> Co
         shutil.copyfile(whole, own)
         started_s = time.monotonic()
         process = ForkedCommand(words, variables)
-        if number < 0:  # how long it takes
+        if number < 0:  # measure the run time first
             process.succeed()
             length_s = time.monotonic() - started_s
             continue
@@ -129,11 +129,11 @@ def kill_add(folder: Path, command: str, kills: int, rows: int, seed: int) -> Co
 
 
 def kill_merge_by_clocks(folder: Path, kills: int, seed: int) -> Counter[str]:
-    """Kill merges at random moments while the machine's clock is right, years behind or years ahead.
+    """Kill merges at random moments while the machine's clock is correct, years slow or years fast.
 
     Returns:
-        `kills` of commands before they ended; answers of the user's own rows that were `lost`; `halved` and
-        `unreadable` as `kill_add` has them, each with the right clock and with the one of the merge.
+        Counts: `kills` before the merge ended; `lost`, missing rows of the user; `halved` and
+        `unreadable` as in `kill_add`. Each is counted with the correct clock and with the merge's clock.
     """
     draw, rows = random.Random(seed), 200
     own = make_recording(folder / "own.duckdb", 100, "rtx4090")
@@ -146,7 +146,7 @@ def kill_merge_by_clocks(folder: Path, kills: int, seed: int) -> Counter[str]:
     for number in range(kills):
         moment = draw.choice((datetime.now(UTC), datetime(2019, 1, 1, tzinfo=UTC), datetime(2050, 1, 1, tzinfo=UTC)))
         with reading_here(), _clock(moment), patch.dict(os.environ, variables):
-            if number % 5 == 4:  # a file that no mark says was checked
+            if number % 5 == 4:  # a replaced file must be checked again
                 shutil.copyfile(own, folder / "copy")
                 os.replace(folder / "copy", own)
             started_s = time.monotonic()
@@ -174,7 +174,7 @@ def _count(own: Path, keys: set[str], rows: int, counts: Counter[str]) -> None:
 
 @contextmanager
 def _clock(moment: datetime) -> Iterator[None]:
-    """What checks rows in this process, and in its forks, sees this time."""
+    """Set the time that row checks use in this process and in its forks."""
 
     class Clock(datetime):
         @classmethod

@@ -1,4 +1,4 @@
-"""`kill -9` of commands that change what is already there: withdrawals, migrations of the schema, and training."""
+"""Kill commands that change existing data: withdrawals, schema migrations and training."""
 
 import os
 import random
@@ -18,7 +18,7 @@ from tests.helpers.measured_database import make_measured_database
 from tests.kills.forked_command import ForkedCommand
 
 _ROWS = 400
-"""Rows of each session."""
+"""Number of rows in each session."""
 _OLD_SCHEMA = 4
 
 
@@ -26,9 +26,9 @@ def kill_withdraw(folder: Path, kills: int, seed: int) -> Counter[str]:
     """Kill `kernrec db withdraw` of one of two sessions at random moments.
 
     Returns:
-        `kills` of commands before they ended; measurements, or right entries of the file that queries read, that were
-        `lost`; `doubled`, rows that are withdrawn twice;
-        `halved`, kills after which a part of the session was withdrawn; `unreadable`, after which no row could be read.
+        Counts: `kills` before the command ended; `lost`, missing measurements and wrong entries in the query file;
+        `doubled`, rows that were withdrawn twice;
+        `halved`, kills after which only a part of the session was withdrawn; `unreadable`, failed reads after a kill.
     """
     whole = _make_sessions(folder / "whole.duckdb")
 
@@ -43,10 +43,10 @@ def kill_withdraw(folder: Path, kills: int, seed: int) -> Counter[str]:
 
 
 def kill_migration(folder: Path, kills: int, seed: int) -> Counter[str]:
-    """Kill a command that brings a database of an old schema up to date at random moments.
+    """Kill a command that migrates a database from an old schema, at random moments.
 
     Returns:
-        `kills` of commands before they ended; rows that were `lost` or changed; `doubled` rows; `unreadable`, kills
+        Counts: `kills` before the command ended; `lost`, missing or changed rows; `doubled` rows; `unreadable`, kills
         after which the database could not be opened.
     """
     older = schema.migrations()[:_OLD_SCHEMA]
@@ -63,10 +63,10 @@ def kill_migration(folder: Path, kills: int, seed: int) -> Counter[str]:
 
 
 def kill_train(folder: Path, kills: int, seed: int) -> Counter[str]:
-    """Kill `kernrec train` at random moments, where a model of the same name is already there.
+    """Kill `kernrec train` at random moments while it replaces a model of the same name.
 
     Returns:
-        `kills` of commands before they ended; `lost`, kills after which there was no model; `unreadable`, after which
+        Counts: `kills` before the command ended; `lost`, kills that left no model; `unreadable`, kills after which
         a model could not be loaded.
     """
     from kernrec.model.learn.model_file import load
@@ -93,23 +93,23 @@ def _kill(
     count: Callable[[Path, Counter[str]], None],
     beside: Sequence[str] = (),
 ) -> Counter[str]:
-    """Start a command on a new copy of a database again and again, kill it at a random moment, and count.
+    """Repeatedly start a command on a new copy of a database, kill it at a random moment, and count the damage.
 
     Args:
-        folder: for the copy.
-        whole: the database before the command.
-        command: the words of `kernrec` but `--db`.
+        folder: folder for the copy.
+        whole: database to copy, from before the command.
+        command: arguments of `kernrec` without `--db`.
         kills: number of starts.
-        seed: of the moments.
-        count: counts what a kill left in the copy; raises `KernrecError` if that cannot be read.
-        beside: folders beside the database that belong to it.
+        seed: random seed for the moments of the kills.
+        count: function that counts the damage in the copy; raises `KernrecError` if the copy is unreadable.
+        beside: names of folders next to the database that are copied as well.
     """
     draw, counts, length_s = random.Random(seed), Counter[str](), 0.0
     for number in range(-1, kills):
         shutil.rmtree(own := folder / "copy", ignore_errors=True)
         own.mkdir()
         shutil.copyfile(whole, own / "own.duckdb")
-        if number % 2:  # the command renews the file that queries read
+        if number % 2:  # give the copy a query file, which the command must renew
             with Database.open(own / "own.duckdb", read_only=False):
                 pass
             query_file(own / "own.duckdb", Database.open)
@@ -131,7 +131,7 @@ def _kill(
 
 
 def _make_sessions(path: Path) -> Path:
-    """Make a database with two sessions of `_ROWS` rows."""
+    """Create a database with two sessions of `_ROWS` rows each."""
     usual: dict[str, object] = {"gpu": "rtx3090", "kernel": "recorded", "kernel_hash": "0123456789abcdef"}
     usual |= {"problem": find_op("matmul").problem(m=1024, n=1024, k=1024), "protocol_version": 1, "tier": "final"}
     usual |= {"measured_at": "2026-01-01T00:00:00", "block": 0, "outcome": "ok", "latency_s": 1e-3}

@@ -1,4 +1,4 @@
-"""`kill -9` of `kernrec contribute` at random moments: no measured row is lost, and none is in two bundles."""
+"""Kill `kernrec contribute` at random moments, and count rows that are lost or in two bundles."""
 
 import os
 import random
@@ -20,12 +20,12 @@ _KINDS = ("--budget", f"{_CONFIGS}configs"), ("--budget", "0m")
 
 
 def kill_contribute(folder: Path, kills: int, seed: int) -> Counter[str]:
-    """Kill contributors that measure a few configs of a simulated card, at a random moment of the time that it takes;
-    every other one writes the bundle of what others measured. At the end one is let finish.
+    """Kill `kernrec contribute` at random moments while it measures a few configs on a simulated GPU. Every second
+    command only writes a bundle of earlier measurements. At the end, let one command finish.
 
     Returns:
-        `kills` of commands before they ended; `bundles` and `rows` in them at the end; rows `lost`, which the database
-        has and no bundle; `doubled`, in two bundles; `refused`, bundles that a place would not take.
+        Counts: `kills` before the command ended; `bundles`, and `rows` in them at the end; `lost`, rows of the database
+        that are in no bundle; `doubled`, rows in two bundles; `refused`, bundles that fail the checks of an index.
     """
     draw = random.Random(seed)
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("KERNREC_", "XDG_"))}
@@ -36,7 +36,7 @@ def kill_contribute(folder: Path, kills: int, seed: int) -> Counter[str]:
         for number in range(-2, kills):
             started_s = time.monotonic()
             process = ForkedCommand(["contribute", *_KINDS[number % 2]], variables, folder=folder)
-            if number < 0:  # how long each takes; of what is left to write there may be nothing
+            if number < 0:  # measure the run times first; a command with no rows to write may fail
                 process.wait()
                 lengths_s[number % 2] = time.monotonic() - started_s
                 continue

@@ -1,7 +1,7 @@
-"""A `kernrec` command in a fork of this process, which has imported what the command needs.
+"""Runs a `kernrec` command in a fork of this process, which has already imported the command's modules.
 
-To start Python and to import takes two thirds of a short command, and a kill in that time finds nothing to damage.
-Processes that the command starts (readers of files, workers) are those of every day.
+Starting Python and importing take two thirds of a short command's time, and a kill during that time damages nothing.
+The command starts its usual processes, such as file readers and workers.
 """
 
 import os
@@ -23,13 +23,13 @@ _IMPORTED = (
 
 
 class ForkedCommand:
-    """A command that runs, in a process group of its own.
+    """A running command in a separate process group.
 
     Args:
-        arguments: of `kernrec`.
-        variables: its environment.
-        output: a file for what it prints; None: that goes nowhere.
-        folder: that it works in; None: that of this process.
+        arguments: arguments of `kernrec`.
+        variables: environment variables of the command.
+        output: file for the standard output; None discards the output.
+        folder: working folder; None means this process's folder.
     """
 
     def __init__(
@@ -47,19 +47,19 @@ class ForkedCommand:
         if (pid := os.fork()) == 0:
             _become(arguments, variables, output or Path(os.devnull), self._errors.fileno(), folder or Path.cwd())
         self._pid = pid
-        with suppress(PermissionError):  # the fork does the same, and may have done it already
+        with suppress(PermissionError):  # the child sets its group too, possibly earlier
             os.setpgid(pid, pid)
 
     @property
     def status(self) -> int | None:
-        """The exit status, below 0 after a signal; None: it runs."""
+        """Exit status, negative after a signal; None while the command runs."""
         if self._status is None:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
             self._status = os.waitstatus_to_exitcode(status) if pid else None
         return self._status
 
     def wait(self, most_s: float = float("inf")) -> int | None:
-        """Its status once it has ended; None: it ran for `most_s` and still does."""
+        """Wait at most `most_s` seconds for the command; return its exit status, or None if it still runs."""
         end_s = time.monotonic() + most_s
         while self.status is None and (left_s := end_s - time.monotonic()) > 0:
             time.sleep(min(0.003, left_s))
@@ -69,7 +69,7 @@ class ForkedCommand:
         """Wait until the command ends.
 
         Raises:
-            AssertionError: the command failed; the message ends with what it printed last.
+            AssertionError: the command failed; the message ends with its last error output.
         """
         if status := self.wait():
             self._errors.seek(0)
@@ -77,7 +77,7 @@ class ForkedCommand:
             raise AssertionError(f"kernrec {' '.join(self._arguments)} ended with status {status}: {words}")
 
     def kill(self) -> bool:
-        """`kill -9`; whether it still ran."""
+        """Kill the command with SIGKILL; return whether it was still running."""
         if self.status is not None:
             return False
         os.killpg(self._pid, signal.SIGKILL)
@@ -85,13 +85,13 @@ class ForkedCommand:
 
 
 def _become(arguments: Sequence[str], variables: Mapping[str, str], output: Path, errors: int, folder: Path) -> None:
-    """Run the command in the fork, with standard error in the file descriptor `errors`, and end the process."""
+    """Run the command in the forked process with standard error to the file descriptor `errors`, then exit."""
     status = 70
     try:
         os.setpgid(0, 0)
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 1)
         os.dup2(errors, 2)
-        sys.stdout = os.fdopen(1, "w", closefd=False)  # pytest's leads elsewhere
+        sys.stdout = os.fdopen(1, "w", closefd=False)  # pytest has replaced sys.stdout
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(variables)
@@ -100,5 +100,5 @@ def _become(arguments: Sequence[str], variables: Mapping[str, str], output: Path
 
         status = run(arguments)
         sys.stdout.flush()
-    finally:  # nothing of the caller's runs in this process
+    finally:  # never return to the caller's code
         os._exit(status)

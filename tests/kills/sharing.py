@@ -1,8 +1,8 @@
-"""`kill -9` of `kernrec db push` and `kernrec db pull` at random moments.
+"""Kill `kernrec db push` and `kernrec db pull` at random moments, and count lost, doubled and partial rows.
 
-The place is a folder. After each kill, whoever reads the place must see only whole bundles, and the database of pulled
-rows must hold only whole bundles. Between pulls Alice withdraws a bundle now and then: what she did not withdraw must
-answer after each kill. At the end a last push and a last pull run to their end, and the rows are counted.
+The shared index is a folder. After each kill, readers of the index must see only whole bundles, and the database of
+pulled rows must hold only whole bundles. Between pulls, Alice sometimes withdraws a bundle. Her other bundles must
+stay readable after each kill. At the end, one push and one pull finish, and the rows are counted.
 """
 
 import os
@@ -27,11 +27,11 @@ _LICENCE = ("--licence", "CC0-1.0")
 
 
 def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -> Counter[str]:
-    """Kill pushes or pulls (`command`) of `rows` measurements together, in a folder for two people and the place.
+    """Kill pushes or pulls (`command`) of `rows` measurements in total; `folder` holds two users and the index.
 
     Returns:
-        `kills` of commands before they ended; rows that never arrived (`lost`) or occur twice (`doubled`);
-        `halved`, kills after which a part of a push was visible, or was pulled; `unreadable`, after which the pulled
+        Counts: `kills` before the command ended; rows that never arrived (`lost`) or occur twice (`doubled`);
+        `halved`, kills that left only a part of a push visible or pulled; `unreadable`, kills after which the pulled
         rows could not be read.
     """
     draw, place = random.Random(seed), folder / "team"
@@ -66,7 +66,7 @@ def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -
                 counts["unreadable"] += 1
                 continue
             counts["halved"] += any(count != each for count in there.values())
-            counts["lost"] += max(0, pulled - len(there.keys() - withdrawn))  # what answered before still does
+            counts["lost"] += max(0, pulled - len(there.keys() - withdrawn))  # pulled rows stay
             pulled = len(there.keys() - withdrawn)
     _run(alice, "push", str(place), *_LICENCE)
     _run(bob, "pull", str(place))
@@ -115,7 +115,7 @@ def _shared(place: Path, folder: Path) -> int:
 
 
 def _half(place: Path, folder: Path) -> bool:
-    """Return whether a bundle that is visible is not whole."""
+    """Return whether any visible bundle is incomplete."""
     for name in _bundles(place):
         try:
             bundle = placed_bundle(Folder(place), name, folder)
@@ -130,7 +130,7 @@ def _half(place: Path, folder: Path) -> bool:
 
 
 def _sessions(person: Mapping[str, str]) -> Counter[str]:
-    """Return how many rows were pulled of each session; a pull that was killed early has pulled none."""
+    """Return the number of pulled rows per session; empty if every pull was killed early."""
     path = Path(person["XDG_DATA_HOME"]) / "kernrec" / "kernrec.pulled.duckdb"
     if not path.exists():
         return Counter()

@@ -1,7 +1,7 @@
-"""`kill -9` of commands that write to a database: nothing acknowledged is lost, and nothing is half there.
+"""Test that killing commands that write to a database loses no acknowledged row and leaves no partial writes.
 
-A few kills in every run, 250 of each command in the deep profile, or as many as `KERNREC_KILLS` says; at other moments
-for each seed (`KERNREC_KILLS_SEED`).
+Each command is killed `KERNREC_KILLS` times, by default 2, or 250 in the deep profile. The seed `KERNREC_KILLS_SEED`
+determines the moments.
 """
 
 import os
@@ -26,7 +26,7 @@ def test_killed_collector_loses_no_row_and_repeats_only_its_open_blocks(tmp_path
     configs = 3000 if DEEP else 120
     cost = kill_collect(tmp_path, KILLS, configs, SEED, strategy)
     assert (cost["lost"], cost["doubled"]) == (0, 0)
-    assert cost["rows"] >= (128 if strategy == "refine" else configs)  # contenders without a prediction are a sample
+    assert cost["rows"] >= (128 if strategy == "refine" else configs)  # no predictions: configs are sampled
 
 
 @pytest.mark.parametrize("command", ["merge", pytest.param("import", marks=pytest.mark.deep)])

@@ -1,4 +1,4 @@
-"""Tools read the files of one folder and no other."""
+"""Test that MCP tools can read files in one folder only."""
 
 import pytest
 

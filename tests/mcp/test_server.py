@@ -1,4 +1,4 @@
-"""A program that writes kernels asks over standard input and output, as the SDK's own client does."""
+"""Test the MCP server over standard input and output with the SDK's client."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 async def session(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The tools, and the answers to `CALLS`."""
+    """Start a server; return its tools and the answers to `CALLS`."""
     from mcp import ClientSession, StdioServerParameters
     from mcp.client.stdio import stdio_client
 
@@ -140,7 +140,7 @@ def test_hostile_requests_are_refused_in_one_line(answered, name, message):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the worker in /proc")
 def test_catalog_answers_while_all_check_threads_are_busy(tmp_path):
-    """Of 60 endless checks none has ended when the catalog answers; the workers end with the killed server."""
+    """The catalog must answer while 60 endless checks run, and the workers must end when the server is killed."""
 
     async def worker_during_checks() -> int:
         from mcp import ClientSession, StdioServerParameters
@@ -173,13 +173,13 @@ def test_catalog_answers_while_all_check_threads_are_busy(tmp_path):
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process started."""
+    """Return the process ids of a process's children."""
     text = "".join(file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children"))
     return [int(child) for child in text.split()]
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process has not ended; a zombie has."""
+    """Return whether a process is still running; zombies count as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""Test measuring at several power limits in turn, which stops after the first incomplete run."""
+"""Test that measuring at several power limits in turn stops after the first incomplete run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

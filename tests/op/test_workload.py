@@ -43,7 +43,7 @@ WEIGHTS = {
 }
 WEIGHT = {"matmul": ("b",), "matvec": ("a",), "conv2d": ("w",), "moe": ("gate", "up", "down")}
 
-# Parameters of the layer normalizations, as above.
+# Parameters of the layer normalizations, from the sources of `WEIGHTS`.
 NORMALIZATION = {"gpt2": 25 * 1_536, "llama-3-8b-prefill": 65 * 4_096, "llama-3-8b-decode": 65 * 4_096}
 NORMALIZATION |= {"llama-3-70b-prefill": 161 * 8_192, "vit-l-16": 49 * 2_048}
 NORMALIZATION |= {"qwen3-30b-a3b-decode": 97 * 2_048 + 48 * 256}

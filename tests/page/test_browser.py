@@ -41,7 +41,7 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    """Open a new page; a message in its console fails the test."""
+    """Open a new page; fail the test if the console shows a message."""
     context = browser.new_context(viewport={"width": 1200, "height": 900}, color_scheme="light")
     opened = context.new_page()
     opened.set_default_timeout(PATIENCE_MS)

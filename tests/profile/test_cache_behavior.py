@@ -1,4 +1,4 @@
-"""Reuse, runs and meetings of atomic operations, on traces small enough to reckon by hand."""
+"""Test reuse, contiguous runs and atomic conflicts on traces small enough to calculate by hand."""
 
 from collections import OrderedDict
 
@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from kernrec.profile.cache_behavior import lines_between, reuse_metrics, reuse_times
 from kernrec.ptx.execution.watched import BlockTrace
 
-LINE = 4  # sectors
+LINE = 4  # sectors per cache line
 
 
 def trace(sectors: list[int], *, step: list[int] | None = None, read: bool = True) -> BlockTrace:
-    """Requests of one warp, each in a run of a basic block of its own unless `step` says otherwise."""
+    """Return a trace of one warp. Each request is a separate step unless `step` gives the steps."""
     count = len(sectors)
     steps = np.arange(count) if step is None else np.array(step)
     return BlockTrace(steps, np.zeros(count, np.int64), np.array(sectors), np.full(count, read))
@@ -54,7 +54,7 @@ def test_hit_rates_match_an_lru_cache(seed):
 
 
 def test_load_waits_unless_all_its_sectors_are_cached():
-    # Each step reads a sector that the step before read, and a new one.
+    # Each step reads a new sector and one that the step before read.
     sectors = [s * LINE for i in range(100) for s in (i, i + 1)]
     metrics = dict(reuse_metrics(trace(sectors, step=[i // 2 for i in range(200)])))
     assert metrics["reuse.1"] == pytest.approx(0.5, abs=0.01)

@@ -1,4 +1,4 @@
-"""A launch that was emulated is not emulated again, on another architecture either."""
+"""Test that a launch is emulated only once, even if another architecture is asked for."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Fitting counts as a linear function of blocks and trips."""
+"""Test the fit of counts as a linear function of blocks and trips."""
 
 import pytest
 from hypothesis import given

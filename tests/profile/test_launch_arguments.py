@@ -1,4 +1,4 @@
-"""Descriptions of a launch's arguments that are none, and files that are damaged: one line each."""
+"""Test that invalid descriptions of a launch's arguments and damaged files give one-line errors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Profiles from small probes, held against direct emulation of whole problems that no probe ever saw."""
+"""Test profiles from small probes against the emulation of whole problems that no probe used."""
 
 import random
 from collections import Counter
@@ -21,7 +21,7 @@ SM = 86
 
 
 SEVERAL = 4 if DEEP else 2
-"""Variants that a test looks at."""
+"""Number of variants per test."""
 
 
 def sample(name: str, layout: str, count: int) -> list[Variant]:
@@ -32,7 +32,7 @@ def sample(name: str, layout: str, count: int) -> list[Variant]:
 def predicted_and_emulated(
     kernel: Kernel, variant: Variant, config: Config, problem: Problem
 ) -> tuple[Counter, Counter]:
-    """Counts of all launches of a config on a problem, from its profile and from running every block."""
+    """Return a config's counts on a problem, predicted from its profile and from emulating every block."""
     compiled = not_assembled(kernel, config, variant.dtype, variant.layout, SM)
     profiles = {
         p.launch: p.profile for p in profiled(kernel, variant.configs[SM], variant.dtype, variant.layout, SM, compiled)
@@ -57,7 +57,7 @@ def test_full_tile_matmul_counts_are_predicted_exactly(nvrtc, split, k_tiles):
     kernel = find_kernel("matmul_simt")
     for variant in sample("matmul_simt", "nn", SEVERAL):
         config = config_with(variant, split_k=split, raster=1)
-        # Twice the block where the second pass wants whole blocks too.
+        # The second pass of split-K needs whole blocks too, so that the problem has four times the rows.
         m, n = 2 * config["block_m"], 4 * config["block_n"]
         problem = find_op("matmul").problem(m=m * (4 if split > 1 else 1), n=n, k=k_tiles * config["block_k"])
         predicted, emulated = predicted_and_emulated(kernel, variant, config, problem)
@@ -72,7 +72,7 @@ def test_convolution_issues_the_predicted_instructions(nvrtc, layout):
         config = config_with(variant, split_k=1, raster=1)
         problem = find_op("conv2d").problem(None, layout, n=2, c=8, h=9, w=8, k=72, r=3, s=3, stride=2, padding=1)
         if not kernel.fits(config, problem, limits(SM)):
-            continue  # a pointwise variant
+            continue  # a variant that only supports 1 x 1 filters
         predicted, emulated = predicted_and_emulated(kernel, variant, config, problem)
         assert {m: c for m, c in predicted.items() if m.startswith("issue") and c} == {
             m: c for m, c in emulated.items() if m.startswith("issue") and c

@@ -1,4 +1,4 @@
-"""Profiles of the variants of a library kernel, in parallel."""
+"""Test profiling the variants of a library kernel in parallel."""
 
 import random
 

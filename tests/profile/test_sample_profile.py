@@ -1,4 +1,4 @@
-"""A sample of blocks: which are taken, what each stands for, and that it adds up to the whole."""
+"""Test which blocks are sampled, how many blocks each represents, and that the sample gives the total."""
 
 from itertools import product
 from pathlib import Path
@@ -103,7 +103,7 @@ extern "C" __global__ void shift(const float* x, const int* where, float* y, int
 
 @pytest.mark.parametrize(("threads", "busy"), [(128, 31 / 32), (64, 63 / 64)])
 def test_end_blocks_of_the_grid_are_counted_exactly(nvrtc, tmp_path, threads, busy):
-    counts = metrics(tmp_path, "normal", IDLE_END, threads, 200_000)  # of 32 and 64 blocks, all of them long
+    counts = metrics(tmp_path, "normal", IDLE_END, threads, 200_000)  # all 32 or 64 blocks are long
     assert counts["global.x.read_requests"] == pytest.approx(busy * 5000 * threads / 32)
 
 

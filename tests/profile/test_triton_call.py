@@ -1,4 +1,4 @@
-"""Calls of Triton functions: what is refused, and how arguments are specialized."""
+"""Test which calls of Triton functions are refused, and how arguments are specialized."""
 
 from pathlib import Path
 
@@ -45,14 +45,14 @@ def test_unreadable_call_is_refused(tmp_path, old, new, message):
 
 
 class TestWithTriton:
-    """Tests that need the function itself."""
+    """Tests that need Triton installed."""
 
     @pytest.fixture(autouse=True)
     def _triton(self):
         pytest.importorskip("triton", reason="needs the extra `triton`")
 
     def test_arguments_are_specialized_as_in_the_jit(self, tmp_path):
-        """Against Triton's own rules, in the process that has it."""
+        """Compare the specialization with Triton's own rules."""
         from triton.backends.compiler import BaseBackend
         from triton.runtime import jit
 
@@ -90,7 +90,7 @@ class TestWithTriton:
         ("num_stages = 5\n[[configs]]\nBLOCK = 64", [5]), ("[[configs]]\nBLOCK = 64", [7]),
     ])  # fmt: skip
     def test_parameter_named_like_an_option_sets_both(self, tmp_path, stages, rows):
-        """Seen before: the function of Triton's tutorial got the default, and configs with other stages were one."""
+        """Once, the function of Triton's tutorial got the default, and configs with different stages were merged."""
         (tmp_path / "f.py").write_text(
             "import triton\nimport triton.language as tl\n@triton.jit\n"
             "def f(x, y, BLOCK: tl.constexpr, num_stages: tl.constexpr = 7):\n    pass\n"

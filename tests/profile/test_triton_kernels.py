@@ -1,4 +1,4 @@
-"""Triton's PTX computes in the emulator what NumPy computes, for the kernels that people write."""
+"""Test that Triton's PTX computes the same as NumPy in the emulator, for common kernels."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tests.helpers.triton_kernels import run_call, sample_call
 pytest.importorskip("triton", reason="needs the extra `triton`")
 
 TOLERANCE = {"f32": 2e-3, "f16": 2e-3, "bf16": 1.6e-2}
-"""Relative to the largest value: f32 products round their factors to TF32."""
+"""Tolerances relative to the largest value; f32 products round their factors to TF32."""
 
 
 def drawn(dtype: str, *shape: int, seed: int = 0) -> np.ndarray:
@@ -46,8 +46,8 @@ STAGED, LARGE = TILE | {"num_stages": 3}, {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_
     ("matmul", "f16", (80, 72, 96), STAGED, 80),
     ("matmul", "bf16", (64, 96, 50), STAGED, 86),
     ("matmul", "f32", (48, 64, 40), STAGED, 89),
-    ("matmul", "bf16", (72, 80, 144), TILE | LARGE, 90),  # of warpgroups
-    ("matmul", "bf16", (72, 80, 144), TILE | LARGE, 100),  # in tensor memory
+    ("matmul", "bf16", (72, 80, 144), TILE | LARGE, 90),  # uses warpgroup instructions
+    ("matmul", "bf16", (72, 80, 144), TILE | LARGE, 100),  # uses tensor memory
     ("persistent_matmul", "f16", (80, 64, 64), TILE | {"BLOCKS": 4}, 80),
 ])  # fmt: skip
 def test_matmul_profile_matches_the_emulation(function, dtype, sizes, config, sm):

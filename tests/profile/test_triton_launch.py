@@ -1,4 +1,4 @@
-"""Functions that need more of a launch than their arguments run in the emulator and compute what they should."""
+"""Test functions whose launches need more than their arguments, such as descriptors or scratch memory."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ KERNELS = ROOT / "tests" / "triton" / "captured_kernels.py"
 MATRIX = {"dtype": "f16", "shape": [96, 128]}
 SQUARE = {"dtype": "f16", "shape": [128, 128]}
 CALLS = {
-    # A view with longer rows, and blocks that reach over its end.
+    # The first tensor is a view with longer rows, and blocks reach over its end.
     "copy_tiles": {
         "a": {**MATRIX, "strides": [160, 1], "block": ["BLOCK", "BLOCK"]}, "b": {**MATRIX, "block": ["BLOCK", 64]},
     },
@@ -49,6 +49,6 @@ def test_descriptors_copy_tiles(function, sm):
     rows = 96 if function == "copy_tiles" else 128
     read = np.lib.stride_tricks.as_strided(buffers[source], (rows, 128), (320 if rows == 96 else 256, 2))
     np.testing.assert_array_equal(buffers[target].reshape(rows, 128), read)
-    if (function, sm) != ("copy_tiles_here", 80):  # whose descriptors are plain numbers
+    if (function, sm) != ("copy_tiles_here", 80):  # its descriptors are plain numbers
         with pytest.raises(CompileError, match="can be analyzed alone"):
             with_dynamic_shared(compiled.ptx)

@@ -1,4 +1,4 @@
-"""Blocks that differ in their work are told apart, and a persistent kernel is predicted like the plain one."""
+"""Test that blocks with different work are distinguished, and that persistent kernels match plain ones."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,11 +27,11 @@ from tests.helpers.paths import ROOT
 pytestmark = pytest.mark.usefixtures("compiled_here")
 
 IN_LINE = 0.15
-"""A persistent kernel starts fewer blocks and hides their starts, which the plain one does not."""
+"""Relative tolerance for a persistent kernel, which starts fewer blocks than the plain one and hides their start-up."""
 
 
 @pytest.mark.parametrize(("body", "runs", "idle"), [
-    ("y[i] = x[i];", 1, False),  # without a loop, one of the last blocks tells
+    ("y[i] = x[i];", 1, False),  # without a loop, one of the last blocks is enough
     ("if (blockIdx.x + 2 > gridDim.x) return; for (int k = 0; k < n; k++) y[i] += x[k];", 2, False),
     ("if (blockIdx.x > 60) return; for (int k = 0; k < n; k++) y[i] += x[k];", 3, True),
 ])  # fmt: skip
@@ -57,7 +57,7 @@ def test_work_levels_of_persistent_blocks_add_up(total, tiles):
     parts = levels(lambda block: float(len(range(block, tiles, total))), total)
     assert sum(level.count for level in parts) in (0, total)
     if parts:
-        # The first and the last block count as their neighbors: their tiles may be partial.
+        # The first and the last block count as their neighbors, because their tiles may be partial.
         assert abs(sum(level.count * level.work for level in parts) - tiles) <= 1
     else:
         assert tiles <= 1 or tiles % total in (0, 1, total - 1) or tiles / total > 30
@@ -72,14 +72,15 @@ DEPTH = 1024
 
 
 def seconds(kernel: Kernel, problem: Problem, database: Path, tunable: str) -> dict[int, float]:
-    """Predicted times of a kernel's configs on an A100, by a tunable."""
+    """Return the predicted times of a kernel's configs on an A100, keyed by the value of a tunable."""
     query, options = Query(Objective.LATENCY, top=9, each_config=True), ProfilingOptions(processes=1)
     answer = analyze(kernel, problem, find_gpu("a100"), database, query, options).recommendation
     return {choice.config.get(tunable, 0): choice.latency_s.value for choice in answer.choices}
 
 
 def triton_seconds(m: int, n: int, blocks: Sequence[int], database: Path) -> dict[int, float]:
-    """Of the product, with so many blocks; without any, of one with a block for each tile, as 0 blocks."""
+    """Return times of the persistent matmul by number of blocks, or of the plain matmul under key 0 if `blocks` is
+    empty."""
     shapes = {"a": (m, DEPTH), "b": (DEPTH, n), "c": (m, n)}
     arguments = {name: {"dtype": "f16", "shape": list(shape)} for name, shape in shapes.items()}
     arguments |= {"m": m, "n": n, "k": DEPTH, "stride_a": DEPTH, "stride_b": n, "stride_c": n}
@@ -93,7 +94,7 @@ def triton_seconds(m: int, n: int, blocks: Sequence[int], database: Path) -> dic
 @pytest.mark.every(3)
 @pytest.mark.parametrize(("m", "n"), [(512, 512), (1024, 1280), (1280, 1408), (2048, 1792), (4096, 4096)])
 def test_persistent_triton_matmul_takes_as_long_as_the_plain_one(m, n, tmp_path):
-    # Seen before: 16 tiles on 108 blocks were predicted at 0.16 of the plain kernel, 110 at 0.59, 1,024 at 0.81.
+    # Once, 16 tiles on 108 blocks were predicted at 0.16 of the plain time, 110 tiles at 0.59 and 1,024 at 0.81.
     pytest.importorskip("triton", reason="needs the extra `triton`")
     plain = triton_seconds(m, n, (), tmp_path / "a.duckdb")
     persistent = triton_seconds(m, n, (108, 216, 432), tmp_path / "a.duckdb")  # an A100 has 108 SMs

@@ -1,4 +1,4 @@
-"""The reads that consecutive blocks have in common, of kernels that number their tiles in an order of their own."""
+"""Test which reads consecutive blocks share, in kernels with their own tile order."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_bands_of_eight_rows_are_detected(module):
 
 
 def test_reads_after_a_barrier_are_traced_on_request(nvrtc):
-    """As where threads hand each other their addresses through shared memory."""
+    """The kernel passes addresses between threads through shared memory before it reads."""
     handed = SOURCE.replace(
         "    float sum", "    __shared__ int rows_of[64]; rows_of[63 - threadIdx.x] = row; __syncthreads();\n"
     )

@@ -1,4 +1,4 @@
-"""Predictions against what real cards did, where the folder of recorded data is at hand."""
+"""Test predictions against times of real GPUs, if the folder of recorded data is present."""
 
 import csv
 import math
@@ -11,7 +11,7 @@ from tests.helpers.paths import RECORDINGS
 
 ANCHORS = RECORDINGS / "anchors"
 
-# 17 x 17 pixels leave a scheduler whose tiles divide the problem little choice; ours guards its edges.
+# A tuner that only uses tiles dividing the problem has few options for 17 x 17 pixels; kernrec's kernels guard edges.
 POORLY_TUNED = 17
 
 
@@ -21,7 +21,7 @@ needs_anchors = pytest.mark.skipif(not ANCHORS.is_dir(), reason="needs the recor
 def ratios(
     file: str, op: str, dtype: str, gpu: str, dims: tuple[str, ...], columns: tuple[str, ...]
 ) -> dict[tuple[int, ...], float]:
-    """Predicted best latency over the fastest measured one, by shape."""
+    """Return the predicted best latency over the fastest measured latency, by shape."""
     by_shape = {}
     recommender = Recommender([])
     with (ANCHORS / file).open() as rows:

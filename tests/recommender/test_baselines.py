@@ -1,4 +1,4 @@
-"""An answer says what stacks take, where that was recorded, and whether to call one; it may consist of that alone."""
+"""Test that answers show recorded backends, recommend a faster backend, and may list only backends."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ PRODUCT = {"m": 4096, "n": 4096, "k": 4096}
 PROMPT = {"heads": 32, "kv_heads": 8, "queries": 2048, "head_dim": 128, "causal": 1}
 FASTEST = Query(Objective.LATENCY, top=1)
 UNALIGNED = {"m": 64, "n": 768, "k": 30522}
-"""f32 in nt: no kernel reads rows of this length."""
+"""Shape for f32 in nt whose row length no kernel supports."""
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ def test_problem_without_kernel_and_baseline_is_refused_in_one_sentence(recommen
     assert "recorded for matmul are " in str(e.value)
     with pytest.raises(KernrecError, match="and there is no baseline of cuDNN"):
         recommender.recommend("matmul", "a100", UNALIGNED, "f32", "tt", Query(stacks=("cudnn",)))
-    with pytest.raises(KernrecError, match="there is no baseline"):  # stacks were recorded with random inputs
+    with pytest.raises(KernrecError, match="there is no baseline"):  # recordings use random inputs
         recommender.recommend("matmul", "a100", UNALIGNED, "f32", "tt", Query(inputs="zeros"))
 
 

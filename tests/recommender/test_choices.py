@@ -1,4 +1,4 @@
-"""Choices with the costs of their candidates, their comparisons, and places that admit what cannot be told apart."""
+"""Test recommendations with their costs, comparisons, and shared ranks of equally good configs."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The claims of the library are answered on every GPU of the catalog; other questions are told what is implemented."""
+"""Test that each claimed op is answered on every GPU, and that errors list the supported ops and types."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -31,8 +31,8 @@ OPS = sorted({kernel.op for kernel in all_kernels()})
 
 
 def _paired(op: str, dtypes: list[str]) -> Iterator[tuple[GPU, str]]:
-    """Every dtype on every architecture, whose cards have profiles and limits of an SM in common: ops take these in
-    turn, and with the deep profile each takes them all."""
+    """Pair every dtype with a GPU of every architecture. Ops share the GPUs of an architecture in turn; in the deep
+    profile each op takes them all."""
     for _, cards in groupby(sorted(all_gpus(), key=lambda gpu: gpu.sm), key=lambda gpu: gpu.sm):
         same = list(cards)
         most = len(same) if DEEP else -(-len(same) // len(OPS))
@@ -73,7 +73,7 @@ def test_unsupported_shape_suggests_a_nearby_one(recommender):
         "f32,tt on h200-sxm; there is one for f32 in nn or nt, or for f16 in tt, or for bf16 in tt, or for tf32 in tt"
     )
     heads = {"heads": 8, "queries": 64}
-    for dtype in ("f32", "f16"):  # the same on the FMA pipes and on tensor cores
+    for dtype in ("f32", "f16"):  # on the FMA pipes and on tensor cores
         with pytest.raises(KernrecError, match=r"on h200-sxm; there is one for head_dim of at most 256; nor "):
             recommender.recommend("attention", "h200", heads | {"head_dim": 257}, dtype)
         assert recommender.recommend("attention", "h200", heads | {"head_dim": 256}, dtype).choices

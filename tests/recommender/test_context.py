@@ -1,4 +1,4 @@
-"""A context makes each static table once, and says what is missing."""
+"""Test that a context creates each static table once and reports missing data."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_table_is_built_once_for_all_problems_of_a_dtype():
 
 
 def test_functions_with_one_name_are_distinguished_by_file(tmp_path):
-    """Seen before: `--kernel matmul_kernel` took the one that was analyzed last, and said nothing."""
+    """Once, `--kernel matmul_kernel` silently used the kernel that was analyzed last."""
     path = tmp_path / "own.duckdb"
     spec = {
         "name": "scale",
@@ -55,7 +55,7 @@ SPEC = {
 
 
 def add_kernel(path: Path, name: str, file: str, code: str) -> str:
-    """Analyze a kernel, as far as the database is concerned; returns its hash."""
+    """Store a kernel as its analysis would, and return its hash."""
     kernel = kernel_from(
         {**SPEC, "name": name, "source": file}, file, f"// {code}\n__global__ void scale(float* x) {{}}"
     )
@@ -65,7 +65,7 @@ def add_kernel(path: Path, name: str, file: str, code: str) -> str:
 
 
 def test_merged_kernel_cannot_replace_a_library_or_user_kernel(tmp_path):
-    """`Context.kernel` took the newest, and `--emit cuda` printed what a stranger had written."""
+    """Once, `Context.kernel` took the newest kernel, and `--emit cuda` printed code from an untrusted source."""
     own, theirs = tmp_path / "own.duckdb", tmp_path / "theirs.duckdb"
     mine = add_kernel(own, "scale", "scale.cu", "mine")
     for name in ("scale", "matmul_simt", "other"):

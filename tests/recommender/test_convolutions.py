@@ -1,4 +1,4 @@
-"""Every convolution is answered on every generation, by the kernel that was made for it, at a believable pace."""
+"""Test that every convolution is answered on every GPU generation by a suitable kernel at a plausible speed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Five rows are five answers: what is as good as the same is one row, and the best of each kind is shown."""
+"""Test that five rows show five different answers: duplicates are merged, and the best of each kind is shown."""
 
 import pytest
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("compiled_here")
 
 PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
 ARGUMENTS = {"raster", "split_k", "stream", "block_tiles"}
-"""Tunables of products that do not change the machine code."""
+"""Tunables of matmul that do not change the machine code."""
 COMMAND = ["recommend", "--op", "matmul", "--dtype", "f16", "--shape", "m=2048,n=2048,k=2048"]
 
 
@@ -39,7 +39,7 @@ def test_shown_rows_differ_in_code_or_in_more_than_one_tunable(recommender, gpu)
 
 @pytest.mark.slow
 def test_triton_configs_with_equal_code_and_grid_are_one_row(tmp_path):
-    """A function without a loop is the same code for any `num_stages`."""
+    """A function without a loop compiles to the same code for any `num_stages`."""
     pytest.importorskip("triton", reason="needs the extra `triton`")
     kernels = ROOT / "tests" / "triton" / "tuned_kernels.py"
     rows = {"dtype": "f32", "shape": [1 << 22]}
@@ -64,7 +64,7 @@ def test_possibly_faster_config_is_noted_with_the_measuring_command(capsys):
     [["--max-power", "250W"], ["--top", "1", "--power-limit", "300W"], ["--format", "wide", "--max-power", "250W"]],
 )
 def test_every_row_shows_its_power_limit_and_the_title_none(capsys, options):
-    # Seen before: "default power limit 450 W" over a row that holds at 236 W only.
+    # Once, the title stated "default power limit 450 W" over a row that is valid only at 236 W.
     assert run([*COMMAND, "--gpu", "rtx4090", *options]) == 0
     out = capsys.readouterr().out
     title = " ".join(out[: out.index("rank")].split())

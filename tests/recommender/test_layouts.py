@@ -1,4 +1,4 @@
-"""A layout that nobody fixed is the best one, unless another was measured; one that is fixed and slow is noted."""
+"""Test that a free layout becomes the best or the measured one, and that a slow fixed layout is noted."""
 
 import gc
 
@@ -29,9 +29,9 @@ def test_f16_convolutions_use_the_tensor_core_layout(recommender):
 @pytest.mark.parametrize(("gpu", "dtype", "shape", "layout"), [
     ("h200", "bf16", PRODUCT, "nt"),
     ("b200", "bf16", PRODUCT, "nt"),
-    ("rtx4090", "f16", PRODUCT, "nn"),  # the same kernels in both
+    ("rtx4090", "f16", PRODUCT, "nn"),  # both layouts have the same kernels
     ("rtx4090", "f32", PRODUCT, "nn"),
-    ("rtx4090", "f32", {"m": 8, "n": 4096, "k": 4096}, "nt"),  # the kernel for few rows
+    ("rtx4090", "f32", {"m": 8, "n": 4096, "k": 4096}, "nt"),  # has a kernel for few rows
 ])  # fmt: skip
 def test_matmul_uses_another_layout_if_its_kernel_ranks_first(recommender, gpu, dtype, shape, layout):
     answer = recommender.recommend("matmul", gpu, shape, dtype, query=LATENCY)
@@ -82,7 +82,7 @@ def test_rows_measured_in_one_layout_are_used_without_a_layout(
 def test_refusal_in_every_layout_closes_the_databases(tmp_path):
     path = tmp_path / "own.duckdb"
     Database.open(path, read_only=False, create=True).close()
-    gc.disable()  # what only the collector of cycles frees stays until it comes by
+    gc.disable()  # keep objects that only the cycle collector would free
     try:
         own = Recommender([path])
         with pytest.raises(NoKernelError, match="no config of any kernel can run"):

@@ -1,4 +1,4 @@
-"""Many shapes at once: the answers of one by one, and what is wrong is said for the shape that it is wrong with."""
+"""Test that many shapes at once get the same answers as one by one, with errors reported per shape."""
 
 import numpy as np
 import pytest

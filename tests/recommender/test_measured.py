@@ -1,4 +1,4 @@
-"""Recommendations from a database of measurements: what counts, what does not, and what is said of it."""
+"""Test recommendations from a database of measurements: which rows count, and what notes report."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from kernrec.util.note import Note
 from tests.helpers.reading import reading_here
 
 GPU = "h200-sxm"
-SHAPE = {"m": 2048, "n": 2056, "k": 2056}  # rows are no multiples of 16 elements: matmul_simt alone takes them
+SHAPE = {"m": 2048, "n": 2056, "k": 2056}  # only matmul_simt runs rows that are no multiples of 16 elements
 PROBLEM = find_op("matmul").problem(**SHAPE)
 
 Ask = Callable[..., Recommendation]
@@ -28,12 +28,12 @@ Ask = Callable[..., Recommendation]
 
 @pytest.fixture(scope="module")
 def predicted() -> tuple[Choice, ...]:
-    """The forty configs that are predicted to be fastest."""
+    """Return the forty configs with the lowest predicted latency."""
     return Recommender([]).recommend("matmul", GPU, SHAPE, query=Query(Objective.LATENCY, top=40)).choices
 
 
 def row(choice: Choice, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
-    """A measurement of a choice: `factor` times its predicted latency, at its predicted power."""
+    """Return a measurement of a choice: `factor` times its predicted latency, at its predicted power."""
     latency = choice.latency_s.value * factor
     usual = {
         "gpu": GPU, "device": "NVIDIA H200", "kernel": choice.kernel.name, "kernel_hash": choice.kernel.hash,
@@ -47,7 +47,7 @@ def row(choice: Choice, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """Answers from a database file with these rows."""
+    """Return a function that answers from a database file with the given rows."""
 
     def ask(rows: list[dict[str, Any]], query: Query | None = None) -> Recommendation:
         path = tmp_path / "own.duckdb"
@@ -109,7 +109,7 @@ def test_zero_inputs_draw_less_power_and_ignore_measurements_of_random_inputs(
     random, zeros = (ask(rows, Query(Objective.LATENCY, top=40, inputs=inputs)) for inputs in ("random", "zeros"))
     assert random.best.source == "measured"
     assert {choice.source for choice in zeros.choices} == {"predicted"}
-    assert choice_of(zeros, predicted[0].config) is None  # what is wrong with random numbers is wrong
+    assert choice_of(zeros, predicted[0].config) is None  # incorrect for any inputs
     less = choice_of(zeros, predicted[1].config)
     assert less is not None
     assert less.energy_j.value < 0.95 * predicted[1].energy_j.value

@@ -1,4 +1,4 @@
-"""Notes are one line; their explanations are printed by `--why`."""
+"""Test that notes take one line and `--why` prints their explanations."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from kernrec.util.note import Note
 from tests.helpers.command import run
 
 LONGEST = 100
-"""Characters of a note: a line of most terminals."""
+"""Maximum characters of a note, which fits a line of most terminals."""
 
 
 @pytest.mark.parametrize(("op", "gpu", "shape", "dtype", "query"), [

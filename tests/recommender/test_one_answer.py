@@ -1,6 +1,7 @@
-"""Every command, the page, MCP and Python give the same layout, config, costs, intervals and notes for a question.
+"""Test that all commands, the page, MCP and Python give the same answer to a question.
 
-A question is drawn by its number. The normal suite asks some of them, other ones for each commit; the deep profile all.
+Answers are compared by layout, config, costs, intervals and notes. Each question has a number, which seeds its draw.
+The normal suite asks some questions, others for each commit; the deep profile asks all of them.
 """
 
 import json
@@ -37,13 +38,13 @@ from tests.helpers.process import environment
 
 COUNT = 300
 FOUND = (25, 55, 218, 273)
-"""Questions that once had several answers."""
-LATENCY = Query(Objective.LATENCY, top=1)  # notes are also about the models of the choices that are shown
+"""Questions that once got different answers."""
+LATENCY = Query(Objective.LATENCY, top=1)  # notes also depend on which choices are shown
 
 
 @dataclass(frozen=True)
 class Question:
-    """A problem as a user states it."""
+    """Question to kernrec with the values that a user gives."""
 
     number: int
     gpu: str
@@ -73,7 +74,7 @@ class Question:
 
 @cache
 def _layers() -> dict[str, list[Problem]]:
-    """By op the layers of all networks that ship."""
+    """Return the layers of all shipped networks, by op."""
     layers: dict[str, list[Problem]] = {op.name: [] for op in all_ops()}
     for name in workloads():
         for layer in workload(name).layers:
@@ -83,7 +84,7 @@ def _layers() -> dict[str, list[Problem]]:
 
 @cache
 def drawn_question(number: int) -> Question:
-    """Draw a layer of some network, half the time with other sizes, a third of the time in a fixed layout."""
+    """Draw a layer of a network, half the time with other sizes, a third of the time in a fixed layout."""
     draw = random.Random(f"one answer {number}")
     while True:
         op = draw.choice([*_layers(), "matmul", "matmul", "conv2d", "attention"])
@@ -108,7 +109,7 @@ def recommender():
 
 
 def _check(entry: str, answered: dict[str, Any], expected: dict[str, Any], question: Question) -> None:
-    """Compare what both have; the page writes costs to five digits."""
+    """Compare the fields that both answers have; the page rounds costs to five digits."""
     rounding = 5e-5 if entry == "page" else 1e-9
     same = {
         name: pytest.approx(expected[name], rel=rounding) if name in ("latency", "energy") else expected[name]
@@ -118,7 +119,7 @@ def _check(entry: str, answered: dict[str, Any], expected: dict[str, Any], quest
 
 
 def _of_answer(answer: Recommendation) -> dict[str, Any]:
-    """The part of an answer that has to be equal; of an answer by backends their fastest."""
+    """Return the fields of an answer that all entry points must share; if only backends answer, use the fastest."""
     if not answer.choices:
         line = answer.lines[0]
         costs = {"stack": line.stack, "latency": [line.latency_s, *line.latency_interval_s]}
@@ -133,7 +134,7 @@ def _of_answer(answer: Recommendation) -> dict[str, Any]:
 
 
 def _of_json(answer: dict[str, Any]) -> dict[str, Any]:
-    """The same part of an answer as JSON."""
+    """Return the fields that all entry points must share, from an answer as JSON."""
     problem = {"problem": answer["problem"], "notes": answer["notes"]}
     if not answer["choices"]:
         line = answer["lines"][0]
@@ -159,7 +160,7 @@ def _printed(*words: str) -> Any:
 
 
 def _answers(question: Question, recommender: Recommender) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(entry point, what it answers) for each that gives a choice; raises `KernrecError` where one refuses."""
+    """Yield (entry point, answer) for each entry point that gives a choice; raise `KernrecError` if it refuses."""
     yield "recommend --json", _of_json(_printed("recommend", *question.options, "--objective", "latency", "--top", "1"))
     python = kernrec.recommend(
         question.op,
@@ -194,7 +195,7 @@ def _answers(question: Question, recommender: Recommender) -> Iterator[tuple[str
     (layer,) = rows[0].answer.layers
     yield "compare", _of_answer(layer.answer)
     assert set(layer.answer.notes) <= set(rows[0].answer.notes)
-    if layer.answer.choices:  # what is added up where no kernel runs is the line's
+    if layer.answer.choices:  # otherwise the total uses the baseline
         total = rows[0].answer.choice
         yield "compare, total", {"latency": _total(total.latency_s), "energy": _total(total.energy_j)}
         swept: list[Swept] = ["power limit", "clock"]
@@ -208,7 +209,7 @@ def _total(cost: Any) -> Any:
 
 
 def _answers_of_kernels(question: Question, recommender: Recommender, folder: Path) -> Iterator[tuple[str, Any]]:
-    """As `_answers`, of what answers only where a kernel runs the problem."""
+    """Yield (entry point, answer) for the entry points that answer only if a kernel can run the problem."""
     explained = _printed("explain", *question.options)
     yield "explain --json", {"problem": explained["problem"]} | _of_choice(explained)
     tools = Tools(recommender, Folder(None), Limits())
@@ -225,7 +226,7 @@ def _answers_of_kernels(question: Question, recommender: Recommender, folder: Pa
         yield "plan of collect", {"problem": planned.problem.key}
         subject = subject_on(gpu.name, wanted)
     except UsageError as error:
-        # Nothing is measured beyond the GPU's memory, or where only a kernel in Triton runs.
+        # `refine` refuses problems beyond the GPU's memory, and those that only Triton kernels can run.
         if not any(reason in str(error) for reason in ("GiB; at most", "no config of", "no kernel")):
             raise AssertionError(f"{question}: {error}") from None
     else:
@@ -233,7 +234,7 @@ def _answers_of_kernels(question: Question, recommender: Recommender, folder: Pa
 
 
 def _of_front(front: dict[str, Any], answer: Recommendation) -> dict[str, Any]:
-    """The point of the page that is the answer's config at the default power limit."""
+    """Return the page's point for the answer's config at the default power limit."""
     points, best = front["points"], answer.best
     kernel = front["kernels"].index(best.kernel.name)
     config = front["configs"][kernel]["values"].index(list(best.config.values()))

@@ -1,4 +1,4 @@
-"""The front, its hypervolume, and what is trimmed of a long front."""
+"""Test the Pareto front, its hypervolume, and the trimming of a long front."""
 
 import numpy as np
 from hypothesis import given
@@ -39,7 +39,7 @@ def test_front_runs_from_the_fastest_to_the_lowest_energy(both):
 def test_front_has_the_hypervolume_of_all_points(both):
     x, y = both
     front = pareto_front(x, y)
-    # By counting unit cells, for the costs are whole numbers.
+    # Costs are whole numbers, so that counting unit cells gives the hypervolume.
     cells = sum(any(x[i] <= a and y[i] <= b for i in range(len(x))) for a in range(1, 21) for b in range(1, 21))
     assert hypervolume(x, y, (21.0, 21.0)) == hypervolume(x[front], y[front], (21.0, 21.0)) == cells
 

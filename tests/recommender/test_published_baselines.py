@@ -1,4 +1,4 @@
-"""A problem that somebody recorded is answered `recorded`, before what is learned of the same stack."""
+"""Test that a recorded baseline takes precedence over a learned one of the same backend."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Candidate sets of many problems side by side: to the last bit those of one by one, at every operating point."""
+"""Test that candidate sets of many problems equal the sets of single problems exactly, at every operating point."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -51,10 +51,8 @@ def test_ranked_costs_equal_single_answers(
     query = Query(Objective(objective), power_limit_w=limit)
     problems, points = some_problems(op, dtype, draw), op_points(card, query)
     by_problem = {each.problem: each for each in together.candidate_sets(problems, card, points)}
-    sets = [
-        by_problem[each] for each in problems if each in by_problem
-    ]  # products of few rows have more kernels: set apart
-    assert [each.problem for each in sets] in (problems, [])  # a layout that no kernel has gives none
+    sets = [by_problem[each] for each in problems if each in by_problem]  # sets come grouped by kernels
+    assert [each.problem for each in sets] in (problems, [])  # no kernel supports the layout
     for candidates in sets:
         try:
             expected = alone.candidates(candidates.problem, card, points)
@@ -78,7 +76,7 @@ def test_ranked_costs_equal_single_answers(
 
 
 class OneByOne(Recommender):
-    """Estimates every problem by itself."""
+    """Recommender that estimates every problem separately."""
 
     def candidate_sets(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
@@ -101,7 +99,7 @@ def test_prepared_candidates_are_reused(recommenders: tuple[Recommender, Recomme
     recommender = Recommender([])
     recommender.prepare(problems, card, point)
     first = recommender.candidates(problems[0], card, point)
-    assert recommender.candidates(problems[0], card, point) is first  # none of the 40 drove it out
+    assert recommender.candidates(problems[0], card, point) is first  # the 40 problems did not evict it
     np.testing.assert_array_equal(first.latency_s, recommenders[1].candidates(problems[0], card, point).latency_s)
     several = recommender.candidates_of_each([problems[1], problems[0], problems[1]], card, point)
     assert [each.problem for each in several] == [problems[1], problems[0], problems[1]]

@@ -1,4 +1,4 @@
-"""Recommendations from the shipped database: what is chosen, and what it is held against."""
+"""Test recommendations from the shipped database and the baselines they are compared with."""
 
 import json
 
@@ -36,11 +36,11 @@ def recommender():
 
 
 PREDICTED = [gpu for gpu in all_gpus() if gpu.sm >= 75]
-"""The GPUs that kernels can be compiled for."""
+"""GPUs for which kernels can be compiled."""
 
 
 def above_boost(gpu: GPU) -> float:
-    """How far a GPU runs above the clock of the data sheet's peaks."""
+    """Return the running clock over the clock of the data sheet's peaks."""
     return PowerModel.for_gpu(gpu).running_hz / gpu.boost_clock_hz
 
 
@@ -200,7 +200,7 @@ def test_limit_above_the_reference_is_accepted_with_a_note_only_on_geforce(recom
     assert answer.best.power_w > 350.0
     assert any(note == "assumed: the NVIDIA GeForce RTX 3090 accepts 100 to 350 W" for note in answer.notes)
     above = recommender.recommend("matmul", "rtx3090", SQUARE, query=Query(Objective.LATENCY, power_limit_w=500.0))
-    assert above.power_limit_w == 500.0  # a guess refuses nothing
+    assert above.power_limit_w == 500.0  # assumed limits refuse nothing
     stated = recommender.recommend("matmul", "rtx5060ti-16gb", SQUARE, query=Query(power_limit_w=200.0))
     assert any("above the 180 W of the reference" in note for note in stated.notes)
     with pytest.raises(UsageError, match="accepts 150 to 243 W"):

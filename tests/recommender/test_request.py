@@ -1,4 +1,4 @@
-"""Questions are checked where they enter."""
+"""Test that requests are validated when they are created."""
 
 import pytest
 

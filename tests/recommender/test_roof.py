@@ -1,4 +1,4 @@
-"""Nothing is faster than its roof at the clock it is predicted at, on any card, in any data type, under any limit."""
+"""Test that nothing exceeds the roofline at its predicted clock, on any GPU, in any type, under any limit."""
 
 from typing import Any
 
@@ -32,11 +32,11 @@ dtypes = st.sampled_from(["f32", "f16", "bf16", "tf32", "f8e4m3", "i8"])
 
 
 def candidates_at(gpu_name: str, op: str, shape: dict[str, int], dtype: str, share: float) -> CandidateSet | None:
-    """At the default point and a share of the limits below it; None where no kernel runs it."""
+    """Return candidates at the default point and at a share of the limit range, or None if no kernel can run."""
     gpu = find_gpu(gpu_name)
     limit_w = gpu.power_min_w + share * (gpu.tdp_w - gpu.power_min_w)
     if dtype == "i8" and not gpu.peak_flops(dtype, tensor=True):
-        return None  # a card whose data sheet has no rate for it
+        return None  # the data sheet has no rate for it
     try:
         problem = find_op(op).problem(dtype, None, **shape)
         return RECOMMENDER.candidates(problem, gpu, (DEFAULT_POINT, OperatingPoint(limit_w)))
@@ -45,7 +45,7 @@ def candidates_at(gpu_name: str, op: str, shape: dict[str, int], dtype: str, sha
 
 
 def roof_s(candidates: CandidateSet, clock_hz: Any) -> Any:
-    """Seconds that the operations take at least at these clocks."""
+    """Return the minimum seconds of the operations at these clocks."""
     problem, gpu = candidates.problem, candidates.gpu
     peaks = [
         gpu.peak_flops(dtype, tensor) / (gpu.tensor_clock_hz if tensor else gpu.boost_clock_hz)
@@ -65,7 +65,7 @@ def test_no_candidate_exceeds_physical_limits(gpu, dims, dtype, share):
     for kernel in candidates.kernels:
         costs, there = kernel.costs, np.isfinite(kernel.costs.latency.value)
         latency, energy = costs.latency.value, costs.energy.value
-        if not kernel.ran:  # a model's energy is its own
+        if not kernel.ran:  # measured energy need not equal power x time
             assert np.allclose(energy[there], (costs.power_w * latency)[there], rtol=1e-6)
         least_s = roof_s(candidates, kernel.limited.clock_hz[there])
         assert (latency[there] >= least_s * 0.99).all()
@@ -91,13 +91,13 @@ def test_parts_of_a_config_are_no_longer_than_the_whole(gpu, dims, dtype, share)
 
 
 def test_gpu_held_back_by_its_limit_is_reported(capsys):
-    # Seen before: "latency 815 ms" under a total of 720 ms, and latency blamed where the power limit is the cause.
+    # Once, the report showed "latency 815 ms" in a total of 720 ms, and named latency instead of the power limit.
     assert run(["explain", "--op", "matmul", "--gpu", "l4", "--dtype", "f16", "--shape", "m=8192,n=8192,k=8192"]) == 0
     assert f"bottleneck: {POWER_LIMIT}" in capsys.readouterr().out
 
 
 def test_baseline_obeys_the_roofline_of_a_limited_gpu():
-    # Seen before: 31 TFLOP/s for a kernel of ours on an L4, and 88 for cuBLAS, above what 72 W allow.
+    # Once, answers on an L4 had 31 TFLOP/s for kernrec's kernel and 88 for cuBLAS, more than 72 W allow.
     shape = {"m": 8192, "n": 8192, "k": 8192}
     answer = RECOMMENDER.recommend("matmul", "l4", shape, "f16", "nt", Query("latency", top=1))
     assert all(answer.problem.flops / line.latency_s < 70e12 for line in answer.lines)

@@ -1,4 +1,4 @@
-"""Selection keeps the bounds, and orders by the objective."""
+"""Test that selection obeys the bounds and sorts by the objective."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +13,7 @@ from tests.helpers.refusals import Refuses
 
 
 def table(latency: Any, energy: Any, source: Any = None) -> CandidateSet:
-    """The part of a candidate set that selection reads: arrays (points, C)."""
+    """Return the fields of a candidate set that selection reads, as arrays (points, C)."""
     latency_s, energy_j = np.array(latency, dtype=float), np.array(energy, dtype=float)
     sources = np.full(latency_s.shape, PRIOR) if source is None else np.array(source)
     columns: dict[str, Any] = {"any_measured": bool((sources == MEASURED).any())}

@@ -1,4 +1,4 @@
-"""One source can be asked for alone; what it does not know is said."""
+"""Test queries limited to one source; their answers report which data the source lacks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Answers in a program: one line, a table, HTML and Arrow; names in Python are those of JSON."""
+"""Test answers in Python as a line, a table, HTML and Arrow, with the names used in JSON."""
 
 import importlib.util
 import sys
@@ -21,7 +21,7 @@ def network():
 
 
 def missing(answer: Any) -> list[str]:
-    """The names in the JSON of an answer that it has no attribute of."""
+    """Return the JSON names of an answer that are not attributes of it."""
     return [name for name in answer.as_dict() if not hasattr(answer, name)]
 
 

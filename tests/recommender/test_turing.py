@@ -1,4 +1,4 @@
-"""Cards of sm_75 have tensor cores for f16, and no copies past registers: what needs neither bf16 nor those answers."""
+"""Test that sm_75 GPUs use tensor cores for f16, and that problems without bf16 or asynchronous copies are answered."""
 
 import pytest
 
@@ -19,7 +19,7 @@ PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
     ("attention", DECODE, "attention_mma"), ("attention", ODD_HEADS, "attention_mma"),
 ])  # fmt: skip
 def test_f16_uses_tensor_cores_and_takes_at_most_two_thirds_of_f32(gpu, op, dims, kernel):
-    # Seen before: a convolution on a T4 took longer in f16 than in f32, attention as long.
+    # Once, f16 on a T4 took longer than f32 for a convolution, and as long for attention.
     recommender, query = Recommender([]), Query(Objective.LATENCY, top=1)
     half, single = (recommender.recommend(op, gpu, dims, dtype, None, query).best for dtype in ("f16", "f32"))
     assert half.kernel.name == kernel

@@ -1,4 +1,4 @@
-"""An answer without a Triton kernel says why there is none."""
+"""Test that an answer without a Triton kernel states the reason."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_matmul_with_a_triton_kernel_has_no_such_note(recommender, dtype, layout
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("gpu", ["a100", "rtx3090", "l40s", "h100", "rtx5090"])
 def test_odd_vocabulary_size_is_answered_by_triton(recommender, gpu, dtype):
-    # Seen before: 50,257 columns had code in f16 on sm_80 and sm_90 alone, and bf16 took more than twice as long.
+    # Once, only sm_80 and sm_90 had f16 code for 50,257 columns, and bf16 took more than twice as long.
     assert lines_on_triton(recommender, dtype, "nn", 4096, 50257, 768, gpu) == []
     query = Query(Objective.LATENCY, top=1)
     dims = {"m": 4096, "n": 50257, "k": 768}

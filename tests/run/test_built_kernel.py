@@ -1,7 +1,7 @@
-"""Built kernels compute what their op says, on arrays of several libraries, and say plainly what they cannot take.
+"""Test that built kernels compute their op on arrays of several libraries and refuse other arrays clearly.
 
-There is no GPU: launches go to a stand-in for the driver that emulates them (`tools/benchmarks/emulating_driver.py`),
-with everything else as on a GPU. Tests marked `gpu` do the same on one.
+Launches go to a driver that emulates them (`tests/helpers/emulating_driver.py`); all else is as on a GPU. Tests
+marked `gpu` run the same on a GPU.
 """
 
 from typing import Any
@@ -58,7 +58,7 @@ def middle(kernel: BuiltKernel) -> Problem:
 
 
 def error_of(problem: Problem, arguments: dict[str, np.ndarray], output: np.ndarray) -> float:
-    """The error over what rounding explains."""
+    """Return the error relative to what rounding explains."""
     (expected,) = reference(problem, arguments).values()
     rms = np.sqrt((expected**2).mean())
     dtype = problem.tensors[problem.definition.outputs[0]].dtype
@@ -67,7 +67,7 @@ def error_of(problem: Problem, arguments: dict[str, np.ndarray], output: np.ndar
 
 
 def cupy_array(driver: EmulatingDriver, array: np.ndarray) -> tuple[Any, np.ndarray]:
-    """A CuPy array over host memory that the driver knows, and that memory."""
+    """Return a CuPy array over host memory registered with the driver, and that memory."""
     import cupy
 
     here = driver.place(array)

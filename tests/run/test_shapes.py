@@ -1,4 +1,4 @@
-"""Shapes of arrays become problems, and what does not fit is said in one line."""
+"""Test that array shapes become problems, and that mismatches give one-line errors."""
 
 import pytest
 from hypothesis import given

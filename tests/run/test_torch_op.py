@@ -1,6 +1,6 @@
-"""A built kernel is a custom op of PyTorch: registered, traced by its compiler and by `torch.export`, and right.
+"""Test that a built kernel works as a custom op of PyTorch, also under its compiler and `torch.export`.
 
-The tensors are on the CPU; launches go to a stand-in for the driver that emulates them. Skipped without PyTorch.
+The tensors are on the CPU; an emulated driver runs the launches. The tests skip without PyTorch.
 """
 
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from kernrec.run.shapes import Shapes  # noqa: E402
 from tests.helpers.emulating_driver import EmulatingDriver  # noqa: E402
 
 HOST = -1
-"""The number that PyTorch gives the CPU."""
+"""PyTorch's device number of the CPU."""
 
 
 def tensor(driver: EmulatingDriver, *shape: int) -> Any:
@@ -40,7 +40,7 @@ def kernel(monkeypatch):
 
 @pytest.fixture
 def arrays(kernel):
-    """x, weight, and what PyTorch computes of them."""
+    """Return x, weight, and PyTorch's result."""
     x, weight = tensor(kernel._driver, 5, 64), tensor(kernel._driver, 64)
     return x, weight, x / torch.sqrt((x * x).mean(1, keepdim=True) + 1e-5) * weight
 

@@ -1,4 +1,4 @@
-"""A built kernel runs variants in Triton where Triton is installed: compiled in a process of their own."""
+"""Test that a built kernel runs Triton variants if Triton is installed, and compiles them in another process."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ QUERY = Query(Objective.LATENCY, top=1)
 
 
 def target(monkeypatch: pytest.MonkeyPatch, triton: bool) -> Target:
-    """Return the target of a machine with or without Triton."""
+    """Return the target of a simulated machine, with or without Triton."""
     monkeypatch.setattr(variant, "has_triton", lambda: triton)
     return Target(Recommender([]), SHAPES, find_gpu("a100"), QUERY)
 

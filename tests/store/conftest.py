@@ -1,4 +1,4 @@
-"""What the tests of the database share: rows to put into it, and files that are not databases of ours."""
+"""Provide the database tests with rows to store, and with files that are not databases of kernrec."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from tests.helpers.reading import reading_here
 
 @pytest.fixture
 def read_here():
-    """Files of strangers are read in this process."""
+    """Read untrusted files in this process instead of a child."""
     with reading_here():
         yield
 
@@ -30,7 +30,7 @@ def database():
 
 @pytest.fixture
 def row(problem) -> Callable[..., dict]:
-    """Makes a good measurement, but for what is given."""
+    """Return a function that creates a valid measurement with the given columns changed."""
 
     def make(**arguments) -> dict:
         usual = {
@@ -53,7 +53,7 @@ def row(problem) -> Callable[..., dict]:
 
 @pytest.fixture
 def profile() -> Callable[..., ProfileRow]:
-    """Makes a profile row, but for what is given."""
+    """Return a function that creates a profile row with the given columns changed."""
 
     def make(**arguments) -> ProfileRow:
         usual = {

@@ -1,4 +1,4 @@
-"""Rows of several people: the median over people, each card's on the scale of its kind, shown with their spread."""
+"""Test rows of several people: the median over people, with each GPU scaled to its model, and their spread."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,7 +22,7 @@ TRUE_S = [1e-3 * (1 + i) for i in range(CONFIGS)]
 def rows_of(
     person: str, scale: float, configs: Sequence[int] = range(CONFIGS), sessions: int = 1, **more: object
 ) -> list[Measurement]:
-    """What a person's simulated card takes for some configs: so many times as long as its kind, with some noise."""
+    """Simulate a person's rows for some configs: the GPU takes `scale` times as long as its model, with noise."""
     draw = np.random.default_rng(sum(map(ord, person)))
     return [
         measurement(
@@ -41,7 +41,7 @@ def rows_of(
 
 
 def combined(people: Mapping[str, Sequence[Measurement]], own: Sequence[Measurement] = ()) -> Database:
-    """A database to which the rows of people were merged, signed by them."""
+    """Return a database with merged rows that several people signed."""
     database = Database.memory()
     database.add_measurements(own)
     merge_signed(database, people)

@@ -1,4 +1,4 @@
-"""What databases hold is counted by GPU, op and kernel."""
+"""Test counting the rows of databases by GPU, op and kernel."""
 
 from pathlib import Path
 
@@ -16,5 +16,5 @@ def test_rows_are_counted_with_age_and_device(tmp_path: Path) -> None:
     assert (row["gpu"], row["op"], row["problems"], row["answers"], row["failed"]) == ("rtx4090", "matmul", 2, 6, 0)
     assert row["last_measured_at"] == "2026-03-01T12:00:00Z"
     assert row["devices"] == ["NVIDIA GeForce RTX 4090"]
-    assert row["latency_half_width"] is None  # these rows state no interval
+    assert row["latency_half_width"] is None  # the rows have no interval
     assert row["database"] == str(path)

@@ -1,4 +1,4 @@
-"""Adding rows, asking for them, and merging."""
+"""Test adding rows to a database, queries, and merging."""
 
 import shutil
 from datetime import UTC, datetime, timedelta, timezone
@@ -44,7 +44,7 @@ FULL = {
 
 @pytest.fixture(scope="module")
 def empty():
-    """A database to which nothing is added."""
+    """Provide an empty database that no test may fill."""
     with Database.memory() as database:
         yield database
 
@@ -100,7 +100,7 @@ def test_invalid_row_is_refused_in_one_line_and_nothing_is_added(empty, row, ref
     assert set(empty.counts().values()) == {0}
 
 
-# What was measured: the rule.
+# Which measurements count.
 
 
 def test_newest_protocol_and_median_over_sessions_are_used(database, row, problem):
@@ -169,15 +169,15 @@ def test_front_and_best_match_their_definition(points):
 
 @cache
 def measured():
-    """Ten measurements and their keys."""
+    """Return ten measurements and their keys."""
     rows = [measurement(session=f"session {n}", config={"n": n % 3}) for n in range(10)]
     with Database.memory() as database:
         return rows, database.add_measurements(rows)
 
 
 def files(tmp_path_factory, contents):
-    """A database file for each list of rows: the measurements of these numbers, of which it takes the last back, and
-    one of the next number, which it has not."""
+    """Create one database file per list of numbers. Each file holds the measurements with these numbers, and
+    withdraws its last one and another one that it lacks."""
     folder = tmp_path_factory.mktemp("merge")
     rows_of, keys = measured()
     for i, rows in enumerate(contents):
@@ -194,7 +194,7 @@ MERGED = ("gpu", "config", "measurement")
 
 
 def keys_after_merging(folders) -> dict[str, set[object]]:
-    """The keys in a database to which the checked rows in these folders were added in this order."""
+    """Return the keys in a database after the checked rows of these folders were added in this order."""
     with Database.memory() as database:
         for folder in folders:
             with exchange_folder(database._connection) as exchange:
@@ -212,7 +212,7 @@ def keys_after_merging(folders) -> dict[str, set[object]]:
     order=st.lists(st.integers(0, 2), min_size=3, max_size=5),
 )
 def test_merge_is_a_set_union(tmp_path_factory, contents, order):
-    """In every order, however often and however grouped, the result is the union."""
+    """The result is the union for any order, repetition and grouping of the merges."""
     folders, keys = [], []
     for path in files(tmp_path_factory, contents):
         folders.append(path.with_suffix(".rows"))

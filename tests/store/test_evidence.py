@@ -1,4 +1,4 @@
-"""What the log says when it is asked: intervals, failures, other kernels, several databases."""
+"""Test queries to the log: intervals, failures, other kernels and several databases."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_failure_counts_until_the_config_succeeds_in_any_database(row, problem):
     assert failures(crash) == ["crash"]
     assert failures(well, crash) == failures(crash, well) == []
     wrong = log(row(outcome="incorrect", latency_s=None), row(measured_at="2026-03-02"))
-    assert failures(wrong) == ["incorrect"]  # a race does not show every time
+    assert failures(wrong) == ["incorrect"]  # a race may succeed at times
 
 
 def test_mig_slice_rows_do_not_describe_the_whole_gpu(database, row, problem):

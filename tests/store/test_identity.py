@@ -1,4 +1,4 @@
-"""Identity by content."""
+"""Test identities computed from content."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Files of strangers: their rows are taken once they were checked; nothing else in them is ever run."""
+"""Test that rows of untrusted files are checked before use, and nothing else in these files is executed."""
 
 import json
 import os
@@ -36,7 +36,7 @@ GPU_TABLE = "CREATE TABLE gpu (gpu_id VARCHAR NOT NULL, name VARCHAR NOT NULL, s
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database of two measurements."""
+    """Create a database of two valid measurements."""
     path = tmp_path_factory.mktemp("honest") / "theirs.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements([measurement(), measurement(config={"block_m": 32}, latency_s=2e-3)])
@@ -45,24 +45,24 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def theirs(honest: Path, tmp_path: Path) -> Path:
-    """A copy of it, to change."""
+    """Return a copy of the valid database that a test may change."""
     return Path(shutil.copyfile(honest, tmp_path / "theirs.duckdb"))
 
 
 def _matmul(m: str) -> dict[str, object]:
-    """A problem of this size, as its row says it."""
+    """Return the columns of a row's problem, a matmul with `m` rows."""
     return {"key": f"matmul[m={m},n=32,k=16]f32,nn", "dims": f'{{"k":16,"m":{m},"n":32}}'}
 
 
 def change(path: Path, *statements: str) -> None:
-    """What a stranger does to a file."""
+    """Change a database file by SQL, as an untrusted source could."""
     with duckdb.connect(str(path)) as connection:
         for statement in statements:
             connection.execute(statement)
 
 
 def refused(path: Path) -> str:
-    """The line with which the rows of a file are refused, by the code that the child runs."""
+    """Return the error line for the rows of a file, from the code that the child process runs."""
     folder = path.parent / "taken"
     folder.mkdir()
     with pytest.raises(UsageError) as caught:
@@ -115,12 +115,12 @@ def test_database_cannot_reach_other_files(theirs: Path, tmp_path: Path) -> None
 
 
 class ReaderStartedError(Exception):
-    """A process was started to read a file."""
+    """Raised if a process was started to read a file."""
 
 
 @pytest.fixture
 def no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starting a process that reads a file is an error."""
+    """Make it an error to start a process that reads a file."""
 
     def read_apart(*_: object) -> None:
         raise ReaderStartedError
@@ -139,13 +139,13 @@ def test_file_written_by_this_program_needs_no_check(tmp_path: Path, no_reader: 
     for _ in range(2):
         with Database.open(path, read_only=False, create=True) as database:
             database.add_measurements([measurement()])
-            with Database.open(path, read_only=False) as again:  # while it is open here
+            with Database.open(path, read_only=False) as again:  # while this process has it open
                 assert again.counts()["measurement"] == 1
     Database.open(path).close()
 
 
 def test_file_that_replaces_a_known_one_is_checked(honest: Path, tmp_path: Path, no_reader: None) -> None:
-    """Of the same name, size and time."""
+    """The replacement has the same name, size and time stamp."""
     path = tmp_path / "own.duckdb"
     Database.open(path, read_only=False, create=True).close()
     Database.open(path).close()
@@ -268,7 +268,7 @@ def test_impossible_rows_are_refused(theirs: Path, statement: str, says: str) ->
 def test_rows_with_valid_keys_and_impossible_content_are_refused(
     theirs: Path, table: str, row: dict[str, object], says: str
 ) -> None:
-    """A stranger can compute keys, too."""
+    """An untrusted source can compute valid keys, too."""
     with Database.open(theirs, read_only=False) as database:
         (stored, *_) = database.rows(table)
         del stored[f"{table}_id"]
@@ -300,7 +300,7 @@ def test_kernel_named_like_an_op_may_declare_its_own_problem(tmp_path: Path) -> 
 
 
 def test_latency_below_the_hardware_bound_is_refused(theirs: Path) -> None:
-    """4096 cubed in a microsecond is 137 PFLOP/s."""
+    """A matmul of 4096 x 4096 x 4096 in a microsecond would need 137 PFLOP/s."""
     large = find_op("matmul").problem(m=4096, n=4096, k=4096)
     with Database.open(theirs, read_only=False) as database:
         database.add_measurements([measurement(problem=large, latency_s=1e-6)])
@@ -329,7 +329,7 @@ def test_row_altered_after_storage_does_not_count_as_its_key(honest: Path) -> No
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_contradictory_rows_stay_but_are_not_used(scale: float) -> None:
-    """In either order, the same: the second says otherwise of the same moment of the same session."""
+    """Two rows contradict each other about the same moment of one session, in either order."""
     true = measurement(block=0, position=3)
     others = [measurement(block=0, position=3, latency_s=1e-3 * scale)]
     others.append(measurement(block=0, position=4, config={"block_m": 32}))
@@ -356,7 +356,7 @@ def take(path: Path) -> None:
 def test_reader_out_of_memory_is_reported_in_one_line(
     theirs: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], None]
 ) -> None:
-    """The process is real and dies of its limit; a crash of DuckDB looks the same."""
+    """The memory limit kills a real process; a crash of DuckDB looks the same."""
     small = Limits(cpu_s=20, wall_s=60, database_bytes=2**28, address_bytes=2**27, file_bytes=2**26, rows=1000)
     monkeypatch.setattr(Limits, "of", lambda size: small)
     with pytest.raises(UsageError, match=r"theirs\.duckdb") as caught:
@@ -371,7 +371,7 @@ def test_more_rows_than_a_file_can_hold_are_refused(honest: Path, tmp_path: Path
 
 @pytest.mark.slow
 def test_each_damaged_file_is_reported_in_one_line(honest: Path, tmp_path: Path) -> None:
-    """Bytes changed anywhere in a file: its rows are taken whole, or it is refused; DuckDB may crash, kernrec not."""
+    """Change bytes of a file. All of its rows are accepted or none; DuckDB may crash, but not kernrec."""
     content, draw = honest.read_bytes(), random.Random(5)
     for number in range(6):
         damaged = bytearray(content)
@@ -417,7 +417,7 @@ def test_duckdb_computes_the_same_keys_as_python(rows: list) -> None:
 
 
 def test_python_decides_if_duckdb_formats_a_value_differently() -> None:
-    """A control character: such a row is no altered one."""
+    """A row with a control character in its text counts as unaltered."""
     with Database.memory() as database:
         database.add_measurements([measurement(outcome="crash", latency_s=None, error="a\x1fb")])
         assert database.altered() == []

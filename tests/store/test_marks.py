@@ -1,4 +1,4 @@
-"""Whose a database file is, and what a file of somebody else may not say."""
+"""Test the marks that record the owner of a database file, and claims that a foreign file may not make."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def made(path: Path, *latencies_s: float) -> Path:
 
 
 def foreign(path: Path, statements: str = "") -> Path:
-    """A copy of a database, which this kernrec did not write, changed by SQL."""
+    """Return a copy of a database that SQL changed and this kernrec did not write."""
     copy = path.with_name(f"their {path.name}")
     shutil.copyfile(path, copy)
     if statements:
@@ -62,7 +62,7 @@ def test_file_of_a_killed_writer_is_marked_as_the_users(tmp_path: Path) -> None:
     path = made(tmp_path / "own.duckdb", 1e-3)
     database = Database.open(path, read_only=False)
     database.add_measurements([measurement(position=5, latency_s=2e-3)])
-    database._connection.close()  # as if the process had been killed: no mark is written
+    database._connection.close()  # the killed process writes no mark
     assert read_mark(path).writing
     assert is_own(path)
     assert {merged for _, merged in answers(path)} == {False}
@@ -102,7 +102,7 @@ def test_foreign_profile_never_replaces_the_users(tmp_path: Path, profile: objec
         assert database.profiles(*named, own=True) == {}
         database.add_profiles([row])
         assert database.profiles(*named)[0].registers.tolist() == [32]
-        database.add_profiles([rows["theirs"]])  # what the user has profiled, too, is the user's
+        database.add_profiles([rows["theirs"]])  # a profile that the user computed too counts as own
         assert database.profiles(*named, own=True)[0].registers.tolist() == [255]
 
 
@@ -110,7 +110,7 @@ def test_foreign_profile_never_replaces_the_users(tmp_path: Path, profile: objec
 def test_file_replaced_after_its_check_is_not_opened(
     tmp_path: Path, read_only: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that was swapped between check and opening was used for one answer."""
+    """Once, a file swapped between check and opening was used for one answer."""
     checked = []
     good = foreign(made(tmp_path / "a.duckdb", 1e-3))
     false = foreign(made(tmp_path / "b.duckdb", 2e-3), "UPDATE measurement SET latency_s = 1e-9")
@@ -129,7 +129,7 @@ def test_file_replaced_after_its_check_is_not_opened(
 
 
 def test_file_replaced_while_written_is_not_marked(tmp_path: Path, refuses: Refuses) -> None:
-    """`db merge X --db P` marked whatever lay at P in the end as checked, for good."""
+    """Once, `db merge X --db P` permanently marked whatever file was at P in the end as checked."""
     path = made(tmp_path / "own.duckdb", 1e-3)
     false = foreign(made(tmp_path / "b.duckdb", 2e-3), "UPDATE measurement SET latency_s = 1e-9")
     with Database.open(path, read_only=False) as database:

@@ -1,4 +1,4 @@
-"""A measurement is the same after the journal and after the database, and columns of earlier schemas are understood."""
+"""Test that measurements survive journal and database unchanged, and that old schemas' columns are read."""
 
 import json
 from datetime import datetime
@@ -103,7 +103,7 @@ def test_leaf_fields_equal_the_table_columns(row) -> None:
     assert set(Measurement.from_columns(row()).columns()) == columns | {"config", "problem"}
 
 
-# Earlier schemas told an open block and a replay by texts.
+# Earlier schemas marked open blocks and replays by texts.
 
 OPEN = {"error": "the run ended before the reference kernels were looked at again"}
 REPLAY = {"measured_by": "kernrec 0.1.0 replay", "device": "replay of H200", "protocol_version": 0}
@@ -129,12 +129,12 @@ TODAY = [
     {"session": "replay", "config": {"block_m": 64, "split_k": 1}, **_NOW},
     *VARIETY[6:],
 ]
-"""The same rows as they are written today."""
+"""Rows equal to the old schema's rows, in today's columns."""
 
 
 @pytest.fixture
 def old_database(tmp_path, monkeypatch, row):
-    """A database of schema 3 with rows as its kernrec wrote them; and what its views answered."""
+    """Create a database of schema 3 with rows as its version wrote them; also return the rows of its views."""
     path = tmp_path / "old.duckdb"
     with monkeypatch.context() as patch:
         patch.setattr("kernrec.store.schema.migrations", lambda: migrations()[:3])
@@ -151,13 +151,13 @@ def old_database(tmp_path, monkeypatch, row):
 
 
 def without_writer(row: dict[str, object]) -> dict[str, object]:
-    """A row of a view without the columns that views of schema 3 did not have."""
+    """Return a row of a view without the columns that schema 3's views lacked."""
     later = ("measured_by", "merged", "contributors", "spread_low_s", "spread_high_s", "rescaled")
     return {name: value for name, value in row.items() if name not in later}
 
 
 def rows_of(database: Database, view: str) -> list[dict[str, object]]:
-    cursor = database._connection.execute(f"FROM db.{view} ORDER BY ALL")  # as the file has it
+    cursor = database._connection.execute(f"FROM db.{view} ORDER BY ALL")  # as stored in the file
     names = [column[0] for column in cursor.description or ()]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 

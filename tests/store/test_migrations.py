@@ -1,4 +1,4 @@
-"""The schema and how a database comes to have it."""
+"""Test the schema, and the migration of older databases to the newest schema."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def test_failed_step_leaves_nothing_behind(monkeypatch):
 
 @pytest.fixture
 def outdated(tmp_path, monkeypatch, row):
-    """A database of one measurement, one schema behind; and the measurement's key."""
+    """Create a database one schema behind with one measurement; also return the measurement's key."""
     path = tmp_path / "a.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         keys = add(database, row())

@@ -1,4 +1,4 @@
-"""A new database appears whole or not at all: when its maker is killed, is not alone, or the disk is full."""
+"""Test that a new database appears whole or not at all after a kill, a race or a full disk."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ from tests.helpers.process import environment
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs fork and limits of a file's size")
 
-# Prints, for each line of the module at which the maker was killed, what it left; the last maker lives.
+# Kill the creating process at each line of the module and print what is left; the last process survives.
 KILLED_AT_EACH_LINE = """
 import os, signal, sys
 from pathlib import Path
@@ -58,7 +58,7 @@ for number in range(1, 1000):
         break
 """
 
-# Eight processes make the same file at the same time, and each looks whether it is whole then.
+# Eight processes create the same file at the same time, and each then checks whether the file is complete.
 TOGETHER = """
 import os, sys
 from pathlib import Path
@@ -123,7 +123,7 @@ def test_system_without_links_uses_rename(path: Path, monkeypatch: pytest.Monkey
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Files of this process cannot grow beyond a size, as on a full disk."""
+    """Limit the size of this process's files, as a full disk does."""
     import resource
 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -139,7 +139,7 @@ def largest_file(size: int) -> Iterator[None]:
 def test_full_disk_is_reported_in_one_line_and_leaves_nothing(
     path: Path, temporary: bool, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The disk of temporary files, where the first one is made, or that of the database."""
+    """Either the disk of temporary files, where the database is first created, or the database's disk is full."""
     if temporary:
         monkeypatch.setenv("KERNREC_CACHE", str(tmp_path_factory.mktemp("cache")))
         schema._empty.cache_clear()
@@ -150,6 +150,6 @@ def test_full_disk_is_reported_in_one_line_and_leaves_nothing(
         Database.open(path, read_only=False, create=True)
     assert str(caught.value) == f"{path} cannot be written: the disk is full; nothing was stored"
     assert list(path.parent.iterdir()) == []
-    schema.make_file(path)  # and nothing of it stays in memory
+    schema.make_file(path)  # and nothing of the failed attempt stays in memory
     with Database.open_checked(path) as database:
         assert set(database.counts().values()) == {0}

@@ -1,4 +1,4 @@
-"""Remotes of kernrec 0.1, and what it pulled, are read once more."""
+"""Test reading remotes of kernrec 0.1 and the rows that it pulled."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ def publish(person: Person, remote: Path, document: dict[str, object]) -> None:
 
 @pytest.fixture
 def remote(tmp_path: Path) -> Path:
-    """A remote of kernrec 0.1 to which Alice has pushed three measurements, of which she took one back."""
+    """Create a remote of kernrec 0.1 with three measurements pushed by Alice, one of them withdrawn."""
     alice, path = Person(tmp_path / "alice"), tmp_path / "remote"
     key = alice.key()
     alice.measure(measurements("monday", 3))

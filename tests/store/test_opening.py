@@ -1,4 +1,4 @@
-"""Files that are no database of ours: each one line, and left as it was."""
+"""Test that opening a file that is no database of kernrec gives a one-line error and leaves the file unchanged."""
 
 import os
 import random
@@ -25,7 +25,7 @@ def path(tmp_path):
 
 @pytest.fixture(scope="module")
 def megabytes(tmp_path_factory) -> bytes:
-    """The contents of a database of 3000 measurements."""
+    """Return the contents of a database of 3000 measurements."""
     path = tmp_path_factory.mktemp("filled") / "a.duckdb"
     noise = random.Random(1)
     usual = {"gpu": "t4", "kernel": "k", "kernel_hash": "a", "problem": find_op("matmul").problem(m=1, n=2, k=3)}
@@ -44,7 +44,7 @@ def filled(path, megabytes):
 
 
 def refused(path, **how) -> str:
-    """The line with which opening `path` is refused; its folder must stay as it was."""
+    """Return the error line of opening `path`, whose folder must stay unchanged."""
     folder = path.parent
     before = {file: file.read_bytes() for file in folder.iterdir() if file.is_file()} if folder.is_dir() else None
     with pytest.raises(UsageError) as caught:
@@ -214,7 +214,7 @@ def test_full_disk_is_reported_in_one_line_and_stores_nothing(path):
 
 
 def test_interactive_python_shows_no_progress_bar(tmp_path: Path) -> None:
-    """DuckDB takes a program without a file for one, and would draw the progress of slow queries."""
+    """DuckDB treats a program without a file as interactive, and would show progress bars for slow queries."""
     asks = (
         "import duckdb, sys; from pathlib import Path; from kernrec.store import Database\n"
         "setting = \"SELECT value FROM duckdb_settings() WHERE name = 'enable_progress_bar'\"\n"

@@ -1,4 +1,4 @@
-"""Own rows and those of others in one database: others add answers, they never take away or change one's own."""
+"""Test that other people's rows in a database add answers, but never remove or change the user's own."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def theirs(folder: Path, *rows: Measurement) -> Path:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """A database of one own measurement, of 1 ms."""
+    """Create a database of one own measurement of 1 ms."""
     path = tmp_path / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements([measurement(position=3)])
@@ -37,7 +37,7 @@ def own(tmp_path: Path) -> Path:
 
 
 def answers(path: Path) -> list[tuple[float, bool, float | None]]:
-    """(latency, whether it came from others, their latency) of each measured config."""
+    """Return (latency, whether others measured it, latency of others) of each measured config."""
     with Database.open(path) as database:
         evidence_here = evidence([database.log(GPU, [PROBLEM.key])], [KERNEL], PROBLEM.key)
         return [(answer.latency_s, answer.merged, answer.others_s) for answer in evidence_here.measured]
@@ -72,7 +72,7 @@ def test_config_that_fails_elsewhere_but_runs_here_is_kept(own: Path) -> None:
     ],
 )
 def test_foreign_row_with_a_copied_config_replaces_no_answer(own: Path, table: str, change: str) -> None:
-    """As an earlier kernrec let it in."""
+    """A database may contain such rows, because an earlier kernrec accepted them."""
     twin = "* REPLACE ('twin' AS {0}, 't' AS session, 3e-4 AS latency_s, 'twin row' AS measurement_id)"
     with Database.open(own, read_only=False) as database:
         name, value = change.split(" = ", 1)
@@ -135,7 +135,7 @@ def test_merge_never_changes_the_users_answers(tmp_path_factory: pytest.TempPath
 
 
 def test_invalid_config_is_named_with_a_remedy(database: Database, problem, refuses: Refuses) -> None:
-    """As an earlier kernrec let it in."""
+    """A database may contain such rows, because an earlier kernrec accepted them."""
 
     def refused(text: str) -> None:
         database.add_measurements([measurement()])

@@ -1,4 +1,4 @@
-"""Rows of the user's own database that cannot be: one never costs the others."""
+"""Test that an impossible row in the user's own database never makes other rows unusable."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ KERNEL_ROW = {"name": "k", "kernel_hash": "0123456789abcdef", "op": "matmul", "s
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's own database, unchecked: three rows, one of 2050 and a kernel of more than 1 MiB."""
+    """Create an unchecked user database of three rows, including a row dated 2050 and a kernel above 1 MiB."""
     path = tmp_path / "own.duckdb"
     monkeypatch.setenv("KERNREC_DB", str(path))
     with Database.open(path, read_only=False, create=True) as database:
@@ -67,7 +67,7 @@ def test_verify_lists_and_removes_impossible_rows(own: Path) -> None:
 
 
 def test_clock_that_jumps_back_loses_no_row(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every row was of the future then, and the user was locked out."""
+    """Once, every row was dated in the future then, which locked the user out."""
     _set_clock(monkeypatch, 2024)
     with Database.open(own) as database:
         assert database.counts()["measurement"] == 3

@@ -1,4 +1,4 @@
-"""Static profiles: written, read as rows and as arrays."""
+"""Test that static profiles are written and read back as rows and as arrays."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The file that queries read holds what the database says, and is never used for another state of the database."""
+"""Test that the query file matches its database and is never used for another state of the database."""
 
 import shutil
 from pathlib import Path
@@ -42,7 +42,7 @@ def rows_of(person: str, latency_s: float) -> list[Measurement]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder: a reader has pulled what three people pushed."""
+    """Create a reader's folder with rows pulled from three people."""
     base = tmp_path_factory.mktemp("shared")
     (team := base / "team").mkdir()
     for number, person in enumerate(("ann", "ben", "cyd")):
@@ -56,14 +56,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def reader(shared: Path, tmp_path: Path) -> Person:
-    """The reader, for one test alone."""
+    """Return a copy of the reader for one test."""
     shutil.copytree(shared, tmp_path, dirs_exist_ok=True)
     return Person(tmp_path / "reader")
 
 
 @pytest.fixture
 def own(tmp_path, profile, monkeypatch) -> Path:
-    """The user's database with rows, a profile and the file that queries read."""
+    """Create a user's database with rows, a profile and its query file."""
     monkeypatch.setenv("KERNREC_DB", str(path := tmp_path / "own.duckdb"))
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(rows_of("ann", 1e-3))
@@ -104,7 +104,7 @@ def assert_equal_logs(path: Path, signed: bool) -> MeasurementLog:
     for key in keys:
         log = query_file(path, Database.open).log(GPU, key, "team")
         for rows, expected in ((log.answers, derived.answers), (log.failures, derived.failures)):
-            assert repr(rows.get(key)) == repr(expected.get(key))  # with types
+            assert repr(rows.get(key)) == repr(expected.get(key))  # compares types too
     return derived
 
 
@@ -194,7 +194,7 @@ def test_without_a_place_for_the_file_the_database_answers(own: Path):
 
 
 def test_files_of_others_stay_alone_in_their_folder(own: Path, tmp_path: Path):
-    """Reading somebody's database writes nothing beside it."""
+    """Reading another person's database writes nothing beside it."""
     (folder := tmp_path / "theirs").mkdir()
     shutil.copy(own, folder / "theirs.duckdb")
     assert len(answers(Stack([folder / "theirs.duckdb"]))[0].measured) == 5

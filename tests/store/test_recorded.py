@@ -1,4 +1,4 @@
-"""Recorded rows that ship: found exactly, with who measured what and when, quickly and without DuckDB once cached."""
+"""Test that shipped recordings are found exactly, with author and date, and without DuckDB once cached."""
 
 import json
 import os
@@ -113,7 +113,7 @@ def test_batched_matmuls_of_pytorch_match_their_launched_grids() -> None:
         across, down = map(int, re.findall(r"(\d+)x(\d+)", row["kernels"])[0])
         tiles = -(-row["k"] // across) * -(-row["m"] // down)
         assert row["grid_x"] * row["grid_y"] * row["grid_z"] == row["batch"] * tiles
-        sizes = {"batch": row["batch"], "m": row["m"], "n": row["k"], "k": row["n"]}  # its N is the reduction
+        sizes = {"batch": row["batch"], "m": row["m"], "n": row["k"], "k": row["n"]}  # recorded N: reduction
         (line,) = recorded_lines(find_op("matmul").problem("f32", "nn", **sizes), find_gpu("t4"))
         assert line.latency_s == pytest.approx(row["latency_s"], rel=1e-3)
 

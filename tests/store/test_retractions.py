@@ -1,4 +1,4 @@
-"""Withdrawn measurements are not used any more, and withdrawals stay in their database."""
+"""Test that withdrawn measurements are not used, and that withdrawals stay in their database."""
 
 import shutil
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement, mea
 
 @pytest.fixture(scope="module")
 def alices(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with Alice's database: three measurements of Monday, of which she has taken the first back."""
+    """Create Alice's database of three measurements of Monday, the first of which is withdrawn."""
     base = tmp_path_factory.mktemp("retractions")
     alice = Person(base / "alice")
     alice.measure(measurements("monday", 3))
@@ -28,7 +28,7 @@ def alices(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def base(alices: Path, tmp_path: Path, read_here: None) -> Path:
-    """The same, for one test alone."""
+    """Return a copy of Alice's folder for one test."""
     shutil.copytree(alices, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
@@ -38,7 +38,7 @@ def take_back(person: Person, condition: str, reason: str = "a broken fan") -> i
 
 
 def answering(database: Database) -> list[int]:
-    """The configs that answer."""
+    """Return the configs whose measurements are used."""
     return sorted(answer.config["block_m"] for answer in database.measured(GPU, [KERNEL], PROBLEM.key))
 
 
@@ -55,7 +55,7 @@ def test_retracted_row_stays_in_the_log_but_is_not_used(base: Path) -> None:
     assert Stack([alice.database]).measurements() == 2
     answers = Stack([alice.database]).evidence(GPU, PROBLEM.op, [KERNEL], PROBLEM.key).measured
     assert sorted(answer.config["block_m"] for answer in answers) == [2, 3]
-    assert take_back(alice, "true") == 2  # what is taken back already is not chosen again
+    assert take_back(alice, "true") == 2  # a withdrawn row is not selected again
 
 
 def test_retraction_of_one_contradictory_row_restores_the_other() -> None:

@@ -1,4 +1,4 @@
-"""Many rows are added beside a database, which answers as it was until they are all there."""
+"""Test that many rows are added to a copy of a database, which answers unchanged until the copy is complete."""
 
 import os
 import stat
@@ -27,7 +27,7 @@ COUNT = (
 
 
 def count(path: Path) -> int:
-    """How many measurements another process finds."""
+    """Count the measurements that another process sees."""
     done = subprocess.run(
         [sys.executable, "-c", COUNT, str(path)], env=environment(), capture_output=True, text=True, check=True
     )
@@ -88,7 +88,7 @@ def test_large_merge_writes_a_new_file(own: Path, tmp_path: Path, monkeypatch: p
     theirs, inode = tmp_path / "theirs.duckdb", own.stat().st_ino
     with Database.open(theirs, read_only=False, create=True) as database:
         database.add_measurements(measurements("theirs", 3))
-    assert merge_file(own, theirs) == 4  # and a config
+    assert merge_file(own, theirs) == 4  # three measurements and a config
     assert own.stat().st_ino != inode
     assert merge_file(own, theirs) == 0
     assert count(own) == 5
@@ -97,7 +97,7 @@ def test_large_merge_writes_a_new_file(own: Path, tmp_path: Path, monkeypatch: p
 def test_database_is_not_locked_while_new_rows_are_checked(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With 10^6 rows to check, every query was refused for half a minute."""
+    """Once, checking 10^6 rows made every query fail for half a minute."""
     seen = []
 
     def check(other: Path, folder: Path) -> dict[str, int]:

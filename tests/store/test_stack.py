@@ -1,4 +1,4 @@
-"""Several databases that answer together."""
+"""Test answers from several databases together."""
 
 import pytest
 
@@ -12,7 +12,7 @@ GPU, KERNEL, HASH = "h200-sxm", "matmul_simt", "0123456789abcdef"
 
 @pytest.fixture
 def make(tmp_path):
-    """Makes a database file of measurements and profiles."""
+    """Return a function that creates a database file of measurements and profiles."""
 
     def make(name, measurements=(), profiles=()):
         with Database.open(tmp_path / name, read_only=False, create=True) as database:
@@ -38,7 +38,7 @@ def test_first_database_that_measured_a_config_is_used(make, row, problem):
 
 
 def test_shipped_profiles_take_precedence_then_the_first_database(make, profile, tmp_path, monkeypatch):
-    """Of a stranger, too: his are in a database that was merged or pulled, and would change what is predicted."""
+    """A merged or pulled database may hold an untrusted source's profiles, which would change predictions."""
     theirs = [profile(registers=4), profile(sm=75, registers=4, compiler="nvrtc 99.0")]
     databases = [make("empty"), make("mine", profiles=[profile(registers=3)]), make("theirs", profiles=theirs)]
     monkeypatch.setattr("kernrec.paths.shipped", lambda name: tmp_path / name)
@@ -81,7 +81,7 @@ def test_file_is_unlocked_between_queries(make, tmp_path, problem, row):
 def test_one_invalid_file_closes_the_others(make, tmp_path, refuses: Refuses):
     good = make("good")
     refuses(lambda: Stack([good, tmp_path / "none"]))
-    Database.open(good, read_only=False).close()  # nobody holds it
+    Database.open(good, read_only=False).close()  # no other connection is open
 
 
 def test_file_is_opened_once_until_it_changes(make, row, problem, profile, monkeypatch):

@@ -1,4 +1,4 @@
-"""The file of trusted keys holds keys and names, or it is refused in one line."""
+"""Test that the file of trusted keys holds keys and names, or is refused with a one-line error."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_invalid_key_or_name_is_refused(config: Path, entry: object) -> None:
 
 @pytest.mark.parametrize("key", ["00" * 32, "01" + "00" * 31, "00" * 31 + "80", "ec" + "ff" * 30 + "7f", "ff" * 32])
 def test_weak_key_that_anybody_can_sign_for_is_refused(key: str) -> None:
-    """Points of small order, and numbers that stand for a point in a second way."""
+    """These keys are points of small order, or second encodings of a point."""
     assert not fits(key, "00" * 64, b"anything")
     with pytest.raises(UsageError, match="is not a public key"):
         trust(key, "mallory")

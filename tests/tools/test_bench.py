@@ -1,4 +1,4 @@
-"""`tools/bench.py`: its benchmarks as people run them, on little."""
+"""Test that the benchmarks of `tools/bench.py` run as commands, on small inputs."""
 
 import subprocess
 import sys
@@ -33,5 +33,5 @@ def test_benchmarks_are_listed():
 def test_benchmark_prints_its_figures(name):
     done = bench(name, *LITTLE[name])
     assert "Traceback" not in done.stderr
-    assert done.returncode in (0, 1), done.stderr  # 1: an aim is missed on a busy machine
+    assert done.returncode in (0, 1), done.stderr  # status 1: a busy machine missed an aim
     assert len(done.stdout.splitlines()) >= 2

@@ -1,4 +1,4 @@
-"""`tools/equal_answers.py`: a checkout answers as itself, and another one whose catalog differs does not."""
+"""Test that `tools/equal_answers.py` finds no difference to the same checkout, but to one with another catalog."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""`tools/evidence`: its experiments on made-up cases, and as people run them without recordings."""
+"""Test the experiments of `tools/evidence` on made-up cases, and as commands without recordings."""
 
 import subprocess
 import sys
@@ -68,7 +68,7 @@ def test_every_recorded_kernel_has_a_valid_spec(spec, tmp_path):
 
 
 def made_up(kernel: str, gpu: str, errors: np.ndarray, **more: object) -> Cases:
-    """Cases whose recorded time is e to the power of the error."""
+    """Return cases with a predicted time of 1 s and a recorded time of exp(error) seconds."""
     columns = {name: np.full(len(errors), value) for name, value in more.items()}
     columns |= {"regime": np.full(len(errors), "core"), "free_s": np.ones(len(errors))}
     return Cases.single(kernel, gpu, "p", np.exp(errors), np.ones(len(errors)), columns)
@@ -98,7 +98,7 @@ def test_cases_can_be_split_written_and_read(tmp_path, capsys):
 
 
 def test_intervals_cover_held_out_kernels(tmp_path, capsys):
-    """Every kernel is off by a fifth on one GPU and not on the other, one config of sixty by a tenth more."""
+    """Every kernel is off by a fifth on one of two GPUs, and one config of sixty by a tenth more on each."""
     errors = {gpu: level + 0.1 * (np.arange(60) == 0) for gpu, level in (("a", 0.2), ("b", 0.0))}
     parts = [made_up(f"k{number}", gpu, each) for number in range(40) for gpu, each in errors.items()]
     paths = [tmp_path / "0.json", tmp_path / "1.json"]
@@ -114,7 +114,7 @@ def test_intervals_cover_held_out_kernels(tmp_path, capsys):
 
 
 def test_energy_intervals_cover_time_and_power_errors(tmp_path, capsys):
-    """Time makes energy wrong by a fifth, power by a tenth, each on one GPU and not on the other."""
+    """Time errors change energy by a fifth, power errors by a tenth; each error occurs on only one GPU."""
     times, powers = [], []
     for number in range(40):
         for gpu, level in (("a", 0.2), ("b", 0.0)):

@@ -1,4 +1,4 @@
-"""Rows and powers that training leaves out do not ship either."""
+"""Test that rows and powers that training excludes do not ship either."""
 
 import pytest
 from evidence.recordings.exclusions import EXCLUSIONS, excluded, power_of

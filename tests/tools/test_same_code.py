@@ -1,4 +1,4 @@
-"""Which differences between two compilations are the compiler's business, and which are not."""
+"""Test which differences between two compilations count as the compiler's variation."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The tools that build and gather, as commands."""
+"""Test the tools that build databases and run campaigns, as commands."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def test_second_part_of_a_campaign_keeps_the_rows_of_the_first(tmp_path):
     recording = make_recording(tmp_path / "recording.duckdb", configs=20)
     logs, counts = [], []
     for machine in ("first", "second"):
-        place = tmp_path / machine / "campaign.duckdb"  # of each machine; nothing but `--out` comes back from it
+        place = tmp_path / machine / "campaign.duckdb"  # each machine has its own database
         words = ("broad", "--out", tmp_path / "out", "--database", place, "--replay", recording, "--minutes", "2")
         done = tool("campaign", *words)
         assert done.returncode == 0, done.stderr

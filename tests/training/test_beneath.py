@@ -1,4 +1,4 @@
-"""A model of an op corrects the kernel's own model where there is one, not the prior."""
+"""Test that an op's model corrects the kernel's own model if it exists, and the analytical model otherwise."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def test_upper_model_learns_residuals_of_the_base_model():
 
 
 def test_rows_of_a_kernel_with_its_own_model_train_above_it(tmp_path):
-    """Also those of a type and layout that no kernel in CUDA takes."""
+    """The rows include a type and layout that no CUDA kernel supports."""
     kernel, gpu = find_kernel("matmul_triton"), find_gpu("h100-sxm-96gb")
     path = tmp_path / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:

@@ -1,4 +1,4 @@
-"""Rows of several cards of a kind, of which one is slow: they teach one model, which is of none of them alone."""
+"""Test that rows of several GPUs of one model, one of them slow, train one model without bias to any GPU."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,13 +17,13 @@ from tests.helpers.sharing import merge_signed
 SLOWER = 1.2
 PROBLEMS, CONFIGS, SHARED = 12, 12, 4
 LARGE = 1024
-"""Products with more rows take longer still than the prior thinks."""
+"""Number of rows beyond which matmuls take longer than the analytical model predicts."""
 Rows = Sequence[Measurement]
 
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory):
-    """What a usual card takes, by problem."""
+    """Return the times of a typical GPU, by problem."""
     path = tmp_path_factory.mktemp("truth") / "all.duckdb"
     make_measured_database(path, PROBLEMS, CONFIGS, factor=1.3)
     with Database.open(path) as database:
@@ -36,7 +36,7 @@ def rows_of(row: Measurement) -> int:
 
 
 def taking(row: Measurement, factor: float, **columns: object) -> Measurement:
-    """The row of a card that takes so many times as long, without energy."""
+    """Return the row of a GPU that takes `factor` times as long, without energy."""
     before = row.columns()
     return Measurement.from_columns(before | {"latency_s": before["latency_s"] * factor, "energy_j": None} | columns)
 
@@ -46,7 +46,7 @@ def of_card(rows: Rows, person: str, factor: float = 1.0) -> list[Measurement]:
 
 
 def loaded(path: Path, people: Mapping[str, Rows], own: Rows = ()) -> Dataset:
-    """What training reads of rows that people signed, and of own ones."""
+    """Return the training data from signed rows of people and from the user's own rows."""
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(own)
         merge_signed(database, people)
@@ -54,7 +54,7 @@ def loaded(path: Path, people: Mapping[str, Rows], own: Rows = ()) -> Dataset:
 
 
 def levels(data: Dataset, truth: Dataset) -> dict[str, float]:
-    """By problem, how many times as long as on a usual card its configs take, the median."""
+    """Return each problem's median time relative to a typical GPU."""
     usual = {group.problem: group for group in truth.groups}
     return {
         group.problem: float(np.median(group.latency_s) / np.median(usual[group.problem].latency_s))
@@ -87,7 +87,7 @@ def test_slow_gpu_of_three_is_scaled_to_the_others(truth, tmp_path):
 
 
 def test_rows_of_a_slow_gpu_add_information_without_bias(truth, tmp_path):
-    """Ann measured small products alone; the large ones that nobody measured are predicted by what Ben's card says."""
+    """Ann measured only small matmuls. Predictions for large, unmeasured ones must follow Ben's rows."""
     large = [row for row in truth if rows_of(row) > LARGE]
     ann = of_card(truth[: len(truth) - len(large)], "ann")
     ben = of_card([*truth[:SHARED], *large[: -3 * CONFIGS]], "ben", SLOWER)

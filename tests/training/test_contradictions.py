@@ -1,4 +1,4 @@
-"""Rows that contradict themselves are named and teach less; true ones do not suffer."""
+"""Test that contradictory rows are named and count less in training, while valid rows keep their weight."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def stored(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def changed(rows: list[dict[str, Any]], **columns: object) -> list[dict[str, Any]]:
-    """The rows with other columns in the first."""
+    """Return the rows with some columns of the first row changed."""
     return [rows[0] | columns, *rows[1:]]
 
 
@@ -53,7 +53,7 @@ def test_impossible_clock_is_named_and_its_time_has_a_tenth_of_the_weight(tmp_pa
 
 
 def test_time_too_short_for_the_stated_clock_is_named(tmp_path, rows):
-    """At a hundredth of its clock the arithmetic alone takes longer than what is mostly a launch."""
+    """At a hundredth of the real clock, the arithmetic alone would take longer than the recorded time."""
     measured = loaded(tmp_path / "a.duckdb", changed(rows, sm_clock_mean_hz=0.01 * HIGHEST_HZ))
     assert counts(measured) == [TRUST, *[1.0] * 5]
     assert any("take less time than their arithmetic" in note for note in measured.notes)

@@ -1,4 +1,4 @@
-"""Calibration recovers a simulated machine's coefficients, leaves what rows cannot tell, and keeps only what helps."""
+"""Test that calibration recovers a simulated GPU's coefficients, and keeps only coefficients that help."""
 
 import json
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ RTX4090 = "sm_89"
 
 
 def machine(group: RowGroup, noise: float = 0.01, seed: int = 1, **factors: float) -> RowGroup:
-    """The group as a simulated machine measured it, whose coefficients are off by known factors."""
+    """Return the group as measured by a simulated GPU whose coefficients are off by known factors."""
     inputs, draw = group.inputs, np.random.default_rng(seed)
     truth = Calibration(inputs.gpu.arch, **(KNOWN | factors))
     nominal = NominalCosts(
@@ -44,7 +44,7 @@ def test_known_coefficients_are_recovered_and_stored():
     calibration = fitted.calibration
     assert calibration is not None
     for name, value in KNOWN.items():
-        # Board, leakage and clock tree all grow with time: what tells them apart is little.
+        # Board, leakage and clock tree energy all grow with time, so that little distinguishes them.
         assert getattr(calibration, name) == pytest.approx(value, rel=0.15 if name == "static_power" else 0.05), name
     assert (calibration.arch, calibration.problems, calibration.gpus) == (RTX4090, 10, ("rtx4090",))
     for before, after in (calibration.time_factor, calibration.energy_factor):
@@ -54,7 +54,7 @@ def test_known_coefficients_are_recovered_and_stored():
 
 
 def test_power_limit_hides_no_coefficient():
-    """A machine that draws so much that half of its rows run at the limit, at a lower clock than the prior assumes."""
+    """The GPU runs half of its rows at the power limit, with a lower clock than the analytical model assumes."""
     groups = machines(simulated_groups(12), static_power=1.4, core_energy=1.7)
     capped = np.concatenate([g.energy_j / g.latency_s > 0.98 * g.inputs.gpu.tdp_w for g in groups])
     assert 0.2 < capped.mean() < 0.9
@@ -65,7 +65,7 @@ def test_power_limit_hides_no_coefficient():
 
 
 def test_calibration_that_does_not_help_is_not_stored():
-    """Each problem is off by a factor of its own, as likely above as below: there is nothing to carry to another."""
+    """Each problem has a random factor above or below 1, so that no correction transfers to others."""
     groups = []
     for number, group in enumerate(simulated_groups(10)):
         own = 1.5 if number % 2 else 1 / 1.5
@@ -77,7 +77,7 @@ def test_calibration_that_does_not_help_is_not_stored():
 
 
 def test_undetermined_coefficient_keeps_its_value():
-    """Kernels that move next to nothing say nothing of DRAM."""
+    """Kernels that move almost nothing give no information about DRAM."""
     quiet = [
         replace(g, inputs=replace(g.inputs, dram_s=g.inputs.dram_s * 1e-3, dram_j=g.inputs.dram_j * 1e-3))
         for g in simulated_groups(6)

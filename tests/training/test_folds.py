@@ -1,4 +1,4 @@
-"""Folds for cross-validation."""
+"""Test the folds of cross-validation."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Requests for measurements that cannot be met."""
+"""Test requests for measurements that cannot be met."""
 
 import numpy as np
 import pytest

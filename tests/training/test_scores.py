@@ -1,4 +1,4 @@
-"""Laws of the metrics."""
+"""Test the laws of the metrics."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The learner on simulated devices whose distortion of the prior is known."""
+"""Test training on simulated GPUs with a known deviation from the analytical model."""
 
 import math
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def test_interval_covers_held_out_problems(model):  # type: ignore[no-untyped-de
 
 
 def test_training_interval_is_that_of_held_out_problems():
-    """Over many small trainings: neither the trees nor their number were chosen on the rows that calibrate."""
+    """The rows that calibrate intervals must select neither the trees nor their number."""
     inside, quick = [], replace(QUICK, rounds=20)
     for seed in range(8):
         groups = [
@@ -64,7 +64,7 @@ def test_training_interval_is_that_of_held_out_problems():
 
 
 def test_less_predictable_dtype_has_a_wider_interval():
-    # Seen before: one interval for a card's data types covered 58 % of those of TF32 on an H100 and 99 % of f32.
+    # Once, a common interval of all data types covered 58 % of TF32 rows on an H100 and 99 % of f32 rows.
     quick, hard = replace(QUICK, rounds=20), 0.3
 
     def of_both(count: int, seed: int) -> list[RowGroup]:
@@ -91,7 +91,7 @@ def test_less_predictable_dtype_has_a_wider_interval():
 
 
 def drifting(spread: float, seed: int) -> Callable[[ModelInputs], np.ndarray]:
-    """A device on which each problem is off by a factor of its own, which no feature tells."""
+    """Return a deviation with a random factor per problem, which no feature explains."""
     draw = np.random.default_rng(seed)
     return lambda inputs: by_stages(inputs) * float(np.exp(draw.normal(0.0, spread)))
 
@@ -100,7 +100,7 @@ GPUS = ("rtx4090", "a100-sxm4-80gb", "rtx3090", "h200-sxm")
 
 
 def test_unmeasured_gpu_has_the_interval_of_held_out_gpus():
-    """Each simulated GPU is off by a factor of its own: within one all is known, of another nothing is."""
+    """Each simulated GPU has its own factor, which is known for a measured GPU and unknown for a new GPU."""
     groups: list[RowGroup] = []
     for number, gpu in enumerate(GPUS):
         own = 1.6 if number % 2 else 1 / 1.6
@@ -110,11 +110,11 @@ def test_unmeasured_gpu_has_the_interval_of_held_out_gpus():
     assert (own.kind, own.groups, new.kind, new.groups, new.pooled) == ("problem", 12, "GPU", 4, True)
     assert new.width > own.width
     assert trained.scores["held-out GPUs"] == 4
-    assert NEW_KERNEL not in trained.intervals["latency"]  # there is one alone
+    assert NEW_KERNEL not in trained.intervals["latency"]  # one kernel is not enough
 
 
 def own_factor(own: float, power: float = 1.0) -> Callable[[ModelInputs], np.ndarray]:
-    """A device that is off by a factor of its own, and by some power of the usual one."""
+    """Return the deviation of a GPU: its own factor times a power of the usual deviation."""
     return lambda inputs: own * by_stages(inputs) ** power
 
 
@@ -122,7 +122,7 @@ SHAPED = replace(QUICK, rounds=10, shape=replace(QUICK, rounds=30, sharpness=0.0
 
 
 def two_gpus(second: float = 1.0) -> list[RowGroup]:
-    """Of two GPUs; `second`: the power of what the second has in common with the first."""
+    """Return rows of two GPUs; the second GPU has the deviation of the first to the power of `second`."""
     first = simulated_groups(8, 20, own_factor(0.8), seed=1)
     return first + simulated_groups(8, 20, own_factor(0.6, second), gpu="a100-sxm4-80gb", seed=2)
 
@@ -134,7 +134,7 @@ def test_new_gpu_gets_only_corrections_between_configs():
     ratios, distance = trained.log_ratio(rows, gpu_known=False)
     assert set(ratios) == {"latency"}
     share = trained.scores["share carried to new GPUs"]
-    assert share == pytest.approx((0.5 + 1.0 + 1.0) / 3, abs=0.05)  # all, on both; of one more it is not known
+    assert share == pytest.approx((0.5 + 1.0 + 1.0) / 3, abs=0.05)  # 1.0 on both GPUs, 0.5 assumed for one more
     expected = np.log(by_stages(inputs))
     assert np.median(np.abs(ratios["latency"] * np.exp(distance) - share * (expected - expected.mean()))) < 0.05
     far = trained.log_ratio(rows * 1e6, gpu_known=False)[0]["latency"]

@@ -1,4 +1,4 @@
-"""Models of stacks learn from made-up recordings what the bound lacks, and never from what is held out."""
+"""Test that backend models learn deviations from the bound, and never use held-out rows."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ MADE_UP = RecordedSet(
 
 
 def recorded(rows: int = 200) -> Recording:
-    """Times that are the bound's, times a factor of the card, of the stack and of k, on the same products."""
+    """Return the bound's times multiplied by factors of the GPU, the backend and k, for the same matmuls."""
     draw = np.random.default_rng(5)
     sizes = {
         "batch": np.ones(rows, dtype=np.int64),

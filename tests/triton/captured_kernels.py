@@ -1,4 +1,4 @@
-"""Functions whose launches the tests of `kernrec.triton.calls` capture, and wrappers as packages have them."""
+"""Triton functions and package-like wrappers whose launches the tests of `kernrec.triton.calls` capture."""
 
 # ruff: noqa: N803 - constants of Triton's functions are in capitals
 
@@ -65,14 +65,14 @@ def copy_in_layout(x, y, n, layout: gl.constexpr, BLOCK: gl.constexpr):
 
 @triton.jit
 def copy_tiles(a, b, BLOCK: tl.constexpr):
-    """b = a, by descriptors of the host."""
+    """Compute b = a with descriptors that the host created."""
     row, column = tl.program_id(0) * BLOCK, tl.program_id(1) * BLOCK
     b.store([row, column], a.load([row, column]))
 
 
 @triton.jit
 def copy_tiles_here(x, y, n, BLOCK: tl.constexpr):
-    """y = x, by descriptors that the function makes in scratch memory of the launcher."""
+    """Compute y = x with descriptors that the function creates in the launcher's scratch memory."""
     a = tl.make_tensor_descriptor(x, shape=[n, n], strides=[n, 1], block_shape=[BLOCK, BLOCK])
     b = tl.make_tensor_descriptor(y, shape=[n, n], strides=[n, 1], block_shape=[BLOCK, BLOCK])
     row, column = tl.program_id(0) * BLOCK, tl.program_id(1) * BLOCK
@@ -80,7 +80,7 @@ def copy_tiles_here(x, y, n, BLOCK: tl.constexpr):
 
 
 def call_scale(x, y, bias=None, factor=2.0, block=128):
-    """Launches `scale` as a package's wrapper does."""
+    """Launch `scale` as a package's wrapper does."""
     n = x.shape[0]
     scale[(triton.cdiv(n, block),)](x, y, bias, n, factor, ROUND=tl.float32, BLOCK=block, num_warps=2)
 

@@ -1,4 +1,4 @@
-"""Launches of a program become calls, without a GPU: what is in them, what is refused, and that they are analyzed."""
+"""Test that a program's launches become analyzable call files, without a GPU, and which are refused."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ def written(path: Path) -> dict[str, Any]:
 def test_launch_becomes_a_call_and_equal_launches_are_merged(tmp_path):
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.call_scale(X, Y)
-        kernels.call_scale(X + 1, Y, factor=3.0)  # other values, and a number that changes no code
+        kernels.call_scale(X + 1, Y, factor=3.0)  # other values, and a number that does not change the code
         kernels.call_scale(X, Y, bias=X)
     first, second = captured.files
     call = written(first)
@@ -88,7 +88,7 @@ def test_index_contents_are_stored_beside_the_call_and_views_are_described(tmp_p
 
 
 class Matrix(np.ndarray):
-    """An array as a tensor descriptor takes it."""
+    """Array with the attributes that a tensor descriptor needs."""
 
     def data_ptr(self) -> int:
         return 1 << 20
@@ -164,7 +164,7 @@ served.rows.call(np.zeros(256, np.float32), np.zeros(256, np.float32))
 
 @pytest.mark.slow
 def test_captured_command_can_be_analyzed_with_its_package(tmp_path):
-    """A package that turns Triton off where it finds no driver, as vLLM does."""
+    """The package turns Triton off if there is no driver, as vLLM does."""
     folder = tmp_path / "site-packages" / "served"
     folder.mkdir(parents=True)
     for name, text in PACKAGE.items():
@@ -189,7 +189,7 @@ def test_captured_command_can_be_analyzed_with_its_package(tmp_path):
     assert set((folder / "imports").read_text().split()) == {"served.rows"}
     nothing = run("capture", "--output", "none", "--", sys.executable, "-c", "pass")
     assert nothing.returncode == 1
-    note, error = nothing.stderr.splitlines()  # and no word of Triton's on what is left of it
+    note, error = nothing.stderr.splitlines()  # no warning by Triton
     assert note == "note: 0 new calls of 0 functions in none"
     assert error.startswith("kernrec: the program launched no CUDA kernel and no Triton function")
     assert run("capture", "--", sys.executable, "-c", "raise SystemExit(7)").returncode == 7

@@ -1,4 +1,4 @@
-"""The drop-in for Triton's autotuner: Triton's own objects, with a stand-in for the driver and the benchmark alone."""
+"""Test the drop-in for Triton's autotuner with Triton's own objects; only driver and benchmark are emulated."""
 
 import json
 import os
@@ -28,7 +28,7 @@ N = 1 << 16
 
 @pytest.fixture(autouse=True)
 def _place(tmp_path_factory, tmp_path, monkeypatch):
-    """An own database for each test, caches for all of them."""
+    """Give each test its own database, and all tests the same caches."""
     shared = tmp_path_factory.getbasetemp() / "triton"
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
     monkeypatch.setenv("KERNREC_CACHE", str(shared / "kernrec"))
@@ -46,7 +46,7 @@ def driver():
 
 
 class Bench:
-    """Stands for `triton.testing.do_bench`: launches, and returns a time by the place of the call."""
+    """Stand in for `triton.testing.do_bench`: launch, and return the next time of the list."""
 
     def __init__(self, *times_ms: float) -> None:
         self.times_ms = times_ms
@@ -65,7 +65,7 @@ def tuned(bench: Any, function: Any = None, configs: Any = None, key: Any = ("n"
 
 
 def launch(function: Any, n: int = N, factor: float = 2.0) -> dict[str, Any]:
-    """Launches, and gives the constants that Triton chose."""
+    """Launch a function and return the constants that Triton chose."""
     x = Tensor("float32", n)
     function[tuned_kernels.grid](x, x, n, factor)
     return dict(function.best_config.kwargs)
@@ -84,21 +84,21 @@ def test_top_configs_are_measured_once_and_then_read_from_the_database(driver):
     first = tuned(bench, top_k=2)
     chosen = launch(first)
     assert bench.calls == 2
-    assert len(driver.launched) == 3  # both, and the launch itself
+    assert len(driver.launched) == 3  # two measurements and the launch itself
     stored = rows()
     assert sorted(row["latency_s"] for row in stored) == pytest.approx([0.3e-3, 0.5e-3])
     assert {(row["gpu"], row["kernel"], row["outcome"]) for row in stored} == {("a100-sxm4-80gb", "scale", "ok")}
     launch(first)
-    assert bench.calls == 2  # Triton's own cache
+    assert bench.calls == 2  # from Triton's own cache
 
     again = Bench(0.1)
-    assert launch(tuned(again, top_k=2), factor=3.0) == chosen  # not in the key
+    assert launch(tuned(again, top_k=2), factor=3.0) == chosen  # not part of the key
     assert launch(tuned(again, top_k=1)) == chosen
     assert again.calls == 0
     assert len(rows()) == 2
 
     launch(tuned(more := Bench(0.1), top_k=3))
-    assert more.calls == 3  # more are asked for than were measured
+    assert more.calls == 3  # three configs are requested, two were measured
 
 
 def test_offline_decorator_uses_the_top_recommendation_without_measuring(driver, monkeypatch, refuses):
@@ -108,7 +108,7 @@ def test_offline_decorator_uses_the_top_recommendation_without_measuring(driver,
     assert (bench.calls, rows()) == (0, [])
     monkeypatch.delenv("KERNREC_TRITON")
     measured = Bench(0.1, 0.2, 0.3)
-    assert launch(tuned(measured)) == predicted  # the first that is measured is the first choice
+    assert launch(tuned(measured)) == predicted  # the top recommendation is measured first
     monkeypatch.setenv("KERNREC_TRITON", "offlin")
     refuses(lambda: launch(tuned(bench), N * 2))
 
@@ -142,7 +142,7 @@ def test_unpredictable_function_is_measured_by_triton(driver):
 
 
 class Sensors:
-    """Stands for NVML: a card that draws `watts`, with a counter that is updated every millisecond."""
+    """Stand in for NVML with a GPU that draws `watts` and updates its energy counter every millisecond."""
 
     def __init__(self, watts: list[float], calls: list[int]) -> None:
         self.watts, self.calls = watts, calls
@@ -187,11 +187,11 @@ def test_energy_objective_selects_by_energy(driver, monkeypatch):
     assert stored[0]["latency_s"] == pytest.approx(0.06e-3)
     assert driver.synchronized
     assert launch(tuned(Bench(1.0), top_k=2, objective="energy")) == chosen
-    assert launch(tuned(Bench(1.0), top_k=2)) != chosen  # the other is the faster one
+    assert launch(tuned(Bench(1.0), top_k=2)) != chosen  # the other config is faster
 
 
 class TestBadInput:
-    """One line: what was given, what was expected, the nearest valid choice."""
+    """Test one-line errors that name the input, the expected form and the nearest valid value."""
 
     @pytest.mark.parametrize(("options", "message"), [
         ({"objective": "enrgy"}, "unknown objective 'enrgy'; did you mean energy"),

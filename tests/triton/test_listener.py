@@ -1,4 +1,4 @@
-"""What a program's own autotuner measures is kept: Triton's own objects, with a stand-in for driver and benchmark."""
+"""Test that measurements of a program's own autotuner are stored; driver and benchmark are emulated."""
 
 import os
 import warnings
@@ -26,7 +26,7 @@ TIMES_MS = (0.5, 0.3, 0.4)
 
 @pytest.fixture(autouse=True)
 def _place(tmp_path_factory, tmp_path, monkeypatch):
-    """An own database for each test, caches for all of them."""
+    """Give each test its own database, and all tests the same caches."""
     shared = tmp_path_factory.getbasetemp() / "triton"
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
     monkeypatch.setenv("KERNREC_CACHE", str(shared / "kernrec"))
@@ -42,7 +42,7 @@ def driver():
 
 
 def tuned(times_ms: Any = TIMES_MS, function: Any = None, **options: Any) -> Any:
-    """A function under Triton's own autotuner, whose benchmark launches and returns a time by the place of the call."""
+    """Return an autotuned function whose emulated benchmark returns the next time of the list."""
     times = iter(times_ms)
 
     def bench(launch: Any, quantiles: Any) -> list[float]:
@@ -73,7 +73,7 @@ def test_every_config_measured_by_the_program_becomes_a_row_with_its_origin(monk
     function = tuned()
     with kernrec.triton.record() as recorder:
         launch(function)
-        launch(function)  # Triton's own cache answers
+        launch(function)  # from Triton's own cache
     stored = sorted(rows(), key=lambda row: row["latency_s"])
     assert [row["latency_s"] for row in stored] == pytest.approx([0.3e-3, 0.4e-3, 0.5e-3])
     assert {(row["gpu"], row["kernel"], row["outcome"]) for row in stored} == {("a100-sxm4-80gb", "scale", "ok")}

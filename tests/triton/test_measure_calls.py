@@ -1,4 +1,4 @@
-"""Configs of a missing file are measured and answer afterwards: Triton's objects, a stand-in for the driver."""
+"""Test that configs for a missing file are measured and used afterwards, with an emulated driver."""
 
 import math
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ def test_measured_configs_rank_before_predictions(tmp_path, monkeypatch):
     audit = ServingAudit(
         model, served, shipped_of("sglang", "0.5.23"), (AuditedFile(file, "", False, "", (made,)),), ()
     )
-    times = iter([0.030, 0.020, 0.050, 0.040])  # ms: of each product the engine's own, then the other
+    times = iter([0.030, 0.020, 0.050, 0.040])  # ms, for each matmul: default config, other config
 
     def benchmark(launch: Any) -> float:
         launch()

@@ -1,4 +1,4 @@
-"""What was measured of a config is combined over runs, and a drop-in is checked, without Triton."""
+"""Test, without Triton, that measurements of a config are combined over runs, and that a drop-in is checked."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Functions that the tests of `kernrec.triton` tune; a file of its own, for worker processes load it."""
+"""Functions that the tests of `kernrec.triton` tune, in a separate file because worker processes load it."""
 
 import triton
 import triton.language as tl
@@ -15,14 +15,14 @@ def scale(x, y, n, factor, BLOCK: tl.constexpr):
 
 @triton.jit
 def add_rows(x, y, n, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Does not compile where BLOCK is no power of 2."""
+    """Compute row sums; compiling fails if BLOCK is no power of 2."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + place, tl.load(x + place, mask=place < n) + WIDTH, mask=place < n)
 
 
 @triton.jit
 def square(a, b, c, BLOCK: tl.constexpr):
-    """c = a b, matrices of BLOCK x BLOCK; its shared memory grows with num_stages."""
+    """Compute c = a b for matrices of BLOCK x BLOCK; the shared memory grows with num_stages."""
     rows, columns = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
     sums = tl.zeros((BLOCK, BLOCK), tl.float32)
     for step in range(4):
@@ -32,5 +32,5 @@ def square(a, b, c, BLOCK: tl.constexpr):
 
 
 def grid(meta):
-    """A block for each BLOCK elements."""
+    """Return a grid with a block for each BLOCK elements."""
     return (triton.cdiv(meta["n"], meta["BLOCK"]),)

@@ -1,4 +1,4 @@
-"""A small product with an autotuner of Triton, for the tests of emitted caches."""
+"""A small matmul with Triton's autotuner, for the tests of emitted caches."""
 
 import triton
 import triton.language as tl
@@ -11,7 +11,7 @@ CONFIGS = [
 @triton.autotune(CONFIGS, key=["k"])
 @triton.jit
 def product(a, b, c, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
-    """c = a b, matrices of BLOCK_M x k and k x BLOCK_N."""
+    """Compute c = a b for matrices of BLOCK_M x k and k x BLOCK_N."""
     rows, columns, depth = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_N)[None, :], tl.arange(0, BLOCK_K)
     sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start in range(0, k, BLOCK_K):
@@ -22,5 +22,5 @@ def product(a, b, c, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: t
 
 
 def grid(meta):
-    """One block."""
+    """Return a grid of one block."""
     return (1,)

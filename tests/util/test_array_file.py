@@ -1,4 +1,4 @@
-"""Arrays on disk: what is packed comes back, and nothing that was damaged does."""
+"""Test that packed arrays read back unchanged, and that damaged files are refused."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Test that files appear whole or not at all."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What is kept in the user's cache: never out of date, and never in the way."""
+"""Test that the user's cache never returns outdated entries and never causes errors."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def made_count(name: str, made_of: bytes) -> list[int]:
-    """How often a thing is made, and what it is, when it is asked for twice."""
+    """Request an entry twice; return how often it was made and its value."""
     made = []
 
     def make():
@@ -56,7 +56,7 @@ def test_cached_profiles_equal_the_shipped_file(cache):
     root = ROOT
     kernel = load_kernel(root / "kernrec/kernel/library/matmul_skinny/kernel.toml")
     direct = read_profiles(root / "db/prebuilt/matmul_skinny.profile.parquet", kernel.name, kernel.hash, 89)
-    for _ in range(2):  # made, then read
+    for _ in range(2):  # first made, then read
         shipped = shipped_profiles(kernel.name, kernel.hash, 89)
         assert list(shipped) == list(direct)
         for launch, table in direct.items():

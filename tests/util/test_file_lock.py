@@ -1,4 +1,4 @@
-"""Locks on files, with the operating system's `flock` and, on a system without it, with locks on bytes."""
+"""Test file locks with `flock`, and with byte-range locks on systems without `flock`."""
 
 import os
 import subprocess
@@ -65,6 +65,6 @@ def test_system_without_flock_locks_one_byte_far_beyond_the_end(path, monkeypatc
     ((position, size),) = locked
     assert size == 1
     assert position > 1 << 32
-    assert os.read(first, 100) == b"content"  # the position is as it was
+    assert os.read(first, 100) == b"content"  # the file position is unchanged
     os.close(first)
     os.close(second)

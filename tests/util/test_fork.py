@@ -1,4 +1,4 @@
-"""Children are forked where no lock can be lost, and nowhere else."""
+"""Test that processes fork only where no lock can be lost."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Opening files of others: regular files only, at once, within a size."""
+"""Test opening untrusted files: only regular files up to a size limit, and without blocking."""
 
 import os
 from pathlib import Path

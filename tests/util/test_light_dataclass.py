@@ -1,4 +1,4 @@
-"""A light dataclass behaves as a frozen dataclass of the standard library."""
+"""Test that a light dataclass behaves as a frozen dataclass of the standard library."""
 
 import copy
 import dataclasses
@@ -13,7 +13,7 @@ from kernrec.util.light_dataclass import _MANY, dataclass
 
 
 def made_by(decorator: Callable[[type], type], name: str) -> Any:
-    """A class with every kind of field."""
+    """Return a class with every kind of field."""
 
     class Example:
         name: str
@@ -34,7 +34,7 @@ Often = made_by(dataclass(frozen=True), "Often")
 Standard = made_by(dataclasses.dataclass(frozen=True), "Standard")
 
 for _ in range(2 * _MANY):
-    Often("a")  # made so often that it gets an `__init__` of its own
+    Often("a")  # many instances make the class generate an `__init__`
 
 
 BOTH = pytest.mark.parametrize("kind", [Light, Often, Standard])

@@ -1,4 +1,4 @@
-"""Libraries of an extra: used where they are installed, named with their extra where they are not."""
+"""Test that optional libraries are used if installed, and that errors name the extra otherwise."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Whether a process is alive, and the end of a process with all that it started."""
+"""Test whether a process is alive, and ending a process with all its children."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def test_kill_ends_a_process_and_its_children():
     process.stdout.close()
     while is_alive(other):  # its new parent has to notice its end
         time.sleep(0.01)
-    kill_group(process)  # one that is gone is no error
+    kill_group(process)  # ending a finished process is no error
 
 
 NEVER_ENDS = """
@@ -58,7 +58,7 @@ def test_endless_user_code_ends_with_its_killed_parent():
     other = int(process.stdout.readline())
     assert process.stderr.readline() == b"endless\n"
     process.kill()
-    process.communicate()  # standard error is open until the other one has ended
+    process.communicate()  # standard error closes when the other process ends
     deadline_s = time.monotonic() + 60
     while is_alive(other):
         assert time.monotonic() < deadline_s

@@ -1,4 +1,4 @@
-"""An array that repeats values has them everywhere, keeps what is written, and takes the memory of the values."""
+"""Test an array of repeated values: it reads and writes as a full array but takes little memory."""
 
 import mmap
 
@@ -32,6 +32,6 @@ def test_1_gb_array_takes_1_mb():
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in use."""
+    """Return the resident memory of this process in bytes."""
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * mmap.PAGESIZE

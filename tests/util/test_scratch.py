@@ -1,4 +1,4 @@
-"""Scratch folders: private, deleted at the end, and after their programs were killed."""
+"""Test that scratch folders are private, and deleted even after their programs were killed."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ with scratch_folder(beside=spilled) as folder:
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    """The folder of temporary files."""
+    """Return the folder of temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -44,7 +44,7 @@ def test_folders_of_killed_programs_are_removed(temporary):
 
 @pytest.mark.parametrize("name", ["..", "../kept", "kept", "/kept", "kernrec-link", "kernrec-missing", "\0"])
 def test_foreign_folder_of_that_name_is_kept(temporary, name):
-    """Whoever can write to a scratch folder can name another folder in it."""
+    """Another process may write a foreign folder's name into a scratch folder's files."""
     stored = temporary / "kept"
     stored.mkdir()
     (stored / "a").write_text("mine")

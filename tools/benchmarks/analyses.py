@@ -27,7 +27,7 @@ _CHANGES = ("analysis_s", "profiled_s")
 
 
 def run(before: Path | None = None, rounds: int = 3, only: str = "") -> None:
-    """Print a row for each kernel; `before` is a checkout of another version."""
+    """Print a row for each kernel; `before` is another version's checkout to compare with."""
     checkouts = {"now": ROOT} | ({} if before is None else {"before": before.resolve()})
     table = Table(f"medians of {rounds} rounds, processor time")
     with tempfile.TemporaryDirectory() as name:
@@ -51,7 +51,7 @@ def run(before: Path | None = None, rounds: int = 3, only: str = "") -> None:
 
 
 def _commands(folder: Path) -> dict[str, list[str]]:
-    """Write specs and calls to the folder, and return the arguments of `kernrec analyze` by kernel."""
+    """Write the kernels' files to the folder; return the arguments of `kernrec analyze` for each kernel."""
     stencil = json.loads((_DATA / "stencil2d.json").read_text(encoding="utf-8"))
     for tunable in stencil["ConfigurationSpace"]["TuningParameters"]:
         tunable["Values"] = _TABLES["narrow"].get(tunable["Name"], tunable["Values"])

@@ -72,7 +72,7 @@ _WARM, _WHEEL_NAME = 15, "nvidia-matmul-heuristics"
 
 
 class _Contestant:
-    """Process that answers shapes and times each answer."""
+    """Process that answers shapes with one version or library, and times each answer."""
 
     def __init__(self, stack: ExitStack, program: str, checkout: Path) -> None:
         environment = environment_in(Path.home(), checkout) | {"OPENBLAS_NUM_THREADS": "1"}
@@ -80,7 +80,7 @@ class _Contestant:
         self._process = stack.enter_context(
             subprocess.Popen(command, env=environment, cwd=checkout, text=True, stdin=pipe, stdout=pipe)
         )
-        stack.callback(self._process.kill)  # the wheel's library may crash when its interpreter ends
+        stack.callback(self._process.kill)  # the wheel's library may crash while its interpreter exits
         self._send(CASES)
 
     def _send(self, message: object) -> None:
@@ -121,7 +121,7 @@ def run(before: Path | None = None, shapes: int = 60, rounds: int = 5) -> None:
 def _round(contestants: Mapping[str, _Contestant], case: str, count: int, number: int) -> dict[str, float]:
     """Return the median seconds of each contestant over new shapes."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    draw = random.Random(f"{case} {number}")  # change sizes that were drawn before
+    draw = random.Random(f"{case} {number}")  # vary sizes that were already drawn
     for dims in matmuls(_WARM + count, number):
         new = {name: size + 8 * draw.randrange(64) for name, size in dims.items()}
         for name in draw.sample(list(contestants), len(contestants)):

@@ -1,4 +1,4 @@
-"""Draw random problems with sizes as in networks, equal in every run."""
+"""Draw random problems with sizes typical of networks; every run draws the same problems."""
 
 import random
 
@@ -14,7 +14,7 @@ _VARIED: dict[str, tuple[str, str, str, tuple[str, ...], dict[str, int]]] = {
        ("softmax", "layernorm", "rmsnorm", "reduce", "transpose")},
     "elementwise": ("elementwise", "f16", "row", ("n",), {}),
 }  # fmt: skip
-"""By name: (op, data type, layout, dimensions that vary in steps of 64, other dimensions)."""
+"""Maps a name to (op, data type, layout, dimensions that vary in steps of 64, fixed dimensions)."""
 
 
 def matmuls(count: int, seed: int = 1) -> list[dict[str, int]]:
@@ -24,7 +24,7 @@ def matmuls(count: int, seed: int = 1) -> list[dict[str, int]]:
 
 
 def varied(name: str, count: int) -> tuple[str, str, str, dict[str, list[int]]]:
-    """Return (op, data type, layout, dimensions as columns of N sizes) of a kind of problem."""
+    """Return (op, data type, layout, dimensions) of a kind of problem; each dimension is a column of N sizes."""
     op, dtype, layout, changing, fixed = _VARIED[name]
     draw = random.Random(1)
     columns = {dim: [64 * draw.randrange(1, 65) for _ in range(count)] for dim in changing}

@@ -33,7 +33,7 @@ COLUMNS = {
     "latency_s": "1e-3 + random() / 1e3",
     "latency_samples_s": "[1e-3, 2e-3] || [1e-3 + random() / 1e3 FOR _ IN range(18)]",
 }  # fmt: skip
-"""SQL expressions for a measurement's columns in terms of its row number `i`."""
+"""SQL expressions for a measurement's columns, computed from the row number `i`."""
 _QUERY = """
 import sys
 from kernrec.store import Stack
@@ -47,7 +47,7 @@ def run(
     problems: int = _PROBLEMS,
     asking: bool = False,
 ) -> None:
-    """Print a row per number of rows (multiples of 1,000); with --asking, also measure queries meanwhile."""
+    """Print the cost for each number of rows, a multiple of 1,000; --asking also times queries during the merge."""
     table = Table()
     for count in rows:
         with tempfile.TemporaryDirectory(prefix="kernrec-") as name:
@@ -66,7 +66,7 @@ def asked_meanwhile(folder: Path, rows: int, most_problems: int) -> dict[str, ob
         _, status, used = os.wait4(os.posix_spawn(sys.executable, question, os.environ), 0)
         return status, used.ru_utime + used.ru_stime
 
-    ask()  # the file is checked only once
+    ask()  # check the file only once
     before = [ask() for _ in range(10)]
     merge_it = [sys.executable, "-m", "kernrec", "db", "merge", str(theirs), "--db", str(own)]
     with subprocess.Popen(merge_it, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as merger:
@@ -84,7 +84,7 @@ def asked_meanwhile(folder: Path, rows: int, most_problems: int) -> dict[str, ob
 def merging(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
     """Return the cost of merging measurements of several problems."""
     theirs, own = folder / "theirs.duckdb", folder / "own.duckdb"
-    with ProcessPoolExecutor(1, get_context("spawn")) as maker:  # in a separate process, whose memory does not count
+    with ProcessPoolExecutor(1, get_context("spawn")) as maker:  # a separate process, whose memory does not count here
         keys = maker.submit(fill, theirs, rows, most_problems).result()
         cells: dict[str, object] = {"rows": rows, "file [MB]": f"{theirs.stat().st_size / 1e6:.1f}"}
         with Database.open(own, read_only=False, create=True) as database:

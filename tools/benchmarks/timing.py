@@ -1,4 +1,4 @@
-"""Measure processor time and memory of contestants that take turns.
+"""Measure processor time and memory of several contestants, such as two versions of kernrec.
 
 Contestants take turns in each round, so that other work on the machine slows all of them equally. Ratios are medians
 over rounds.
@@ -26,13 +26,13 @@ COMMAND = "import sys; sys.argv = ['kernrec', *sys.argv[1:]]; from kernrec.cli i
 
 
 def cpu_s() -> float:
-    """Return processor time of this process, its threads, and its children that have ended."""
+    """Return the processor time of this process, including threads and finished children, in seconds."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
 def spent(call: Callable[[], object]) -> float:
-    """Return the processor time of a call in seconds, children included."""
+    """Return the processor time of a call in seconds, including its child processes."""
     before = cpu_s()
     call()
     return cpu_s() - before
@@ -45,7 +45,7 @@ def in_turns(calls: Mapping[str, Callable[[], object]], rounds: int, warm: int =
 
 
 def ratio(times: Sequence[float], reference: Sequence[float]) -> float:
-    """Return the median over rounds of a time over the reference time."""
+    """Return the median over rounds of the ratio of a time to the reference time."""
     return median(a / b for a, b in zip(times, reference, strict=True))
 
 

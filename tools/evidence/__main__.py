@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-# The matrices are so small that a second thread mostly waits: with two threads, fitting power takes five times the
+# Set one thread: matrices are so small that a second thread mostly waits, and fitting power would take five times the
 # processor time. NumPy reads this variable on import.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 

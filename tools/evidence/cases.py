@@ -1,7 +1,7 @@
-"""Hold recorded and predicted times, which experiments split, score and print.
+"""Store recorded and predicted times, which experiments split, score and print.
 
-A loader gives `Cases`, a split (`evidence.splits`) parts them, a metric (`evidence.metrics`) turns a part into cells,
-and `report` prints a row for each part.
+A loader creates `Cases`, a split (`evidence.splits`) divides them, a metric (`evidence.metrics`) computes table cells
+for each part, and `report` prints a row for each part.
 """
 
 import json
@@ -22,7 +22,7 @@ Files = Annotated[list[Path], typer.Option("--cases", help="files that `tools/ev
 
 @dataclass(frozen=True)
 class Cases:
-    """Recorded and predicted times of N launches, in seconds unless an experiment uses another unit; arrays (N,)."""
+    """Recorded and predicted times of N launches; arrays (N,), in seconds unless an experiment states another unit."""
 
     kernel: Array
     gpu: Array
@@ -72,7 +72,7 @@ class Cases:
         return Cases.of(columns, {name: column[rows] for name, column in self.more.items()})
 
     def parts(self, *names: str) -> Iterator[tuple[dict[str, object], "Cases"]]:
-        """Yield (values by column name, rows) for the rows with equal values in columns, in order of appearance."""
+        """Yield (values by column name, rows) for each combination of values in the columns, in order of appearance."""
         keys = list(zip(*(self.column(name).tolist() for name in names), strict=True))
         rows: dict[tuple[object, ...], list[int]] = {}
         for row, key in enumerate(keys):

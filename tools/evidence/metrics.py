@@ -6,9 +6,9 @@ from evidence.cases import Array, Cases
 from kernrec.training import scores
 
 FEWEST = 5
-"""Minimum configs of a problem to score their order."""
+"""Minimum number of configs for scoring a problem's ranking."""
 THREADS = 256
-"""Usual block size without tuning."""
+"""Common block size in threads when nobody tunes."""
 
 
 def geometric_mean(ratio: Array) -> float:
@@ -34,7 +34,7 @@ def agreement(cases: Cases) -> dict[str, object]:
 
 
 def spread(cases: Cases) -> dict[str, object]:
-    """Return the 10 and 90 % quantiles of predicted / recorded time, and the fraction outside a factor of 1.5."""
+    """Return the 10 and 90 % quantiles of predicted / recorded time, and the fraction off by over a factor of 1.5."""
     ratio = cases.predicted / cases.recorded
     low, high = (float(np.quantile(ratio, q)) for q in (0.1, 0.9))
     return {"10 %": low, "90 %": high, "beyond x1.5": f"{np.mean(np.abs(np.log(ratio)) > np.log(1.5)):.1%}"}
@@ -60,8 +60,8 @@ def choices(cases: Cases) -> dict[str, object]:
 
 
 def heuristics(cases: Cases) -> dict[str, object]:
-    """Return the efficiency of two rules without a model: the most resident warps, and the block nearest to 256
-    threads."""
+    """Return the efficiency of two rules without a model: choose the most resident warps, or the block size nearest
+    to 256 threads."""
     threads, occupancy = cases.more["threads"], cases.more["occupancy"]
     ways = {
         "occupancy": -(np.round(occupancy, 6) * 4096.0 + threads),
@@ -72,7 +72,7 @@ def heuristics(cases: Cases) -> dict[str, object]:
 
 
 def coverage(cases: Cases) -> dict[str, object]:
-    """Return the fraction of recorded times inside the 90 % interval, and the mean ratio of its ends."""
+    """Return the fraction of recorded times inside the 90 % interval, and the mean ratio of the interval's ends."""
     low, high = cases.more["low_s"], cases.more["high_s"]
     if not np.isfinite(low).all():
         return {"inside": None, "width": None}

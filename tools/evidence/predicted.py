@@ -43,7 +43,7 @@ ZERO_BY_ZERO = {"alu": 8, "setp": 2, "fcmp": 2, "mufu": 1, "move": 5, "branch": 
 
 @dataclass(frozen=True)
 class Sample:
-    """Configs of a kernel on a problem and GPU, with recorded times and energies."""
+    """Configs of a kernel with recorded times and energies, on one problem and GPU."""
 
     title: str
     """GPU and label of the recording."""
@@ -112,7 +112,7 @@ class Sample:
             "energy_j": candidates.energy_j[0],
             "standing_w": power.power_at(at_clock, {}),
             "power_w": power.power_at(clock_hz, {})
-            + (core_w * power.voltage(clock_hz) ** 2 + dram_w) / recorded_s,  # for the recorded time
+            + (core_w * power.voltage(clock_hz) ** 2 + dram_w) / recorded_s,  # at the recorded time
             "regime": np.array(REGIMES, dtype=object)[bound],
             "occupancy": geometry.occupancy.take(of_kernel.rows),
             "resident": geometry.columns[0].take(of_kernel.rows),
@@ -175,7 +175,7 @@ def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config
 
 
 def dividing_zeros(table: ProfileTable) -> ProfileTable:
-    """Return profiles whose special functions are IEEE divisions of zero by zero.
+    """Return profiles in which special functions only serve IEEE divisions of zero by zero.
 
     An IEEE division takes two special functions (MUFU.RCP, FCHK), and calls the assembler's function for special
     operands.

@@ -28,7 +28,7 @@ _MOST, _HALVINGS = float(np.log(8.0)), 40
 
 @dataclass(frozen=True)
 class Errors:
-    """N logarithmic errors with kernel, GPU, problem and index of the regime; arrays (N,)."""
+    """Logarithmic errors of N rows with kernel, GPU, problem and index of the regime; arrays (N,)."""
 
     kernel: Array
     gpu: Array
@@ -53,7 +53,8 @@ class Errors:
         return len(set(self.kernel.tolist()))
 
     def scores(self, pairs: bool) -> tuple[Array, Array]:
-        """Return (ascending errors, or differences of two errors of a kernel on a problem and GPU; their weights)."""
+        """Return ascending errors and their weights. If `pairs`, the errors are differences between configs of a
+        kernel on one problem and GPU."""
         score, weight = self._pairs() if pairs else (self.error, self._weights(np.ones(len(self.error), dtype=bool)))
         order = np.argsort(score, kind="stable")
         return score[order], weight[order]
@@ -71,7 +72,7 @@ class Errors:
         return np.concatenate(apart), np.concatenate(weights)
 
     def _weights(self, counted: Array) -> Array:
-        """Return weights that make kernels equal, GPUs equal within a kernel, and counted rows equal within a GPU."""
+        """Return weights that make kernels equal, GPUs of a kernel equal, and counted rows of a GPU equal."""
         weight = np.zeros(len(self.error))
         for kernel in set(self.kernel.tolist()):
             rows = (self.kernel == kernel) & counted
@@ -80,7 +81,7 @@ class Errors:
         return weight
 
     def _groups(self) -> Iterator[Array]:
-        """Return the rows of each kernel on a problem and GPU."""
+        """Return the row indices of each (kernel, problem, GPU) combination."""
         keys = ["\n".join(map(str, key)) for key in zip(self.kernel, self.gpu, self.problem, strict=True)]
         _, number = np.unique(keys, return_inverse=True)
         order = np.argsort(number, kind="stable")
@@ -92,7 +93,7 @@ Parts = Sequence[Errors]
 
 
 def by_regime(parts: Parts, pairs: bool) -> Array:
-    """Return the half-width of an error, or of the difference of two, for each regime, (R,)."""
+    """Return the half-width (R,) of each regime, for an error or for the difference of two errors."""
     first, *others = parts
     of_all = _width(parts, pairs)
     own = [first.take(first.regime == number) for number in range(len(REGIMES))]
@@ -100,7 +101,7 @@ def by_regime(parts: Parts, pairs: bool) -> Array:
 
 
 def covered(parts: Parts, pairs: bool, widths: Array) -> float:
-    """Return the fraction of errors, or of differences of two, inside half-widths by regime; NaN without pairs."""
+    """Return the fraction of errors, or of differences of two errors, inside the half-widths; NaN without any."""
     first, *others = parts
     shares = weights = 0.0
     for number, width in enumerate(widths.tolist()):
@@ -127,7 +128,7 @@ def _width(parts: Parts, pairs: bool) -> float:
 
 
 def _inside(sides: Sequence[tuple[Array, Array]], width: float) -> tuple[float, float]:
-    """Return (weight of the sums, with one score per side, that are within a width; weight of all sums) for one or two
+    """Return (weight of the sums within a width, weight of all sums). A sum takes one score from each of one or two
     sides."""
     (first, weight), (second, other) = sides if len(sides) > 1 else (*sides, (np.zeros(1), np.ones(1)))
     below = np.concatenate([[0.0], np.cumsum(other)])

@@ -1,7 +1,7 @@
 """Measure how well trees predict held-out recordings of backends: problems, sizes and GPUs.
 
-A problem is held out on all GPUs, in all data types, layouts and backends at once, and a GPU together with all GPUs of
-its architecture. Errors are log(measured / predicted).
+A held-out problem is held out on all GPUs, in all data types, layouts and backends. A held-out GPU is held out
+with all GPUs of its architecture. Errors are log(measured / predicted).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,22 +21,22 @@ _DIFFERENT = 1.1
 
 
 def left_out_errors(table: Table, quantity: str, gpu: str, folds: int = FOLDS) -> Array:
-    """Return log(measured / predicted) of a GPU's rows (N,), by trees trained without the row's problem. Other rows,
-    and rows after the first `folds` of the five folds, are NaN."""
+    """Return log(measured / predicted) of a GPU's rows (N,), by trees trained without the row's problem. Rows of other
+    GPUs, and rows outside the first `folds` of the five folds, are NaN."""
     rows, fold = table.on(gpu, quantity), table.fold()
     return _errors_without(table, quantity, rows, (fold[rows] == number for number in range(folds)))
 
 
 def between_errors(table: Table, quantity: str, gpu: str) -> Array:
-    """Return errors like `left_out_errors`, by trees trained without the row's size in one dimension of the grid. A
-    fifth of the sizes of each dimension are held out at once; rows with other sizes are NaN."""
+    """Return errors like `left_out_errors`, by trees trained without the row's size in one dimension of the grid. They
+    hold out a fifth of each dimension's sizes at once; rows with other sizes are NaN."""
     rows = table.on(gpu, quantity)
     folds = [group_folds(table.recording.dims[name], FOLDS, seed=7) for name in table.recording.recorded.grid]
     return _errors_without(table, quantity, rows, [np.any([fold[rows] == 0 for fold in folds], axis=0)] * bool(folds))
 
 
 def _errors_without(table: Table, quantity: str, rows: Array, left_out: Iterable[Array]) -> Array:
-    """Return the errors (N,) of the rows that each mask holds out, by trees of a GPU's other `rows`; NaN elsewhere."""
+    """Return the errors (N,) of the rows held out by each mask, from trees of the other `rows`; NaN elsewhere."""
     errors = np.full(len(table.recording), np.nan)
     for mask in left_out:
         trees, held_out = boost_card(table, quantity, rows[~mask]), rows[mask]
@@ -88,7 +88,7 @@ def coverage(errors: Array, problem: Array) -> float:
 
 
 def coverage_of_cards(errors: Mapping[str, Array]) -> dict[str, float]:
-    """Return, for each architecture, the fraction of its rows inside the interval from the others' errors."""
+    """Return each architecture's fraction of rows inside the interval that the other architectures' errors give."""
     by_arch = _by_architecture(errors)
     shares = {}
     for arch, rows in by_arch.items():

@@ -33,7 +33,7 @@ class Recording:
     dims: Mapping[str, Array]
     latency_s: Array
     power_w: Array
-    """Power in watts; NaN if it was not recorded, or was misread."""
+    """Power in watts; NaN if the power was not recorded or was misread."""
 
     def __len__(self) -> int:
         return len(self.latency_s)
@@ -57,7 +57,7 @@ class Table:
     """Targets by quantity, (N,): log(measured / bound) for latency, log(power / base) for power. NaN if the quantity
     was not recorded, or the time contradicts the data sheet."""
     problem: Array
-    """Index of each row's problem, (N,); equal sizes have one index in all recordings of an op."""
+    """Index of each row's problem, (N,); equal sizes have the same index in all recordings of an op."""
     impossible: int
     """Number of rows that contradict the data sheet."""
     work_s: Array
@@ -94,7 +94,7 @@ class Table:
         return sorted(set(self.recording.gpu[np.isfinite(self.target[quantity])].tolist()))
 
     def families(self, quantity: str) -> dict[str, list[str]]:
-        """Return, by architecture, the GPUs with a known quantity of a backend that was also recorded on other GPUs."""
+        """Return, by architecture, the GPUs with a known quantity of a backend that was recorded on several GPUs."""
         cards: dict[str, list[str]] = {}
         for gpu in self.gpus(quantity):
             if len(self.carried(gpu, quantity)):
@@ -107,7 +107,7 @@ class Table:
 
 
 class _Columns:
-    """Collects the features of a recording, one kind of rows at a time."""
+    """Collects the features of a recording; each call of `add` takes rows of one kind."""
 
     def __init__(self, recording: Recording) -> None:
         count = len(recording)

@@ -107,7 +107,7 @@ def train_set(
 def _with_any_heads(
     recording: Recording, parts: Collection[str], before: tuple[Mapping[str, Any], Mapping[str, Trees]]
 ) -> tuple[dict[str, Any], dict[str, Trees]]:
-    """Return the result of the last training, with new trees for GPUs without recordings."""
+    """Return the result of the last training, with the trees for GPUs without recordings replaced."""
     old, trees = before[0], dict(before[1])
     heads = {name: dict(cards) for name, cards in old["heads"].items()}
     for quantity in (part.removesuffix(".any") for part in parts):
@@ -196,7 +196,7 @@ def _of_arch(
 
 
 def _sustained(recording: Recording) -> Table:
-    """Return a sample with the bound at sustained rates, for trees that carry over to other GPUs."""
+    """Return a sample with the bound at sustained rates, for trees that apply to other GPUs."""
     order = np.random.default_rng(0).permutation(len(recording))
     of_gpus = [order[recording.gpu[order] == gpu][:_CARRIED_ROWS] for gpu in sorted(set(recording.gpu.tolist()))]
     sample = recording.take(np.sort(np.concatenate(of_gpus)))
@@ -207,7 +207,7 @@ def _sustained(recording: Recording) -> Table:
 
 
 def floors_and_work(table: Table) -> dict[str, Any]:
-    """Return, for calls that were timed one at a time, each GPU's fixed overhead and recorded range of work."""
+    """Return each GPU's fixed overhead and recorded range of work, from calls timed one at a time."""
     recording = table.recording
     on = {gpu: np.flatnonzero((recording.gpu == gpu) & np.isfinite(table.work_s)) for gpu in table.gpus("latency")}
     floors = {gpu: fitted_floor(recording.latency_s[rows], table.work_s[rows]) for gpu, rows in on.items()}

@@ -24,19 +24,19 @@ _LEAVES, _LEVELS, _RATE = 96, 8, 0.15
 _POWER_ROUNDS, _POWER_LEAVES = (40, 60), 32
 """Numbers of trees and of leaves for power: fewer, because recorded power is noisier."""
 _FEWEST_POWERS = 2000
-"""With fewer recorded powers, use only their mean level over the base: trees would apply peculiarities of a few hundred
-long launches to short ones."""
+"""Minimum recorded powers for training trees. With fewer, only the mean level over the base is used, because trees
+would apply peculiarities of a few hundred long launches to short ones."""
 _NEVER_SPLIT = 1e9
 _ROWS_PER_LEAF = 60
 _SHARED_ROUNDS, _SHARED_LEVELS, _SHARED_LEAVES = (80, 40), 5, 16
-"""Numbers of trees, levels and leaves of the trees for any GPU; deeper trees do worse on a held-out GPU."""
+"""Numbers of trees, levels and leaves for GPUs without recordings; deeper trees do worse on a held-out GPU."""
 _SHARED_ROWS = 40_000
 """Maximum rows to train trees for any GPU."""
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _LEAST_FAMILIES = 5
-"""Minimum recorded architectures for choosing among `_SHARES`; with four, the choice did worse on a held-out one."""
+"""Minimum recorded architectures for selecting one of `_SHARES`; four gave worse results when held out."""
 _TESTED_ROWS = 10_000
-"""Maximum rows of a held-out architecture for choosing among `_SHARES`."""
+"""Maximum rows of a held-out architecture for selecting one of `_SHARES`."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ def boost_card(table: Table, quantity: str, rows: Array) -> Boosted:
 def boost_any(table: Table, quantity: str, families: Mapping[str, Sequence[str]]) -> Boosted:
     """Train trees for GPUs without recordings on `families`, the recorded GPUs by architecture.
 
-    The result has the level, and the fraction of the correction that best predicts each architecture from the others,
-    because peculiarities of recorded GPUs do not carry over.
+    The result has the trees' level, but only the fraction of their correction that best predicts each architecture
+    from the others, because peculiarities of recorded GPUs do not apply to other GPUs.
     """
     rows = {arch: np.concatenate([table.carried(gpu, quantity) for gpu in cards]) for arch, cards in families.items()}
     boosted = boost_shared(table, quantity, np.concatenate(list(rows.values())))

@@ -1,1 +1,1 @@
-"""Campaigns: plan, schedule, journal, database."""
+"""Run campaigns: plan, schedule, journal, database."""

@@ -1,10 +1,10 @@
-"""Blocks of measurements between two runs of the reference kernels. A block in which the GPU drifted is void.
+"""Divide measurements into blocks between runs of the reference kernels; blocks in which the GPU drifted are void.
 
     references -- measurements of block 0 -- references -- measurements of block 1 -- references
 
-A block ends with its problem, with the worker process, or when it is old: after a minute, and in a young session after
-a quarter of the session's time. So a run that is killed leaves at most a quarter of its measurements in an open block;
-the next run measures their configs again.
+A block ends with its problem, with the worker process, or when it is old: after a minute, or after a quarter of a young
+session's time. So a killed run leaves at most a quarter of its measurements in an open block. The next run measures
+their configs again.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from kernrec.measure.protocol.drift import DriftMonitor, describe_changes
 from kernrec.store.measurement import Tier
 
 REFERENCE_S = 60.0
-"""Most seconds of a block."""
+"""Maximum seconds of a block."""
 _FIRST_S, _SHARE = 4.0, 0.25
-"""Seconds of the first block of a session, and of later ones as a share of the session's age."""
+"""Seconds of a session's first block; length of later blocks as a fraction of the session's age."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Block:
 
     number: int
     since_s: float
-    """Time of its beginning on the campaign's clock."""
+    """Start time on the campaign's clock."""
     items: list[ScheduledMeasurement] = field(default_factory=list)
-    """Its measurements so far."""
+    """Measurements so far."""
 
 
 class BlockControl:
-    """Begins and ends the blocks of a campaign."""
+    """Control of a campaign's blocks: begins and ends them."""
 
     def __init__(self, session: DeviceSession, journal: Records, name: str, note: Callable[[str], None]) -> None:
         """Create a control; `begin` starts the first block.
@@ -43,7 +43,7 @@ class BlockControl:
             session: Open device.
             journal: Records how each block ended.
             name: Name of the campaign's session in rows.
-            note: Called with remarks for the user, one line each.
+            note: Function to call with one-line notes for the user.
         """
         self._session = session
         self._journal = journal
@@ -51,15 +51,15 @@ class BlockControl:
         self._note = note
         self.drift = DriftMonitor()
         self.present = Block(0, 0.0)
-        self._started_s: float | None = None  # when the first block began
+        self._started_s: float | None = None  # Start time of the first block.
         self._energy_checked_s = 0.0  # when the energy of the reference kernels was last measured, which takes seconds
-        self._energy_unchecked = False  # whether energy was measured since
+        self._energy_unchecked = False  # Whether energy was measured since then.
 
     def begin(self, number: int, with_energy: bool) -> str | None:
-        """Run the reference kernels and begin a block; return what has changed since the last one, if anything."""
+        """Run the reference kernels and begin a block; return a description of changes since the last block, if any."""
         session = self._session
         costs, settings = session.measure_references(with_energy)
-        if self.drift.drifted(costs):  # possibly just after a heavy load: a second run decides
+        if self.drift.drifted(costs):  # The GPU may just have been under heavy load, so a second run decides.
             costs, settings = session.measure_references(with_energy)
         error = self.drift.update(costs)
         if with_energy:
@@ -77,14 +77,14 @@ class BlockControl:
 
     @property
     def is_due(self) -> bool:
-        """Whether the block should end before the next measurement."""
+        """Return whether the block should end before the next measurement."""
         since_s = self.present.since_s
         session_s = since_s - (since_s if self._started_s is None else self._started_s)
         due_s = min(REFERENCE_S, max(_FIRST_S, _SHARE * session_s))
         return not self._session.client.alive or self._session.clock() - since_s >= due_s
 
     def close(self) -> list[ScheduledMeasurement]:
-        """End the block and begin another; return the measurements to repeat if the GPU drifted."""
+        """End the block and begin the next; if the GPU drifted, return the measurements to repeat."""
         number, items = self.present.number, self.present.items
         if not items:
             return []

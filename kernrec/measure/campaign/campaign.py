@@ -1,10 +1,10 @@
-"""A campaign: measure problems one after the other on one device, and write every measurement to the journal.
+"""Run a campaign: measure problems one after the other on one device, and write every measurement to the journal.
 
-    for each problem:  screen all configs  ->  coarse energy of those near the front  ->  finals on it
+    for each problem: screen all configs -> coarse energy near the Pareto front -> finals on the front
 
 The reference kernels run between blocks of measurements; a block in which the GPU drifted is measured again
-(blocks.py). A config that takes the worker process down costs itself and a restart (device_session.py). A measurement
-is in the journal before it is reported.
+(blocks.py). A config that crashes the worker process counts as failed, and the worker restarts (device_session.py). A
+measurement is in the journal before it is reported.
 """
 
 import math
@@ -45,28 +45,28 @@ from kernrec.store.measurement import (
 )
 
 _SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
-"""Shares of a problem's time after which screening and coarse energy end."""
+"""Fractions of a problem's time after which screening and coarse energy measurements end."""
 _LOOKAHEAD = 128
-"""Scheduled configs among which the next one with compiled code is chosen."""
+"""Number of scheduled configs that are searched for the next config with compiled code."""
 
 
 @dataclass(frozen=True)
 class CampaignHooks:
-    """The caller's part in a campaign."""
+    """Callbacks of a campaign."""
 
     earlier: Callable[[Problem], Iterable[Measurement]] = lambda problem: ()
-    """Returns the measurements of earlier campaigns on a problem, which are not repeated."""
+    """Function that returns a problem's measurements by earlier campaigns, which are not repeated."""
     stopping: Callable[[], bool] = lambda: False
-    """Called often; once it returns true, the campaign ends at once."""
+    """Function that is called often; once it returns true, the campaign ends at once."""
     report: Callable[[Progress], None] = lambda progress: None
-    """Called with each measurement after it is in the journal, and with notes."""
+    """Function to call with notes, and with each measurement once the journal has it."""
     finished: Callable[[], None] = lambda: None
-    """Called after each problem, when every measurement belongs to a closed block."""
+    """Function to call after each problem, when every measurement belongs to a closed block."""
 
 
 @dataclass
 class _ProblemRun:
-    """The problem that is being measured."""
+    """State of the problem that is being measured."""
 
     planned: PlannedProblem
     schedule: Schedule
@@ -76,20 +76,20 @@ class _ProblemRun:
 
 @dataclass(frozen=True)
 class _Phase:
-    """A part of a problem's measurements: when it ends, and how it is reported."""
+    """Phase of a problem's measurements: its end, and its progress for reports."""
 
     until_s: float
-    """Time of its end on the campaign's clock."""
+    """End time on the campaign's clock."""
     count: int | None = None
-    """Measurements to make; the rest of the list is only compiled ahead. None: all."""
+    """Number of measurements to make; other listed configs are only compiled ahead. None: all."""
     done_before: int = 0
-    """Earlier measurements of the tier."""
+    """Number of earlier measurements of the tier."""
     total: int | None = None
-    """Measurements of the tier; None: those of the list."""
+    """Total measurements of the tier; None: the length of the list."""
 
 
 class Campaign:
-    """The campaign of one device: call `run` once. `results` has what is known so far, also after an early end."""
+    """Campaign on one device: call `run` once. `results` has the results so far, even after an early end."""
 
     def __init__(
         self,
@@ -104,12 +104,11 @@ class Campaign:
 
         Args:
             client: Client of the worker process that owns the device.
-            problems: Problems to measure, in order. The next item of an iterator is taken when the one before is
-                measured.
+            problems: Problems to measure, in order; may be a lazy iterator.
             journal: Receives every measurement.
-            settings: How much to measure.
-            hooks: The caller's functions.
-            compile_queue: Compiles code ahead of the measurements; None for recorded kernels.
+            settings: Amount to measure.
+            hooks: The caller's callbacks.
+            compile_queue: Queue that compiles code ahead of the measurements; None for recorded kernels.
         """
         self._problems = problems
         self._journal = journal
@@ -123,16 +122,16 @@ class Campaign:
         self._screened = 0
         self._end_s = math.inf
         self._began = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
-        self._shares: dict[str, tuple[float, float]] = {}  # start and time of problems that are measured in slices
+        self._shares: dict[str, tuple[float, float]] = {}  # Start and duration of problems that are measured in slices.
         self.results: list[ProblemResult] = []
 
     def run(self) -> None:
-        """Measure everything, or until the budget is spent.
+        """Measure until all problems are done or the budget is used up.
 
         Raises:
             Stopped: The caller stopped the campaign.
             JournalError: The journal cannot be written.
-            KernrecError: The device cannot be used any more.
+            KernrecError: The device is no longer usable.
         """
         try:
             self.begin()
@@ -146,7 +145,7 @@ class Campaign:
             self.end()
 
     def _in_order(self) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
-        """Yield (a problem, the next one if known, number of remaining problems including this one)."""
+        """Yield (problem, next problem if known, number of remaining problems including this problem)."""
         problems = self._problems
         for number, planned in enumerate(problems):
             later = problems[number + 1 :] if isinstance(problems, Sequence) else ()
@@ -154,17 +153,17 @@ class Campaign:
 
     @property
     def spent(self) -> bool:
-        """Whether the budget is."""
+        """Return whether the budget is used up."""
         return self.session.clock() >= self._end_s or self._configs_left() == 0
 
     def end(self) -> None:
-        """End the processes that measure and compile."""
+        """End the measuring and compiling processes."""
         self.session.client.stop()
         if self._compile_queue is not None:
             self._compile_queue.stop()
 
     def begin(self) -> None:
-        """Open the device and begin the first block. Raises as `run`."""
+        """Open the device and begin the first block; raise the errors of `run`."""
         notes = self.session.open()
         if self._settings.budget.seconds is not None:
             self._end_s = self.session.clock() + self._settings.budget.seconds
@@ -173,14 +172,14 @@ class Campaign:
         self._blocks.begin(0, with_energy=False)
 
     def measure(self, planned: PlannedProblem, problems_left: int = 1) -> bool:
-        """Measure a problem, or go on with one whose slice of time was over.
+        """Measure a problem, or continue a problem whose time slice was over.
 
         Args:
             planned: the problem.
-            problems_left: among which the rest of the budget is divided.
+            problems_left: number of problems that share the remaining budget.
 
         Returns:
-            Whether nothing is left to measure of it within its share of the budget.
+            Whether the problem is done within its share of the budget.
         """
         session, blocks, settings = self.session, self._blocks, self._settings
         sliced = math.isfinite(planned.slice_s)
@@ -213,10 +212,10 @@ class Campaign:
             if again:
                 self._work(again, _Phase(self._end_s))
                 blocks.close()
-        except MeasurementFailure as failure:  # the inputs or the reference failed, not a config
+        except MeasurementFailure as failure:  # The inputs or the reference failed, not a config.
             self._note(f"{planned.problem.key} is skipped: {failure}")
             self._run = None
-            session.begin_problem(None)  # reference kernels need no inputs; do not repeat drifted measurements
+            session.begin_problem(None)  # Reference kernels need no inputs. Do not repeat drifted measurements.
             blocks.close()
             return True
         return over
@@ -230,12 +229,12 @@ class Campaign:
             if self.session.is_present(measurement):
                 history.add(measurement)
                 result.add_earlier(measurement)
-        # Seeded for each problem, so that a resumed campaign chooses as the interrupted one did.
+        # Seed the draws per problem, so that a resumed campaign makes the same choices as the interrupted campaign.
         draw = np.random.default_rng([self._settings.seed, zlib.crc32(key.encode())])
         return _ProblemRun(planned, Schedule(planned, history, draw), history, result)
 
     def _screen(self, until_s: float, most: int | None) -> list[ScheduledMeasurement]:
-        """Measure what the schedule lists next, step by step, until all or `most` configs are screened."""
+        """Screen configs in the order of the schedule, until all or `most` configs are screened."""
         run = self._present_run
         again = list[ScheduledMeasurement]()
         done, total = 0, run.result.configs - run.schedule.screened
@@ -256,7 +255,7 @@ class Campaign:
         return again
 
     def _work(self, items: Iterable[ScheduledMeasurement], phase: _Phase) -> list[ScheduledMeasurement]:
-        """Make measurements; return those to repeat, because the GPU drifted in their block."""
+        """Make measurements; return those to repeat because the GPU drifted during their block."""
         waiting = deque(items)
         if self._compile_queue is not None:
             self._compile_queue.want([item.task for item in waiting] + self._upcoming)
@@ -281,7 +280,7 @@ class Campaign:
     def _next_ready(
         self, waiting: "deque[ScheduledMeasurement]"
     ) -> tuple[ScheduledMeasurement, CompiledVariant | None] | None:
-        """Take the first item with compiled code out of the queue; wait a little and return None if there is none."""
+        """Remove and return the first item with compiled code; if there is none, wait a little and return None."""
         if self._compile_queue is None:
             return waiting.popleft(), None
         for i in range(min(len(waiting), _LOOKAHEAD)):
@@ -330,7 +329,7 @@ class Campaign:
         return measurement
 
     def _now(self) -> datetime:
-        # Start time plus elapsed time, which does not depend on changes of the system's clock.
+        # Add elapsed time to the start time, so that changes of the system's clock have no effect.
         began, began_s = self._began
         return began + timedelta(seconds=time.monotonic() - began_s)
 

@@ -1,4 +1,4 @@
-"""Choose what a campaign measures next, and when enough is measured."""
+"""Define the interface that chooses a campaign's next measurements and its end."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,31 +10,31 @@ from kernrec.store.measurement import Measurement
 
 @dataclass(frozen=True)
 class Visit:
-    """Measurements of one problem that a GPU makes before it takes the next visit."""
+    """Batch of measurements of one problem that a GPU makes without interruption."""
 
     planned: PlannedProblem
     earlier: tuple[Measurement, ...] = ()
-    """Measurements that are not repeated; on this machine the database has them."""
+    """Measurements that are not repeated; empty on this machine, where they are in the database."""
 
 
 class Chooser:
-    """Chooses what to measure next on one GPU model."""
+    """Chooser of the next measurements on one GPU model."""
 
     @property
     def needs_energy(self) -> bool:
-        """Whether a GPU that measures no energy is of no use."""
+        """Return whether a GPU must be able to measure energy."""
         return False
 
     @property
     def recalled(self) -> Sequence[Problem]:
-        """Problems whose earlier measurements `begin` needs."""
+        """Return the problems whose earlier measurements `begin` needs."""
         return ()
 
     def begin(self, earlier: Iterable[Measurement]) -> None:
         """Learn from measurements of earlier campaigns."""
 
     def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
-        """Return the next visit; None if enough is measured, or if nothing is left until a visit under way is done.
+        """Return the next visit; None if enough is measured, or if the choice depends on a visit in progress.
 
         Args:
             card: Name of the GPU that makes the visit.
@@ -43,17 +43,17 @@ class Chooser:
         raise NotImplementedError
 
     def learn(self, measurement: Measurement) -> None:
-        """Learn from a new measurement, which is in the journal."""
+        """Learn from a new measurement, which the journal already has."""
 
     def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
         """Learn that a visit has ended.
 
         Args:
             visit: The visit.
-            seconds: Its duration on the device's clock.
-            over: Whether it ended before its slice of time did.
+            seconds: Duration on the device's clock.
+            over: Whether the visit was completed within its time slice.
         """
 
     def outcome(self) -> object:
-        """Return the result: `Refined`, `Searched`, or None if it has only rows."""
+        """Return the result: `Refined`, `Searched`, or None if rows are the only result."""
         return None

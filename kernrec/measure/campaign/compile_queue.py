@@ -1,6 +1,6 @@
 """Compile code ahead of the measurements, in separate processes, so that the GPU never waits for the compiler.
 
-The worker process loads compiled code from the compile cache; only its properties are kept here.
+The worker process loads compiled code from the compile cache. This process only holds the code's properties.
 """
 
 import threading
@@ -19,13 +19,13 @@ from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.store.measurement import CodeInfo, Outcome
 
 VARIANTS_AHEAD = 64
-"""Most variants that are compiled but not yet used; more would be wasted when the budget ends."""
+"""Maximum number of compiled variants that are not used yet; more might be wasted when the budget ends."""
 _STOP_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True)
 class CompiledVariant:
-    """Properties of a compiled variant, or why it did not compile."""
+    """Properties of a compiled variant, or its compile error."""
 
     code: CodeInfo
     smem_bytes: int = 0
@@ -35,10 +35,10 @@ class CompiledVariant:
 
 
 class CompileQueue:
-    """Compiles the variants of the tasks last wanted, in order, at most `VARIANTS_AHEAD` beyond those used.
+    """Queue that compiles the latest wanted tasks in order, at most `VARIANTS_AHEAD` variants ahead of their use.
 
-    Each of `processes` threads has its own compiling process: a thread with several would have to wait for a free one
-    while results of others are ready.
+    Each of `processes` threads has its own compiling process. A thread with several processes might wait for a free
+    process while results are ready.
     """
 
     def __init__(self, sm: int, processes: int) -> None:
@@ -46,7 +46,7 @@ class CompileQueue:
         self._variants: dict[str, CompiledVariant] = {}
         self._started: set[str] = set()
         self._pending: deque[tuple[str, Task]] = deque()
-        self._wanted: set[str] = set()  # and not yet used
+        self._wanted: set[str] = set()  # These variants are not used yet.
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._ended = False
@@ -55,7 +55,7 @@ class CompileQueue:
             thread.start()
 
     def want(self, tasks: Iterable[Task]) -> None:
-        """Compile the code of these tasks from now on, and nothing that was wanted before."""
+        """From now on, compile the code of these tasks, and drop all earlier tasks."""
         named = {task.code: task for task in tasks}
         with self._changed:
             self._pending = deque((name, task) for name, task in named.items() if name not in self._started)
@@ -63,8 +63,7 @@ class CompileQueue:
             self._changed.notify_all()
 
     def ready(self, task: Task) -> CompiledVariant | None:
-        """Return the code of a task, or None while it is compiled; raise the error that stopped the compiler, if
-        any."""
+        """Return the code of a task, or None while it is compiled; raise the error that ended the compiler, if any."""
         with self._changed:
             if self._error is not None:
                 raise self._error
@@ -75,12 +74,12 @@ class CompileQueue:
             return variant
 
     def wait(self, seconds: float) -> None:
-        """Wait until another variant is ready, or for some seconds."""
+        """Wait at most `seconds` until another variant is ready."""
         with self._changed:
             self._changed.wait(seconds)
 
     def stop(self) -> None:
-        """Stop compiling; wait at most ten seconds for running compilations."""
+        """Stop compiling, after at most ten seconds for running compilations."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -118,10 +117,10 @@ class CompileQueue:
 
 
 def launchable_code(task: Task, variant: CompiledVariant, sm: int) -> CodeInfo:
-    """Return the properties of a task's code, with all its shared memory.
+    """Return the properties of a task's code, including dynamic shared memory.
 
     Raises:
-        MeasurementFailure: It did not compile or cannot be launched.
+        MeasurementFailure: The code did not compile or cannot be launched.
     """
     if variant.error is not None:
         raise MeasurementFailure(Outcome.COMPILE, variant.error)
@@ -141,7 +140,7 @@ def _compiled_variant(job: CompileJob, result: Compiled | CompileError) -> Compi
         flags = f"--gpu-name=sm_{job.sm}"
     if isinstance(result, CompileError):
         return CompiledVariant(CodeInfo(compiler_flags=flags), error=str(result))
-    if not result.cubin:  # PTX without an assembler: the driver compiles it and reports no properties
+    if not result.cubin:  # Without an assembler, the driver compiles PTX and reports no properties.
         return CompiledVariant(CodeInfo(compiler="the driver's"))
     resources = list(result.resources.values())
     code = CodeInfo(

@@ -1,4 +1,4 @@
-"""One device during a campaign: its worker process, its probe and the prepared problem, restarted after a loss."""
+"""Manage one device during a campaign: worker process, probe and prepared problem, with a restart after a crash."""
 
 import math
 import time
@@ -17,7 +17,7 @@ from kernrec.store.device_report import DeviceReport
 from kernrec.store.measurement import Measurement, Tier
 
 LEAST_LIMIT_S = 5.0
-"""Least time limit of a config in seconds."""
+"""Minimum time limit of a config in seconds."""
 LIMIT_BESTS = 20.0
 """Time limit of a config as a multiple of the best time so far."""
 IDLE_EVERY_S = 600.0
@@ -27,18 +27,18 @@ PREPARE_LIMIT_S = 900.0
 _CONTROL_LIMIT_S = 60.0
 """Time limit in seconds for all other requests."""
 _ATTEMPTS = 3
-"""Attempts at a request that must succeed, before the device is given up."""
+"""Attempts at a request that must succeed, before the campaign gives up the device."""
 
 
 class DeviceSession:
-    """One device, open for a campaign."""
+    """One device that is open for a campaign."""
 
     def __init__(self, client: WorkerClient) -> None:
         self.client = client
         self.info: DeviceInfo | None = None
-        """None until `open`."""
+        """Description of the device; None until `open`."""
         self.probe: Probe | None = None
-        """None if energy cannot be measured."""
+        """Probe of the sensors; None if energy cannot be measured."""
         self.traits = SensorTraits()
         self.idle_w: float | None = None
         self._idle_measured_s = -math.inf
@@ -48,7 +48,7 @@ class DeviceSession:
 
     @property
     def opened_info(self) -> DeviceInfo:
-        """Description of the device by its process, once it is open."""
+        """Return the worker's description of the open device."""
         assert self.info is not None
         return self.info
 
@@ -62,7 +62,7 @@ class DeviceSession:
                 self.probe = Probe(**self.request(_CONTROL_LIMIT_S, "probe"))
                 save_probe(self.info, self.probe)
             self.traits = self.probe.traits
-            self.client.add_to_opening(traits=vars(self.traits))  # for the processes that come after this one
+            self.client.add_to_opening(traits=vars(self.traits))  # Later worker processes need this.
             self.request(_CONTROL_LIMIT_S, "traits", traits=vars(self.traits))
         notes = []
         if reason := self.info.energy or (self.probe and self.probe.why_no_energy()):
@@ -72,23 +72,23 @@ class DeviceSession:
         return notes
 
     def clock(self) -> float:
-        """Return the seconds since the campaign began, on the device's own clock if it has one."""
+        """Return the seconds since the campaign began; use the device's own clock if it has one."""
         virtual = self.info is not None and self.info.virtual
         return self.client.device_s if virtual else time.monotonic() - self._started_s
 
     def begin_problem(self, planned: PlannedProblem | None) -> None:
-        """Make later requests about this problem, or about none."""
+        """Set the problem of later requests; None for no problem."""
         self._planned, self._prepared = planned, False
 
     def ensure_prepared(self) -> None:
-        """Make the inputs and the reference of the present problem, unless they exist."""
+        """Create the inputs and the reference of the present problem, unless they exist."""
         if not self._prepared:
             assert self._planned is not None
             self.request(PREPARE_LIMIT_S, "prepare", **self._planned.preparation)
             self._prepared = True
 
     def request(self, limit_s: float, do: str, **items: Any) -> Any:
-        """Return the answer to a request that must succeed; it is repeated in a new process if the worker is lost.
+        """Return the answer to a request that must succeed; repeat it in a new process if the worker is lost.
 
         Raises:
             MeasurementFailure: The request failed and the worker is still alive.
@@ -113,22 +113,22 @@ class DeviceSession:
         raise KernrecError(f"the device was given up after {_ATTEMPTS} tries: {error}")
 
     def measure_references(self, with_energy: bool) -> tuple[References, CardSettings]:
-        """Return the costs of the reference kernels, and the GPU's present settings."""
+        """Measure the reference kernels; return their costs and the GPU's present settings."""
         answer = self.request(_CONTROL_LIMIT_S, "references", energy=with_energy)
         return answer["references"], CardSettings(**answer["settings"])
 
     def take_settings(self, settings: CardSettings) -> None:
-        """Replace the GPU's settings."""
+        """Use these GPU settings from now on."""
         self.info = replace(self.opened_info, settings=settings)
 
     def refresh_idle_power(self) -> None:
-        """Measure idle power again if the last measurement is old."""
+        """Repeat the measurement of idle power if it is old."""
         if self.traits.measures_energy and self.clock() - self._idle_measured_s >= IDLE_EVERY_S:
             self.idle_w = self.request(_CONTROL_LIMIT_S, "idle")
             self._idle_measured_s = self.clock()
 
     def is_present(self, measurement: Measurement) -> bool:
-        """Return whether a measurement was made at the GPU's present limits and clocks."""
+        """Return whether a measurement has the GPU's present limits and clocks."""
         now, then = self.opened_info.measured_device(), measurement.device
         limits = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
         return all(getattr(then, name) == getattr(now, name) for name in limits) and bool(then.mig) == bool(now.mig)
@@ -142,7 +142,7 @@ class DeviceSession:
             best_s: Least latency so far.
 
         Raises:
-            MeasurementFailure: The config fails, or takes the worker down.
+            MeasurementFailure: The config fails, or crashes the worker.
         """
         answer = self.client.request(
             self._limit_s(tier, best_s), "measure", kernel=task.kernel_name, config=task.config,
@@ -151,7 +151,7 @@ class DeviceSession:
         return DeviceReport.from_json(answer)
 
     def _limit_s(self, tier: Tier, best_s: float | None) -> float:
-        """Return the time limit of a config, energy windows included, after which its process is killed."""
+        """Return the time limit of a config in seconds, energy windows included, after which the worker is killed."""
         limit_s = max(LEAST_LIMIT_S, LIMIT_BESTS * (best_s or 0.0))
         if tier == Tier.SCREEN or not self.traits.measures_energy:
             return limit_s

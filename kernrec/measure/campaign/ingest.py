@@ -1,9 +1,9 @@
-"""Move measurements from the journal to the database, some thousand rows per transaction.
+"""Move measurements from the journal to the database, a few thousand rows per transaction.
 
-If the process is killed in between, the next collector adds the same rows again: a row's key is the hash of its
-content, so no row is added twice. Measurements of a block in which the GPU drifted are stored as quarantined.
+If the process is killed meanwhile, the next collector repeats the move. No row is added twice, because a row's key is
+the hash of its content. Measurements of a block in which the GPU drifted are stored as quarantined.
 Measurements of a block that never ended, because the run was stopped or killed, are marked `block_open`, and the next
-run measures their configs again. Records that no collector can have written are put aside.
+run measures their configs again. Invalid records are moved to `<journal>.damaged`.
 """
 
 import json
@@ -23,16 +23,16 @@ from kernrec.store.intake.row_checks import is_possible
 from kernrec.store.measurement import Measurement, Outcome
 
 _AHEAD = timedelta(days=1)
-"""Most time by which a row may be ahead of the clock, because clocks of machines differ."""
+"""Maximum time by which a row may be ahead of the clock, because clocks of machines differ."""
 _TOGETHER = 5000
-"""Rows of one transaction."""
+"""Maximum rows per transaction."""
 _OUR_PROTOCOLS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
 
 
 def check_takes_rows(database: Path) -> None:
-    """Raise `UsageError` now, not after a night of measuring, if rows could not enter a database.
+    """Raise `UsageError` early, not after a night of measuring, if a database cannot take rows.
 
-    A wrong clock is such a reason: rows carry their time, and impossible rows would be skipped later.
+    A wrong clock is also an error, because rows contain the time, and rows with impossible times are skipped later.
     """
     now = datetime.now(UTC)
     if not is_possible(now):
@@ -54,16 +54,16 @@ def check_takes_rows(database: Path) -> None:
 def ingest(
     journal: Journal, database: Path, note: Callable[[str], None] = lambda text: None, ended_only: bool = False
 ) -> int:
-    """Move measurements of a journal into the database, which is created if needed; return their number.
+    """Move a journal's measurements to the database, which is created if needed; return the number of measurements.
 
     Args:
         journal: Open journal.
         database: Destination.
-        note: Called with one line if records are not measurements; they are appended to `<journal>.damaged`.
+        note: Function to call with a line about invalid records, which are appended to `<journal>.damaged`.
         ended_only: See `Journal.batch`.
 
     Raises:
-        UsageError: The database cannot store the measurements, which stay in the journal.
+        UsageError: The database cannot store the measurements; they stay in the journal.
     """
     stored, damaged = 0, list[Mapping[str, Any]]()
     while (batch := journal.batch(_TOGETHER, ended_only))[0]:
@@ -75,7 +75,7 @@ def ingest(
             except UsageError:
                 fitting = [_fits(measurement) for _, measurement in rows]
                 if all(fitting):
-                    raise  # the database is at fault
+                    raise  # The database is at fault, not a record.
                 damaged += [record for (record, _), fits in zip(rows, fitting, strict=True) if not fits]
                 rows = [row for row, fits in zip(rows, fitting, strict=True) if fits]
                 opened.add_measurements(measurement for _, measurement in rows)
@@ -100,16 +100,16 @@ def _fits(measurement: Measurement) -> bool:
 
 
 def earlier_measurements(database: Path, problem: Problem, gpu: str, uuid_hash: str | None) -> list[Measurement]:
-    """Return the `present_measurements` on one GPU; `uuid_hash` is None for a recording."""
+    """Return the `present_measurements` of one GPU; `uuid_hash` is None for a recording."""
     rows = present_measurements(database, problem, gpu)
     return [measurement for measurement in rows if measurement.device.device_uuid_hash == uuid_hash]
 
 
 def present_measurements(database: Path, problem: Problem, gpu: str) -> list[Measurement]:
-    """Return the measurements of a problem on a GPU model by the present protocol, without quarantined ones.
+    """Return the measurements of a problem on a GPU model with the present protocol, except quarantined measurements.
 
     Args:
-        database: Path of the database, which need not exist.
+        database: Path of the database, which may not exist.
         problem: The problem.
         gpu: Name in the GPU catalog.
     """
@@ -128,11 +128,11 @@ def present_measurements(database: Path, problem: Problem, gpu: str) -> list[Mea
 
 
 def measurements_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Measurement]:
-    """Return the measurements in a journal's records, without invalid ones.
+    """Return the valid measurements in a journal's records.
 
     Records are `{"row": columns}` (`Measurement.as_json`) and, for each block that ended, `{"closed": block, "session":
     session}` or, if the reference kernels had drifted, `{"drifted": block, "session": session, "error": text}`. A row
-    contains its problem in full, because only the spec of a user's kernel may declare the problem.
+    contains the whole problem, because only the spec of a user's kernel may define it.
     """
     return (measurement for _, measurement in _readable(list(records), []))
 
@@ -161,6 +161,6 @@ def _readable(
 
 
 def _ended(record: Mapping[str, Any], how: str) -> tuple[str, int] | None:
-    """Return (session, block) of a record about a block's end; None for any other."""
+    """Return (session, block) of a record about a block's end; None for other records."""
     session, block = record.get("session"), record.get(how)
     return (session, block) if isinstance(session, str) and type(block) is int else None

@@ -1,8 +1,8 @@
-"""The journal: a measurement is on disk before it is acknowledged, so that a crash loses no acknowledged one.
+"""Write measurements to a journal before acknowledging them, so that no crash loses an acknowledged measurement.
 
-It is a SQLite database beside the user's database (`<database>.journal.sqlite`), in WAL mode with an fsync for each
-commit. Only one campaign at a time fills a database: it holds the lock of `<database>.journal.lock`, whose text names
-it. Both files are deleted once the records are in the database.
+The journal is a SQLite database beside the user's database (`<database>.journal.sqlite`), in WAL mode with an fsync per
+commit. Only one campaign at a time fills a database: it locks `<database>.journal.lock`, which contains the campaign's
+name. Both files are deleted once the records are in the database.
 """
 
 import json
@@ -34,13 +34,13 @@ CREATE INDEX IF NOT EXISTS record_of_block ON record (session, block);
 _SAME_BLOCK = "other.session = record.session AND other.block = record.block"
 _SUFFIX = ".journal.sqlite"
 _WAIT_S = 1.0
-"""Seconds to wait for a process that only checks who fills the database."""
+"""Seconds to wait for a process that only checks which campaign fills the database."""
 _FAULTS = (sqlite3.Error, UnicodeError, OverflowError)
-"""Exceptions for a damaged file; Python may fail to decode its names or to hold its numbers."""
+"""Exceptions for a damaged file: Python may also fail to decode its names or to hold its numbers."""
 
 
 class JournalError(KernrecError):
-    """The journal cannot be written; acknowledged records are still in it."""
+    """The journal cannot be written; it still has all acknowledged records."""
 
 
 class JournalInUseError(UsageError):
@@ -48,21 +48,21 @@ class JournalInUseError(UsageError):
 
 
 class Records(Protocol):
-    """Takes the records of a campaign: a journal, or the driver of a cluster."""
+    """Destination of a campaign's records: a journal, or the driver of a cluster."""
 
     def append(self, *records: Mapping[str, Any]) -> None:
         """Store records; raise `JournalError` if that is impossible."""
 
 
 class Journal:
-    """The journal of one campaign; several threads may use it."""
+    """Journal of one campaign, for several threads."""
 
     def __init__(self, path: Path, wait_s: float = _WAIT_S) -> None:
-        """Open or create a journal, with the records that a killed campaign left in it.
+        """Open or create a journal; keep the records of a killed campaign.
 
         Args:
             path: Result of `journal_path`.
-            wait_s: Seconds to wait for a process that has it open.
+            wait_s: Seconds to wait for a process that has the journal open.
 
         Raises:
             JournalInUseError: Another campaign fills the database.
@@ -92,8 +92,7 @@ class Journal:
             raise UsageError(_failed(self.path, error)) from None
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Write records, which survive any crash from then on; raise `JournalError`, and write none, if that is
-        impossible."""
+        """Write all records, so that they survive any crash; or raise `JournalError` and write none."""
         rows = [(*_columns(record), json.dumps(record, allow_nan=False)) for record in records]
         with self._transaction() as connection:
             connection.executemany("INSERT INTO record (session, block, measured, content) VALUES (?, ?, ?, ?)", rows)
@@ -103,11 +102,11 @@ class Journal:
         return [_record(content) for (content,) in self._query("SELECT content FROM record ORDER BY id")]
 
     def batch(self, most: int, ended_only: bool = False) -> tuple[list[int], list[dict[str, Any]]]:
-        """Return (numbers of measurements in order, their records with those of the ends of their blocks).
+        """Return (numbers of measurements in order, their records and the records that end their blocks).
 
         Args:
-            most: Most measurements to return.
-            ended_only: Whether to skip measurements of blocks that have not ended.
+            most: Maximum number of measurements to return.
+            ended_only: Whether to skip measurements of open blocks.
         """
         ended = f" AND EXISTS (SELECT 1 FROM record other WHERE NOT other.measured AND {_SAME_BLOCK})"
         rows = self._query(
@@ -124,7 +123,7 @@ class Journal:
         return [row[0] for row in rows], [_record(content) for content in (*(row[3] for row in rows), *ends)]
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete measurements by their numbers, and the ends of blocks without remaining measurements."""
+        """Delete measurements by number, and the end records of blocks without remaining measurements."""
         with self._transaction() as connection:
             connection.executemany("DELETE FROM record WHERE id = ?", [(number,) for number in numbers])
             connection.execute(
@@ -133,7 +132,7 @@ class Journal:
             )
 
     def close(self) -> None:
-        """End the campaign; delete the files if no record is left."""
+        """Close the journal; delete its files if no record is left."""
         with self._lock:
             empty = False
             with suppress(*_FAULTS):
@@ -172,16 +171,16 @@ class Journal:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Measurements in a journal that are not in its database yet."""
+    """Measurements in a journal that the database does not have yet."""
 
     measurements: int
     holder: str | None
-    """Process that fills the database, as `PID 123 since ...`; None: there is none, and the next campaign stores
-    them."""
+    """Process that fills the database, as `PID 123 since ...`; None if the next campaign must store the
+    measurements."""
 
 
 def waiting_measurements(database: Path) -> Waiting:
-    """Return the measurements in the journal of a database, without changing it.
+    """Describe the measurements in a database's journal, without changing the journal.
 
     Raises:
         OSError: The journal cannot be read.
@@ -250,7 +249,7 @@ def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
 
 
 def _record(content: object) -> dict[str, Any]:
-    """Return a record as it was appended; for a damaged one, an unreadable measurement."""
+    """Return a record as it was appended; replace a damaged record by an invalid measurement."""
     with suppress(ValueError, RecursionError, TypeError):
         if isinstance(record := json.loads(content), dict):  # type: ignore[arg-type]
             return record

@@ -1,7 +1,8 @@
-"""The plan of a campaign: for each problem the configs of every kernel that computes it, most promising first.
+"""Plan a campaign: list for each problem the configs of every kernel that computes it, most promising first.
 
-The analytical model or a trained model ranks them. During the campaign, a search corrects the order by measurements
-(`kernrec.model.search.expected_improvement`), so that even a short budget is spent near the best configs.
+The analytical model or a trained model ranks the configs. During the campaign, a search updates the order from
+measurements (`kernrec.model.search.expected_improvement`), so that even a short campaign measures near the best
+configs.
 """
 
 import math
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     from kernrec.recommender.context import Context
 
 _MEMORY_SHARE = 0.5
-"""Share of the GPU's memory for the tensors of a problem: the reference and rotating copies need space, too."""
+"""Maximum fraction of the GPU's memory for a problem's tensors: the reference and rotating copies need space, too."""
 
 _UNPREDICTED = 1e9  # seconds
 
 
 @dataclass(frozen=True)
 class Task:
-    """One config to measure; `kernel` is None for a recorded kernel, of which only the name is known."""
+    """One config to measure; `kernel` is None for a recorded kernel whose source is unknown."""
 
     kernel_name: str
     kernel_hash: str
@@ -45,35 +46,35 @@ class Task:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Distinguishes its measurements from those of other tasks of the problem."""
+        """Return the key that identifies this task's measurements within the problem."""
         return self.kernel_name, self.kernel_hash, canonical_json(self.config)
 
     @property
     def code(self) -> str:
-        """Name of its compiled code; tasks that differ only in run-time tunables share it."""
+        """Return the key of the compiled code, which tasks share if they differ only in run-time tunables."""
         kernel = self.kernel
         assert kernel is not None
         problem = kernel.form(self.problem)
         return f"{kernel.name} {kernel.variant_key(self.config, problem.dtype, problem.layout)}"
 
     def job(self, sm: int) -> CompileJob:
-        """Return how its code is compiled."""
+        """Return the job that compiles the code."""
         assert self.kernel is not None
         return compile_job_for(self.kernel, self.config, self.problem, sm)
 
 
 class Search(Protocol):
-    """Chooses the next configs of a problem from measurements, such as `ExpectedImprovement`."""
+    """Strategy that chooses a problem's next configs from measurements, such as `ExpectedImprovement`."""
 
     def order(self, tried: np.ndarray, latency_s: np.ndarray) -> np.ndarray:
         """Return all untried configs, the most promising first; see `ExpectedImprovement.order`."""
 
     def batch(self, measured: int) -> int:
-        """Return how many configs of an order to measure before asking for another."""
+        """Return the number of configs to measure before the next call of `order`."""
 
 
 class EnergyRule(Enum):
-    """Which screened configs of a problem get an energy measurement."""
+    """Rule that selects the screened configs whose energy is measured."""
 
     GUIDE = "those that may be on the front"
     ALL = "all"
@@ -86,14 +87,14 @@ class PlannedProblem:
 
     Args:
         name: Name of the layer, or of the problem.
-        probability: Probability with which each config of the space became a task; None if they were not drawn.
-        most: Most tasks to measure; None: all.
-        search: Chooses the next tasks from measurements.
-        baseline: Config whose output the others must reproduce; None if an op or a spec defines the result.
-        energy: Which tasks get an energy measurement.
-        finals: Whether tasks near the front are measured in the final tier.
-        share: Most of the remaining time that the problem may take.
-        slice_s: Seconds after which the rest waits for another visit.
+        probability: Probability with which each config became a task; None if the tasks are no random sample.
+        most: Maximum number of tasks to measure; None: all.
+        search: Strategy that chooses the next tasks from measurements.
+        baseline: Config whose output other configs must reproduce; None if an op or a spec defines the result.
+        energy: Rule that selects tasks for energy measurements.
+        finals: Whether to measure tasks near the front in the final tier.
+        share: Maximum fraction of the remaining time for this problem.
+        slice_s: Seconds after which the remaining tasks wait for another visit.
     """
 
     name: str
@@ -110,18 +111,18 @@ class PlannedProblem:
 
     @property
     def preparation(self) -> dict[str, Any]:
-        """Arguments for the measuring process to make inputs and expected results."""
+        """Return the arguments with which the worker creates inputs and expected results."""
         return {"problem": self.problem.key, "baseline": self.baseline}
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """How many configs of a problem are measured, and which."""
+    """Number and selection of a problem's configs."""
 
     most: int | None = None
-    """Most configs of a problem; None: its whole space."""
+    """Maximum configs of a problem; None: the whole space."""
     drawn: bool = False
-    """Whether they are drawn at random instead of chosen by the search."""
+    """Whether to draw configs at random instead of choosing them by a search."""
     seed: int = 0
 
 
@@ -137,12 +138,12 @@ def plan_library(
     Args:
         problems: Names and problems, in measuring order.
         gpu: The GPU.
-        context: Profiles to predict from, and models that correct the predictions.
-        options: How many configs, and which.
+        context: Profiles for predictions, and models that correct the predictions.
+        options: Number and selection of configs.
         kernel: The only kernel to measure; None: every kernel of the library that computes the problem.
 
     Raises:
-        UsageError: Nothing can run a problem, or it does not fit into the GPU's memory.
+        UsageError: No config can run a problem, or a problem does not fit into the GPU's memory.
     """
     draw = np.random.default_rng(options.seed)
     planned = []
@@ -153,7 +154,7 @@ def plan_library(
 
 
 def check_memory(problem: Problem, gpu: GPU) -> None:
-    """Raise `UsageError` if the tensors of a problem leave too little of a GPU's memory for their copies."""
+    """Raise `UsageError` if a problem's tensors leave too little GPU memory for rotating copies."""
     needed, most = sum(tensor.bytes for tensor in problem.tensors.values()), _MEMORY_SHARE * gpu.memory_bytes
     if needed > most:
         raise UsageError(
@@ -166,7 +167,7 @@ def plan_recordings(
 ) -> list[PlannedProblem]:
     """Plan (name, recording) pairs with the recorded configs.
 
-    Nothing is predicted for kernels that are not kernrec's: the search learns only from measurements.
+    Other people's kernels have no predictions, so the search learns only from measurements.
     """
     planned = []
     for name, recording in recordings:
@@ -180,8 +181,7 @@ def plan_recordings(
 
 
 def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
-    """Return a column for each tunable of each kernel and one for the kernel, (tasks, T); NaN if a config lacks a
-    tunable."""
+    """Return the kernel and every kernel's tunables as columns, (tasks, T); NaN if a config lacks a tunable."""
     kernels = {name: i for i, name in enumerate(dict.fromkeys(task.kernel_name for task in tasks))}
     place: dict[tuple[str, str], int] = {}
     for task in tasks:
@@ -196,14 +196,14 @@ def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
 
 
 def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.random.Generator) -> PlannedProblem:
-    """Plan the configs that can run a problem: by predicted latency, then those without a prediction."""
+    """Plan the configs that can run a problem, by predicted latency; configs without a prediction come last."""
     problem, order = ranking.problem, ranking.order
     if options.drawn:
         draw.shuffle(order)
     tasks = tuple(ranking.task(which, row) for _, which, row in (order[: options.most] if options.drawn else order))
     if options.drawn:
         probability = len(tasks) / len(order)
-        # Energy must be measured for the whole sample, so that it is a random sample for energy, too.
+        # Measure energy for the whole sample, so that it is a random sample for energy, too.
         return PlannedProblem(
             name, problem, tasks, probability=probability, baseline=ranking.baseline, energy=EnergyRule.ALL
         )
@@ -214,7 +214,7 @@ def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.rand
 
 
 def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.ndarray | None:
-    """Return predictions of tasks, (tasks,), filling gaps from other tasks of the kernel; None if there are none.
+    """Return predictions of tasks, (tasks,), filling gaps from the kernel's other tasks; None without predictions.
 
     Args:
         columns: Result of `tunable_columns`.
@@ -239,16 +239,16 @@ class _Ranking:
     kernels: tuple[Kernel, ...]
     spaces: tuple[Space, ...]
     order: list[tuple[float, int, int]]
-    """(seconds, or a huge number without a prediction; number of the kernel; row of its space)."""
+    """Tuples of (seconds or, without a prediction, a huge number; number of the kernel; row of its space)."""
     baseline: dict[str, int] | None
-    """Config whose output the others must reproduce, if neither an op nor the spec defines the result: the first one of
-    the spec that can run, and has a profile if any has."""
+    """Config whose output other configs must reproduce if neither an op nor the spec defines the result. It is the
+    spec's first runnable config, preferably with a profile."""
 
     @classmethod
     def of(
         cls, problem: Problem, gpu: GPU, context: "Context", only: Kernel | None, draw: np.random.Generator
     ) -> "_Ranking":
-        """Rank one kernel or all that compute the problem; raise `UsageError` if no config can run it."""
+        """Rank the configs of one or all kernels for the problem; raise `UsageError` if no config can run it."""
         from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
         from kernrec.recommender.infeasible import why_not
         from kernrec.recommender.rank import candidate_set
@@ -260,7 +260,7 @@ class _Ranking:
         kernels = (only,) if only else kernels_of(problem, gpu.sm)
         tables = {}
         for kernel in kernels:
-            with suppress(KernrecError):  # without profiles, any order is equally good
+            with suppress(KernrecError):  # Without profiles, any order is equally good.
                 tables[kernel.name] = context.kernel_table(kernel, problem, gpu)
         predicted = {}
         if tables:
@@ -288,6 +288,6 @@ class _Ranking:
         return cls(problem, kernels, spaces, sorted(order), baseline)
 
     def task(self, which: int, row: int) -> Task:
-        """Return the task of measuring one config."""
+        """Return the task that measures one config."""
         kernel = self.kernels[which]
         return Task(kernel.name, kernel.hash, self.spaces[which].config(row), self.problem, kernel)

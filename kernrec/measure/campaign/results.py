@@ -1,4 +1,4 @@
-"""How much to measure, and the results of a campaign during it and at its end."""
+"""Define a campaign's effort and budget, and its results during and after the campaign."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from kernrec.store.measurement import InputInfo, Measurement, Outcome, Tier
 
 @dataclass(frozen=True)
 class MeasuringEffort:
-    """Thoroughness of measuring a problem."""
+    """Effort for each problem."""
 
     configs: int | None
-    """Most configs to screen; None: all."""
+    """Maximum configs to screen; None: all."""
     finals: int
-    """Configs to measure in the final tier."""
+    """Number of configs to measure in the final tier."""
     drawn: bool = False
-    """Whether the configs are a random sample of the space, as a test set for predictions, not the most promising."""
+    """Whether to measure a random sample of the space, as a test set, instead of the most promising configs."""
 
 
 EFFORTS = {
@@ -39,7 +39,7 @@ class CampaignBudget:
     configs: int | None = None
 
     def check(self, with_energy: bool) -> None:
-        """Raise `UsageError` if the time is shorter than one measurement, of latency or with energy."""
+        """Raise `UsageError` if the time is too short for one measurement, which takes longer with energy."""
         least_s = measure_config.LATENCY_CAP_S
         if with_energy:
             least_s += measure_config.SETTLE_S + min(coarse for coarse, _ in measure_config.WINDOWS_S.values())
@@ -52,17 +52,17 @@ class CampaignBudget:
 
 @dataclass(frozen=True)
 class CampaignSettings:
-    """How much a campaign measures, and what its rows state about their origin."""
+    """Amount that a campaign measures, and the origin to store in its rows."""
 
     session: str
-    """Identifies the campaign in its rows."""
+    """Name that identifies the campaign in its rows."""
     effort: MeasuringEffort = EFFORTS["normal"]
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     seed: int = 0
     measured_by: str | None = None
     protocol_version: int = measure_config.VERSION
     replayed: bool = False
-    """Whether the device repeats a recording."""
+    """Whether the device replays a recording."""
     inputs: InputInfo = field(default_factory=InputInfo)
 
 
@@ -75,10 +75,10 @@ class Progress:
     """Name of the problem."""
     tier: str
     done: int
-    """Finished measurements of the problem in this tier."""
+    """Number of finished measurements of the problem in this tier."""
     total: int
     left_s: float | None = None
-    """Remaining seconds of the budget; None without one."""
+    """Remaining seconds of the budget; None without a budget."""
     measurement: Measurement | None = None
     """The measurement; None for a note."""
     note: str | None = None
@@ -92,17 +92,17 @@ class ProblemResult:
     problem: str
     """Key of the problem."""
     configs: int
-    """Configs of the problem's plan."""
+    """Number of configs in the problem's plan."""
     measured: int = 0
-    """Measurements of this campaign."""
+    """Number of measurements by this campaign."""
     earlier: int = 0
-    """Measurements of earlier campaigns."""
+    """Number of measurements by earlier campaigns."""
     best: Measurement | None = None
-    """Measurement of least latency, of any campaign."""
+    """Measurement with the lowest latency, from any campaign."""
     frugal: Measurement | None = None
-    """Measurement of least energy, of any campaign."""
+    """Measurement with the lowest energy, from any campaign."""
     failures: dict[str, int] = field(default_factory=dict)
-    """Number of failures of this campaign, by outcome."""
+    """Number of failures in this campaign, by outcome."""
     examples: dict[str, str] = field(default_factory=dict)
     """Error text of one failure, by outcome."""
 
@@ -129,7 +129,7 @@ class ProblemResult:
 
 
 def merged_results(results: Iterable[ProblemResult]) -> list[ProblemResult]:
-    """Return one result for each problem; its earlier measurements are those before the first visit."""
+    """Merge the results of visits to one result per problem; `earlier` is the count before the first visit."""
     merged: dict[tuple[str, str], ProblemResult] = {}
     for each in results:
         before = merged.setdefault((each.name, each.problem), each)
@@ -140,7 +140,7 @@ def merged_results(results: Iterable[ProblemResult]) -> list[ProblemResult]:
         before.best, before.frugal = (
             each.best or before.best,
             each.frugal or before.frugal,
-        )  # a visit reads earlier rows
+        )  # A visit reads earlier rows.
         for outcome, count in each.failures.items():
             before.failures[outcome] = before.failures.get(outcome, 0) + count
             before.examples.setdefault(outcome, each.examples[outcome])
@@ -152,7 +152,7 @@ ConfigKey = tuple[str, str, str]
 
 
 class ProblemHistory:
-    """Measurements of one problem by config, with those of earlier campaigns."""
+    """Measurements of one problem by config, including earlier campaigns."""
 
     def __init__(self) -> None:
         self._measurements: dict[ConfigKey, list[Measurement]] = {}
@@ -169,14 +169,14 @@ class ProblemHistory:
         self._length += 1
 
     def has(self, key: ConfigKey) -> bool:
-        """Return whether there is any measurement of a config."""
+        """Return whether a config has any measurement."""
         return key in self._measurements
 
     def count(self, key: ConfigKey, *tiers: Tier) -> int:
-        """Return the number of valid measurements of a config in these tiers, or in all.
+        """Return the number of a config's valid measurements in these tiers, or in all tiers if none are named.
 
-        Measurements of open blocks count only once another session has measured the config, too; otherwise runs that
-        are cut short again and again would make no progress.
+        Measurements of open blocks count only once another session has measured the config, too. Otherwise runs that
+        are repeatedly cut short would make no progress.
         """
         measurements = self._measurements.get(key, ())
         alone = len({measurement.origin.session for measurement in measurements}) < 2
@@ -186,7 +186,7 @@ class ProblemHistory:
         )
 
     def median(self, key: ConfigKey, cost: str, *tiers: Tier) -> float | None:
-        """Return the median of a cost of a config, or None if it was not measured.
+        """Return the median of a config's cost; None if the cost was not measured.
 
         Args:
             key: Key of the config.

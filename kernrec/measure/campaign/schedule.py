@@ -1,7 +1,7 @@
-"""Remaining measurements of a problem: what to screen next, and what to measure with energy.
+"""Schedule the remaining measurements of a problem: configs to screen, and configs to measure with energy.
 
-Each choice depends only on the plan and on measurements at lower tiers, of any campaign. So a resumed run chooses as
-the interrupted one did, and a finished problem has nothing left to do.
+Each choice depends only on the plan and on measurements at lower tiers, from any campaign. So a resumed run makes the
+same choices as the interrupted run, and a finished problem has no measurements left.
 """
 
 import math
@@ -25,9 +25,9 @@ class ScheduledMeasurement:
     task: Task
     tier: Tier
     probability: float | None = None
-    """Probability with which the config was selected for its tier; None if it was not drawn."""
+    """Probability with which the config was selected for its tier; None if it was not selected at random."""
     again: bool = False
-    """Whether it is repeated because the GPU drifted."""
+    """Whether the measurement is repeated because the GPU drifted."""
 
 
 class Schedule:
@@ -38,8 +38,8 @@ class Schedule:
 
         Args:
             planned: The problem and its configs.
-            history: Its measurements, which grow while the schedule is worked through.
-            draw: Random numbers for only this problem, so that its choices do not depend on others.
+            history: Measurements of the problem, which the campaign adds while it follows the schedule.
+            draw: Random numbers for this problem, so that its choices do not depend on other problems.
         """
         self._planned = planned
         self._keys = [task.key for task in planned.tasks]
@@ -49,11 +49,11 @@ class Schedule:
 
     @property
     def screened(self) -> int:
-        """Number of configs of the plan that count as measured."""
+        """Return the number of the plan's configs that count as measured."""
         return sum(self._history.count(key) > 0 for key in self._keys)
 
     def screen(self) -> tuple[list[ScheduledMeasurement], int]:
-        """Return (configs to screen, in order; how many of them to measure before calling this again).
+        """Return (configs to screen, in order; number to measure before the next call).
 
         Configs with measurements only in open blocks come first.
         """
@@ -68,7 +68,7 @@ class Schedule:
         return items, max(0, min(left, len(items), len(of_open_blocks) + step))
 
     def _order(self) -> tuple[list[int], int]:
-        """Return (unmeasured configs, in order; how many of them to measure before asking again)."""
+        """Return (unmeasured configs, in order; number to measure before the next call)."""
         tried = np.array([i for i, key in enumerate(self._keys) if self._history.has(key)], dtype=np.int64)
         if self._planned.search is None:
             left = np.setdiff1d(np.arange(len(self._keys)), tried, assume_unique=True)
@@ -78,9 +78,9 @@ class Schedule:
         return self._planned.search.order(tried, latency_s).tolist(), self._planned.search.batch(len(tried))
 
     def coarse(self) -> list[ScheduledMeasurement]:
-        """Return the configs whose energy to measure next over a short window; empty if enough is known.
+        """Return the configs whose energy to measure next over a short window; empty if no more are needed.
 
-        The guide selects a few at a time, and others once these are measured.
+        The guide selects a few configs at a time, and continues once these are measured.
         """
         ran = {i: value for i, key in enumerate(self._keys) if (value := self._screened_s(key))}
         if self._finished_before(1, 1, Tier.FINAL):
@@ -106,9 +106,9 @@ class Schedule:
         return guide.energy_round()
 
     def finals(self, count: int, with_energy: bool) -> list[ScheduledMeasurement]:
-        """Return at most `count` configs near the latency/energy front, each once in every round.
+        """Return the final measurements of at most `count` configs near the latency/energy front, in rounds.
 
-        Without any energy, as for a kernel whose inputs are renewed for every launch, return the fastest configs.
+        Without energies, as for a kernel whose inputs are renewed for every launch, use the fastest configs.
         """
         positions, first, second = self._costs("latency_s", "energy_j") if with_energy else ([], [], [])
         if not positions:
@@ -148,9 +148,9 @@ class Schedule:
 def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], count: int) -> list[int]:
     """Return at most `count` positions, nearest to the latency/energy front first.
 
-    The distance of a config from the front is the fraction by which both its costs must fall until no other config
-    beats it in both. If more than `count` configs are on the front itself, both ends and evenly spaced ones between
-    them are chosen.
+    A config's distance from the front is the fraction by which both of its costs must fall until no other config is
+    better in both. If more than `count` configs are on the front, the result is both ends and evenly spaced configs
+    between them.
     """
     t, e = np.log(np.asarray(latency_s, dtype=np.float64)), np.log(np.asarray(energy_j, dtype=np.float64))
     if not len(t):
@@ -158,7 +158,7 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
     walk = np.lexsort((e, t))
     lowest = np.minimum.accumulate(e[walk])
     best = walk[np.concatenate(([True], e[walk][1:] < lowest[:-1]))]
-    # Least advantage of a front point over another in any cost; positive if it dominates it.
+    # Smaller advantage of a front point in either cost; positive if the front point dominates the other point.
     beats = np.minimum(t[:, None] - t[best], e[:, None] - e[best])
     distance = np.maximum(beats.max(axis=1), 0.0)
     order = np.lexsort((t, distance))

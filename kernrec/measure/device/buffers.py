@@ -1,4 +1,4 @@
-"""A problem in the memory of a CUDA device: rotating sets of its tensors, and the expected outputs."""
+"""Hold a problem in a CUDA device's memory: rotating sets of its tensors, and the expected outputs."""
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
@@ -16,14 +16,14 @@ from kernrec.profile.tensor_values import ELEMENTS, reference_tensors, sample_te
 from kernrec.store.measurement import Outcome
 
 ROTATION = 4
-"""Least size of all rotating buffers together, as a multiple of L2."""
+"""Minimum total size of all rotating buffers, as a multiple of L2."""
 _MOST_COPIES = 512
 _NAN, _ODD = 0xFF, 0xA5
-"""Bytes of unwritten outputs: 0xFF makes a NaN in f16, bf16, f32 and f64; 0xA5 makes an unlikely whole number."""
+"""Byte that fills unwritten outputs: 0xFF gives a NaN in f16, bf16, f32 and f64; 0xA5 gives an unlikely integer."""
 
 
 class ProblemBuffers:
-    """Tensors of a prepared problem, in as many sets as rotation needs."""
+    """Tensors of a prepared problem, in as many copies as rotation needs."""
 
     def __init__(self, prepared: PreparedProblem, initial: Mapping[str, np.ndarray], l2_bytes: int) -> None:
         """Allocate the tensors; `initial` has their contents on the host (`initial_tensors`)."""
@@ -39,7 +39,7 @@ class ProblemBuffers:
         self.footprint_bytes = footprint
         """Bytes of one set."""
         self.sets = [first] + [{name: array.copy() for name, array in first.items()} for _ in range(copies - 1)]
-        """Rotating sets, each with all tensors by name; results are checked in the first."""
+        """Rotating sets of all tensors by name; results are checked in the first set."""
         inouts = prepared.kernel.inouts if prepared.kernel else ()
         self.originals = {name: first[name].copy() for name in inouts}
         """Initial contents of the tensors that a launch both reads and changes."""
@@ -48,7 +48,7 @@ class ProblemBuffers:
         self._reference = ""
 
     def expect(self, results: Mapping[str, np.ndarray]) -> None:
-        """Expect these outputs from now on, in the form of `correctness.values`."""
+        """Set the expected outputs, in the form of `correctness.values`."""
         self._results = results
         self._expected = {name: cupy.asarray(array) for name, array in results.items()}
         missing = sum(int(np.count_nonzero(array != array)) for array in results.values())
@@ -57,7 +57,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue the restoring of tensors in the first set that launches both read and change."""
+        """Queue copies that restore the first set's tensors that launches both read and change."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(
@@ -65,7 +65,7 @@ class ProblemBuffers:
             )
 
     def restore(self) -> None:
-        """Restore everything from the host, because a config with wrong results may have written anywhere."""
+        """Restore all tensors from the host, because a config with wrong results may have written anywhere."""
         for tensors in (*self.sets, self.originals):
             for name in tensors.keys() & self.initial.keys():
                 tensors[name].set(self.initial[name])
@@ -73,7 +73,7 @@ class ProblemBuffers:
             self._expected[name].set(array)
 
     def reset(self, stream: Stream, scratch: Mapping[str, Any]) -> None:
-        """Queue the initial state of the first set and of workspaces: outputs unwritten, inputs as at first."""
+        """Queue the reset of the first set and the workspaces: unwritten outputs, original inputs."""
         blank = [(array, _NAN) for array in scratch.values()]
         for name, tensor in self.prepared.problem.tensors.items():
             if tensor.role == "output" and name not in self.originals:
@@ -83,7 +83,7 @@ class ProblemBuffers:
         self.renew(stream)
 
     def results(self) -> dict[str, Any]:
-        """Return the outputs of the first set, as `expect` takes them; raise `MeasurementFailure` if nothing was
+        """Return the outputs of the first set in the form of `expect`; raise `MeasurementFailure` if nothing was
         written."""
         results = {}
         for name, stored in self._outputs().items():
@@ -93,7 +93,7 @@ class ProblemBuffers:
         return results
 
     def errors(self) -> OutputError:
-        """Return the error of the worst output of the first set. After a wrong result, restore everything."""
+        """Return the error of the worst output of the first set. After a wrong result, restore all tensors."""
         allowed = tolerances(self.prepared.problem, self.prepared.kernel)
         dtypes = {name: tensor.dtype for name, tensor in self.prepared.problem.tensors.items()}
         errors = [
@@ -112,7 +112,7 @@ class ProblemBuffers:
 
 
 def initial_tensors(prepared: PreparedProblem) -> dict[str, np.ndarray]:
-    """Contents of memory before a launch: the inputs, and the tensors that a launch both reads and changes."""
+    """Return the contents of memory before a launch: inputs, and tensors that a launch both reads and changes."""
     if prepared.kernel is None:
         return inputs(prepared.problem, seed=0)
     tensors = sample_tensors(prepared.kernel, prepared.problem, prepared.folder)
@@ -121,7 +121,7 @@ def initial_tensors(prepared: PreparedProblem) -> dict[str, np.ndarray]:
 
 
 def expected_outputs(prepared: PreparedProblem, initial: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the correct contents of the outputs after a launch, by the op or by the spec."""
+    """Return the correct contents of the outputs after a launch, as the op or the spec defines them."""
     if prepared.kernel is None:
         return reference(prepared.problem, initial)
     tensors = prepared.problem.tensors
@@ -132,8 +132,7 @@ def expected_outputs(prepared: PreparedProblem, initial: Mapping[str, np.ndarray
 def cached_outputs(
     folder: Path, prepared: PreparedProblem, make: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Return the result of `make`, cached in the only file of a folder, because it is slow and a new worker needs it
-    again."""
+    """Return the result of `make`, cached in a folder: `make` is slow, and every new worker needs the result."""
     path = folder / f"{sha256(f'{prepared.problem.key} {prepared.reference}'.encode()).hexdigest()[:16]}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as cached:

@@ -1,11 +1,11 @@
-"""Power limit and locked core clock of a GPU, set for a while at the user's request.
+"""Set a GPU's power limit and locked core clock temporarily, at the user's request.
 
-    check_limits(card, points)            refuses what the GPU does not accept, before anything is measured
+    check_limits(card, points) raises an error for values that the GPU does not accept, before any measurement
     with limits_set(card, point): ...     sets them, and restores them on every way out
-    restore_abandoned(card)               restores what killed runs have left
+    restore_abandoned(card) restores the settings after killed runs
 
-Only options of the user start this. A separate process sets and restores the limits (`limits_guard`), so that killing
-this one does not leave a GPU limited.
+kernrec does this only if the user passes the options. A separate process sets and restores the limits (`limits_guard`),
+so that the GPU does not stay limited if this process is killed.
 """
 
 import json
@@ -22,7 +22,7 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, Operatin
 from kernrec.util.process import module_command, module_environment, own_group
 
 _RESTORED_S = 60.0
-"""Seconds for the guard to restore a GPU."""
+"""Seconds to wait for the guard to restore a GPU."""
 
 
 def check_limits(card: Card, points: Iterable[OperatingPoint]) -> None:
@@ -64,7 +64,7 @@ def limits_set(card: Card, point: OperatingPoint) -> Iterator[None]:
     """Set the GPU's limits during a `with` block.
 
     Raises:
-        UsageError: They cannot be set.
+        UsageError: The limits cannot be set.
     """
     if point == DEFAULT_POINT:
         yield
@@ -89,11 +89,11 @@ def limits_set(card: Card, point: OperatingPoint) -> Iterator[None]:
             guard.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 guard.wait(_RESTORED_S)
-            restore_abandoned(card)  # needed only if the guard was killed
+            restore_abandoned(card)  # This is needed only if the guard was killed.
 
 
 def restore_abandoned(card: Card) -> None:
-    """Restore what a killed run and its killed guard have left on a GPU.
+    """Restore a GPU's settings after a run and its guard were killed.
 
     Raises:
         KernrecError: The GPU is limited, and the driver refuses to restore it.
@@ -103,7 +103,7 @@ def restore_abandoned(card: Card) -> None:
     try:
         journal = LimitsJournal(card.uuid)
     except BlockingIOError:
-        return  # its run is alive
+        return  # The run of this entry is alive.
     try:
         if not restore(card.uuid, journal):
             raise KernrecError(

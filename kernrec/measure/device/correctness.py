@@ -1,8 +1,8 @@
-"""Compare results with their reference: the error of an output, and the largest error that rounding explains.
+"""Compare results with a reference: compute an output's error, and the largest error that rounding explains.
 
-The error of an element is relative to the RMS of the whole output, or to the element itself if that is larger: an
-element near zero is not wrong because its own relative error is large, and a very large one (the peak of a softmax) is
-not wrong because it is rounded at its own scale.
+An element's error is relative to the RMS of the whole output, or to the element itself if the element is larger. So an
+element near zero may have a large relative error of its own. A very large element (the peak of a softmax) may be
+rounded at its own scale.
 """
 
 from types import ModuleType
@@ -15,24 +15,24 @@ from kernrec.op.data import decode_elements
 
 _UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
-"""Unit roundoff of the terms of sums: weights in 16 bits, both factors of a product in TF32."""
+"""Unit roundoff of the terms of sums: of 16-bit weights, or of both factors of a product in TF32."""
 _WEIGHT_ROUNDOFF = {"f8e4m3": 2.0**-4}
-"""Unit roundoff of the weights of attention if the output has another dtype."""
+"""Unit roundoff of attention's weights, if it differs from the output's."""
 _SUM_ROUNDOFF = {"f8e4m3": 2.0**-14}
-"""Unit roundoff of partial sums by the dtype of the factors, where it is not f32's: Hopper's tensor cores keep
+"""Unit roundoff of partial sums by the factors' dtype, if it differs from f32's: Hopper's tensor cores keep
 some 14 bits of sums of 8-bit products (DeepSeek-V3 Technical Report, arXiv 2412.19437, section 3.3.2)."""
 _LARGEST_DEVIATIONS = 8.0
-"""Largest error in standard deviations: 6 for 10^9 normal errors, and a little more for errors that are not normal."""
+"""Largest error in standard deviations: 6 for 10^9 normal errors, and a margin for other distributions."""
 _OTHER_ROUNDINGS = 16
-"""Roundings other than those of a sum: an exponential, a root, a subtracted mean."""
+"""Number of roundings outside of sums: an exponential, a root, a subtracted mean."""
 _UNSTATED_TERMS = 4096.0
-"""Terms per sum of a kernel whose spec does not state FLOPs."""
+"""Assumed terms per sum if a kernel's spec does not state FLOPs."""
 _PIECE = 1 << 22
 
 
 def tolerance(problem: Problem) -> float:
     """Return the largest error of an op's result that rounding explains."""
-    terms = max(_terms(problem), problem.sizes.get("columns", 1))  # ops that normalize also sum along columns
+    terms = max(_terms(problem), problem.sizes.get("columns", 1))  # Ops that normalize also sum along columns.
     output = problem.tensors[problem.definition.outputs[0]].dtype
     if output == problem.dtype:
         return rounding(output, terms)
@@ -42,7 +42,7 @@ def tolerance(problem: Problem) -> float:
 
 
 def tolerances(problem: Problem, kernel: Kernel | None) -> dict[str, float]:
-    """Return the largest error of each output that counts as correct; 0: it must be equal.
+    """Return the largest error of each output that counts as correct; 0 if the output must be equal.
 
     Args:
         problem: Problem with the outputs.

@@ -1,6 +1,6 @@
-"""The real device: CuPy runs the kernels, NVML reads the sensors. It exists only in the worker process.
+"""Implement `Device` for a real GPU: CuPy runs the kernels, NVML reads the sensors. Used only in the worker process.
 
-Clocks, power limit and modes of the GPU are only read.
+This module never changes the GPU's clocks, power limit or modes.
 """
 
 import ctypes
@@ -48,7 +48,7 @@ _REFERENCE_TRIPS = 4096
 
 
 class CudaDevice:
-    """One GPU, the only one that `CUDA_VISIBLE_DEVICES` shows."""
+    """The GPU that `CUDA_VISIBLE_DEVICES` shows to this process."""
 
     def __init__(self, uuid: str, scratch: Path) -> None:
         """Open the GPU; `scratch` is a private folder for the expected outputs of the present problem."""
@@ -83,7 +83,7 @@ class CudaDevice:
         self._helpers = loaded_module(compile_source(helpers, self.info.sm, {}, "reference.cu"))
         self._tools = LaunchTools(self._helpers, self._stream, self.info.l2_bytes)
         self._buffers: ProblemBuffers | None = None
-        self._tools.sm_clock_hz()  # the first launches load code
+        self._tools.sm_clock_hz()  # The first launches load code.
 
     def settings(self) -> CardSettings:
         return self._sensors.settings()
@@ -122,7 +122,7 @@ class CudaDevice:
         bound = bind_launches(kernel, config, problem, self.info.sm)
         if not bound:
             raise MeasurementFailure(Outcome.CONSTRAINT, "the config has no launch on this problem")
-        # From the compile cache: the campaign has compiled it.
+        # The compile cache has the code, because the campaign has compiled it.
         job = compile_job_for(kernel, config, problem, self.info.sm)
         compiled = compile_job(job, CompileCache.default())
         module = loaded_module(compiled)

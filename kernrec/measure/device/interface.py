@@ -1,7 +1,7 @@
-"""The interface between the protocol and a device: `Device`, and `LoadedConfig`, a config ready to be launched.
+"""Define the interface between protocol and device: `Device`, and `LoadedConfig`, a config ready to be launched.
 
-The same protocol measures a real GPU (cuda.py) and simulated ones, whose times are recorded (replay.py). Simulated GPUs
-have their own clock, which advances only when they are used, so that a campaign of an hour takes seconds.
+The same protocol measures real GPUs (cuda.py) and simulated GPUs with recorded times (replay.py). A simulated GPU has
+its own clock, which advances only with use, so that a campaign of an hour takes seconds.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from kernrec.store.measurement import MeasuredDevice, Outcome
 
 
 class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a defect of this program
-    """A config that could not be measured; the message is the row's error text."""
+    """Error for a config that could not be measured; the message is the row's error text."""
 
     def __init__(self, outcome: Outcome, message: str, lost: bool = False, report: DeviceReport | None = None) -> None:
         """Create a failure.
@@ -25,8 +25,8 @@ class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a 
         Args:
             outcome: Outcome of the measurement.
             message: Reason, cut to 500 characters.
-            lost: Whether the process cannot be used any more, as after an illegal access.
-            report: The part that was measured before the failure.
+            lost: Whether the process is no longer usable, for example after an illegal access.
+            report: Measurements before the failure.
         """
         super().__init__(" ".join(message.split())[:500])
         self.outcome = outcome
@@ -42,12 +42,12 @@ class ConfigUnderTest:
     config: Mapping[str, int]
     problem: Problem
     kernel: Kernel | None = None
-    """None for a recorded kernel, of which only the name is known."""
+    """Kernel; None for a recorded kernel whose source is unknown."""
 
 
 @dataclass(frozen=True)
 class PreparedProblem:
-    """A problem with what determines the contents of memory before a launch, and the expected results."""
+    """A problem, the data that determines the initial memory contents, and the expected results."""
 
     problem: Problem
     kernel: Kernel | None = None
@@ -55,11 +55,11 @@ class PreparedProblem:
     folder: Path | None = None
     """Folder of the files that the spec names."""
     baseline: Mapping[str, int] | None = None
-    """Config whose output all others must reproduce, if neither an op nor the spec defines the result."""
+    """Config whose output all other configs must reproduce, if neither an op nor the spec defines the result."""
 
     @property
     def reference(self) -> str:
-        """Reference of results, as rows state it."""
+        """Return the name of the results' reference, as stored in rows."""
         if self.kernel is None:
             return "reference of the op in float64"
         if self.baseline is None:
@@ -69,7 +69,7 @@ class PreparedProblem:
 
 @dataclass(frozen=True)
 class CardSettings:
-    """Settings of a GPU that another program may change during a campaign; None: unknown, or the default."""
+    """Settings of a GPU that another program may change during a campaign; None if unknown or default."""
 
     power_limit_w: float | None = None
     sm_clock_hz: float | None = None
@@ -115,7 +115,7 @@ class DeviceInfo:
         return cls(**{**values, "settings": CardSettings(**values["settings"])})
 
     def measured_device(self, idle_w: float | None = None) -> MeasuredDevice:
-        """Return the device as rows state it; `idle_w` is its idle power, if measured."""
+        """Return the device's columns of a row; `idle_w` is the idle power in watts, if measured."""
         settings = self.settings
         return MeasuredDevice(
             device=self.name,
@@ -137,12 +137,12 @@ class DeviceInfo:
 
 
 class SensorReading(NamedTuple):
-    """One reading of all sensors; None for a sensor that the GPU lacks. Windows have thousands of them."""
+    """One reading of all sensors; None for a sensor that the GPU lacks."""
 
     time_s: float
     """Time on the device's clock."""
     energy_j: float | None
-    """Energy counter, from an arbitrary start."""
+    """Energy counter in joules, from an arbitrary start."""
     power_w: float | None
     sm_clock_hz: float | None
     memory_clock_hz: float | None
@@ -153,61 +153,61 @@ class SensorReading(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputError:
-    """Distance of a config's outputs from the reference (correctness.py)."""
+    """Error of a config's outputs against the reference (correctness.py)."""
 
     largest: float
     """Largest error of any element."""
     unwritten: int
-    """Number of elements that were not written, or are not numbers."""
+    """Number of elements that were not written or are NaN."""
     tolerance: float
     """Largest error that counts as correct."""
     reference: str
-    """Source of the expected outputs, as rows state it."""
+    """Source of the expected outputs, as stored in rows."""
 
 
 class LoadedConfig(Protocol):
     """A config with its code, inputs and outputs on the device.
 
-    A launch is the whole sequence of kernels that computes the problem, a second pass included. Launches are
+    A launch is the whole sequence of kernels that computes the problem, including a second pass. Launches are
     asynchronous, except in methods that return times.
     """
 
     footprint_bytes: int
     """Bytes of inputs and outputs of one launch."""
     renewed: bool
-    """Whether each launch needs fresh inputs, because it changes data that its run time depends on.
+    """Whether each launch needs fresh inputs, because it changes data that affect its run time.
 
-    Such a config is not timed back to back and its energy is not measured, because the copying would be included.
+    Configs with fresh inputs are not timed back to back and have no energy, because both would include the copying.
     """
 
     def errors(self) -> OutputError | None:
-        """Run once over outputs of NaN and compare; return None on a device with only recorded times."""
+        """Run once with outputs preset to NaN, and compare; return None on a device with only recorded times."""
 
     def times(self, launches: int) -> list[float]:
         """Return the seconds of each of several launches, with L2 flushed before each."""
 
     def back_to_back(self, launches: int) -> float:
-        """Return the mean seconds of launches queued as one, over rotating buffers that together exceed L2."""
+        """Return the mean seconds of launches in one queued batch, over rotating buffers that together exceed L2."""
 
     def submit(self, launches: int) -> None:
         """Queue launches over rotating buffers, one after the other."""
 
     def outstanding(self) -> int:
-        """Return how many of the submitted launches have not finished."""
+        """Return the number of submitted launches that have not finished."""
 
     def mark(self) -> None:
-        """Queue a time stamp after everything that was submitted so far."""
+        """Queue a time stamp after all submitted launches."""
 
     def between_marks(self) -> float:
-        """Wait for everything that was submitted; return the seconds from the first time stamp to the last, and delete
-        them."""
+        """Wait for all submitted launches; return the seconds between the first and last time stamps, and delete the
+        stamps."""
 
     def close(self) -> None:
-        """Free its memory."""
+        """Free the config's memory."""
 
 
 class Device(Protocol):
-    """A GPU to measure on. Methods raise `MeasurementFailure` for what cannot be measured."""
+    """A GPU to measure on. Methods raise `MeasurementFailure` if a measurement is impossible."""
 
     info: DeviceInfo
 
@@ -215,21 +215,21 @@ class Device(Protocol):
         """Return the GPU's present settings."""
 
     def prepare(self, prepared: PreparedProblem) -> None:
-        """Make the inputs and the reference of a problem for later calls of `load`, replacing those of the last
+        """Create a problem's inputs and reference for later calls of `load`, and delete those of the previous
         problem."""
 
     def load(self, subject: ConfigUnderTest) -> LoadedConfig:
         """Return a config of the prepared problem, ready to be launched; prepare the problem of an op if needed."""
 
     def references(self) -> Mapping[str, LoadedConfig]:
-        """Return two kernels that never change, `compute`- and `memory`-bound: they distinguish a slow config from a
-        slow GPU."""
+        """Return the `compute`- and `memory`-bound reference kernels, which distinguish slow configs from a slow
+        GPU."""
 
     def read_sensors(self) -> SensorReading:
         """Read all sensors."""
 
     def sm_clock_hz(self) -> float | None:
-        """Return the SM clock as a kernel measures it, after everything that was submitted, or None."""
+        """Return the SM clock that a kernel measures after all submitted launches; None if unavailable."""
 
     def now(self) -> float:
         """Return the seconds on the device's clock, the clock of `SensorReading.time_s`."""

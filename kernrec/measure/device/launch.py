@@ -1,4 +1,4 @@
-"""Compiled code on a CUDA device, launches with arguments that are packed once, and the helper kernels.
+"""Load compiled code, launch kernels with arguments that are packed once, and provide helper kernels.
 
 CuPy's own launch packs the arguments every time, which takes longer than some kernels run. Importing CuPy does not
 initialize CUDA.
@@ -19,15 +19,15 @@ from kernrec.profile.emulated_launch import argument_mismatch
 from kernrec.ptx.ir.program import Module as Ptx
 from kernrec.store.measurement import Outcome
 
-# CUresult of launches that need more than the GPU has; the context stays usable.
+# CUresult codes of launches that need more resources than the GPU has; the context stays usable.
 _REFUSALS = {1: "invalid value", 701: "out of resources"}
 
 
 def loaded_module(compiled: Compiled) -> Module:
-    """Load code to the device; the driver compiles PTX if there is no cubin.
+    """Load code on the device; the driver compiles PTX if there is no cubin.
 
     Raises:
-        MeasurementFailure: The driver refuses it.
+        MeasurementFailure: The driver refuses the code.
     """
     module = Module()
     try:
@@ -38,11 +38,11 @@ def loaded_module(compiled: Compiled) -> Module:
 
 
 def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[BoundLaunch]) -> None:
-    """Check that launches pass the arguments that their kernels take; otherwise the device would read past their end.
+    """Check that launches pass all arguments of their kernels; otherwise the device would read past the last argument.
 
     Args:
         code: Code of the kernels.
-        names: Names of the kernels in the code, by their names in the spec.
+        names: Kernel names in the code, by name in the spec.
         launches: Launches to check.
 
     Raises:
@@ -54,9 +54,9 @@ def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[Boun
 
 
 def fill_constants(module: Module, code: Ptx, kernel: Kernel, tensors: Mapping[str, Any], stream: Stream) -> None:
-    """Queue copies of the tensors that are `__constant__` symbols to the module's symbols.
+    """Queue copies of tensors to the module's `__constant__` symbols.
 
-    A symbol that the code of this config lacks is skipped. Raises `MeasurementFailure` if one is too small.
+    Symbols that this config's code lacks are skipped. Raises `MeasurementFailure` if a symbol is too small.
     """
     for name, symbol in kernel.constants.items():
         if (variable := code.variables.get(symbol)) is None:
@@ -80,7 +80,7 @@ class DeviceLaunch:
         self._grid, self._block, self._shared = tuple(grid), tuple(block), shared_bytes
         self._arguments = arguments if isinstance(arguments, PackedArguments) else PackedArguments(arguments)
         try:
-            if shared_bytes:  # more than 48 KiB, static included, needs this attribute
+            if shared_bytes:  # More than 48 KiB, including static shared memory, needs this attribute.
                 attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 driver.funcSetAttribute(self._function.ptr, attribute, shared_bytes)
         except driver.CUDADriverError as error:
@@ -126,12 +126,12 @@ class LaunchTools:
         self._clock = DeviceLaunch(module, "sm_clock", (1, 1, 1), (1, 1, 1), 0, clock)
 
     def flush_l2(self) -> None:
-        """Queue a write of twice the size of L2."""
+        """Queue a write of twice the size of L2, which evicts all other data."""
         runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, self.stream.ptr)
 
     def hold(self, seconds: float) -> None:
-        """Queue a wait on the device, during which the host can queue what follows."""
-        self._wait_ns.value = int(seconds * 1e9)  # arguments are copied when a launch is queued
+        """Queue a wait on the device, during which the host can queue launches."""
+        self._wait_ns.value = int(seconds * 1e9)  # The driver copies the arguments when a launch is queued.
         self._wait.queue(self.stream)
 
     def sm_clock_hz(self) -> float | None:
@@ -143,12 +143,12 @@ class LaunchTools:
 
 
 def record_event(stream: Stream) -> Event:
-    """Return a new event at the end of the queue."""
+    """Record and return a new event at the end of the queue."""
     event = Event()
     event.record(stream)
     return event
 
 
 def elapsed_s(start: Event, end: Event) -> float:
-    """Return the seconds between two events that have taken place."""
+    """Return the seconds between two completed events."""
     return float(get_elapsed_time(start, end)) / 1e3

@@ -1,9 +1,10 @@
-"""The process that sets a GPU's limits, and restores them once the process that started it has ended in any way.
+"""Set a GPU's limits, and restore them once the parent process has ended for any reason.
 
     python -m kernrec.measure.device.limits_guard '{"uuid": ..., "parent": ..., "power_limit_w": ..., "clock_hz": ...}'
 
-It prints one line of JSON: `{"set": true}`, or `{"refused": reason}` and ends. Then it waits until its standard input
-is closed, its parent has ended or a signal asks it to end. The earlier limits are on disk before anything is set
+The process prints one JSON line: `{"set": true}`, or `{"refused": reason}` before it ends. Then it waits until its
+standard input
+is closed, its parent has ended or a signal asks it to end. The earlier limits are on disk before any limit is set
 (`limits_journal`), so the next start of kernrec restores them even if this process is killed, too.
 """
 
@@ -20,11 +21,11 @@ from kernrec.measure.device.nvml import library
 from kernrec.util.process import is_alive
 
 _POLL_S = 0.2
-"""Seconds between two checks of the parent: a process that the parent forked may hold the pipe open."""
+"""Seconds between two checks of the parent, because a process that the parent forked may hold the pipe open."""
 
 
 def main() -> int:
-    """Set, wait, restore."""
+    """Set the limits, wait for the parent's end, and restore the limits."""
     wanted = json.loads(sys.argv[1])
     ended = threading.Event()
 
@@ -39,7 +40,7 @@ def main() -> int:
         return _refuse("another run of kernrec has set the limits of this GPU; wait until it ends")
     except OSError as error:
         return _refuse(f"the present limits cannot be saved: {error}")
-    restore(wanted["uuid"], journal)  # left by a killed run
+    restore(wanted["uuid"], journal)  # A killed run left this entry.
     if reason := _set(wanted, journal):
         return _refuse(reason)
     print(json.dumps({"set": True}), flush=True)
@@ -63,7 +64,7 @@ def _refuse(reason: str) -> int:
 
 
 def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
-    """Set the wanted limits; return the reason if that fails, with nothing changed."""
+    """Set the wanted limits; on failure, change nothing and return the reason."""
     nvml = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(wanted["uuid"])
     limit_w, clock_hz = wanted["power_limit_w"], wanted["clock_hz"]
@@ -89,7 +90,7 @@ def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
 
 
 def restore(uuid: str, journal: LimitsJournal) -> bool:
-    """Restore what an entry says, and clear it; return False if the driver refuses, and the entry stays."""
+    """Restore the limits of an entry, and clear it; if the driver refuses, keep the entry and return False."""
     entry = journal.read()
     if entry is None:
         return True

@@ -1,7 +1,7 @@
-"""A file with the limits that kernrec has set on a GPU and those to restore, which outlives the process that wrote it.
+"""Store the limits that kernrec has set on a GPU, and the limits to restore, in a file that survives the process.
 
-There is one file for each GPU. The process that has set limits holds its lock; an entry without that lock is from a
-killed process, whose changes have yet to be undone. An empty file means that nothing is set.
+Each GPU has one file, which the process that set limits has locked. An entry in an unlocked file is from a killed
+process, whose changes must be undone. An empty file means that no limit is set.
 """
 
 import json
@@ -19,14 +19,14 @@ class LimitsEntry:
     """A GPU whose limits are set."""
 
     power_limit_w: float | None
-    """Limit to restore; None if it was not changed."""
+    """Power limit in watts to restore; None if it was not changed."""
     sm_clock_hz: float | None
-    """Clock that the GPU is locked to; None if clocks were not locked. They are unlocked at the end, because NVML does
-    not report whether somebody had locked them before."""
+    """Locked clock in Hz; None if clocks were not locked. Clocks are unlocked at the end, because NVML does not report
+    whether they were locked before."""
 
 
 class LimitsJournal:
-    """The file of one GPU, open and locked.
+    """File of one GPU, open and locked.
 
     Raises:
         BlockingIOError: Another process holds the lock.
@@ -42,11 +42,11 @@ class LimitsJournal:
             raise BlockingIOError(f"{path} is locked")
 
     def read(self) -> LimitsEntry | None:
-        """Return the entry that a killed process left, or this one wrote."""
+        """Return the entry of this process or of a killed process."""
         return _entry(os.pread(self._descriptor, 4096, 0))
 
     def write(self, entry: LimitsEntry | None) -> None:
-        """Write an entry to disk; None: nothing is set any more."""
+        """Write an entry to disk; None if no limit is set any more."""
         os.ftruncate(self._descriptor, 0)
         if entry is not None:
             os.pwrite(self._descriptor, json.dumps(asdict(entry)).encode(), 0)
@@ -71,7 +71,7 @@ def present_entry(uuid: str) -> LimitsEntry | None:
 
 
 def _entry(text: bytes) -> LimitsEntry | None:
-    """Parse an entry; an incomplete one was being written before anything was set."""
+    """Parse an entry; ignore an incomplete entry, because it is written before any limit is set."""
     try:
         return LimitsEntry(**json.loads(text)) if text else None
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""A config on a CUDA device: time, queue and check its launches over the rotating sets of buffers."""
+"""Time, queue and check a config's launches on a CUDA device, over rotating sets of buffers."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -13,22 +13,21 @@ from kernrec.measure.device.launch import DeviceLaunch, LaunchTools, elapsed_s, 
 
 _GRAPH_LAUNCHES = 256
 _QUEUE_S = 15e-6
-"""Generous estimate of the seconds to queue one launch on the host: the device waits this long, so that no gap is
-timed."""
+"""Generous estimate of the host's seconds per queued launch; the device waits this long, so that no gap is timed."""
 
 
 @dataclass(frozen=True)
 class ConfigLaunches:
-    """Launches of one config, and the objects that they need on the device."""
+    """Launches of one config, and their objects on the device."""
 
     sequences: list[list[DeviceLaunch]]
     """Launches of one run, for each of the rotating sets of buffers."""
     footprint_bytes: int
     """Bytes of inputs and outputs of one run."""
     keep_alive: Any = None
-    """Objects that must exist as long as the launches."""
+    """Objects that must live as long as the launches."""
     scratch: Mapping[str, Any] = field(default_factory=dict)
-    """Workspaces by name; all runs use the same ones."""
+    """Workspaces by name, which all runs share."""
     renewed: bool = False
     """Whether each run needs fresh inputs (`LoadedConfig.renewed`)."""
 
@@ -69,7 +68,7 @@ class LoadedCudaConfig:
         return self._buffers.errors()
 
     def run(self) -> None:
-        """Run once over the first set of buffers with their initial contents, and wait for the end."""
+        """Run once over the first set of buffers, with initial contents, and wait for the end."""
         assert self._buffers is not None
         assert self._launches is not None
         self._buffers.reset(self._stream, self._launches.scratch)
@@ -138,7 +137,7 @@ class LoadedCudaConfig:
             launch.queue(self._stream)
 
     def _graph(self, launches: int) -> Any:
-        """Return a graph of several runs over the rotating buffers; it is captured once and run once before use."""
+        """Return a CUDA graph of several runs over the rotating buffers, which is captured and warmed up once."""
         if launches not in self._graphs:
             self._stream.begin_capture()
             try:

@@ -1,6 +1,6 @@
-"""The GPUs of this machine, their sensors and their settings, from the driver. Settings are only read.
+"""Read the GPUs of this machine, their sensors and their settings from the driver, without changing settings.
 
-A value that a GPU or driver does not report is None; only the lack of any GPU is an error.
+Values that a GPU or driver does not report are None. Only a machine without a GPU causes an error.
 """
 
 import os
@@ -29,17 +29,17 @@ class Card:
     uuid: str
     name: str
     others: int
-    """Number of other processes that use it."""
+    """Number of other processes that use the GPU."""
 
     @property
     def uuid_hash(self) -> str:
-        """Identifies the GPU in the database without revealing its UUID."""
+        """Return a hash that identifies the GPU in the database without revealing its UUID."""
         return sha256(f"kernrec {self.uuid}".encode()).hexdigest()[:16]
 
 
 @cache
 def library() -> Any:
-    """Return the module of NVML, initialized; raise `NoGPUError` if there is none."""
+    """Initialize and return the NVML module; raise `NoGPUError` if it is missing."""
     try:
         import pynvml
     except ImportError:
@@ -72,7 +72,7 @@ def cards() -> list[Card]:
 
 
 def choose_cards(wanted: str) -> list[Card]:
-    """Return the GPUs that `auto`, `all`, an index or a UUID names; `auto` is the first unused one, else the first.
+    """Return the GPUs that `auto`, `all`, an index or a UUID names; `auto` is the first unused GPU, else the first GPU.
 
     If `CUDA_VISIBLE_DEVICES` is set, `auto` and `all` choose among the GPUs that it names.
     """
@@ -89,7 +89,7 @@ def choose_cards(wanted: str) -> list[Card]:
 
 
 def card_of(gpu: GPU) -> Card:
-    """Return the GPU of this machine with this model, preferably an unused one; raise `NoGPUError` if there is none."""
+    """Return a GPU of this machine by model, preferably an unused GPU; raise `NoGPUError` if there is none."""
     try:
         present = choose_cards("all")
     except NoGPUError as error:
@@ -117,7 +117,7 @@ def _cards_of_cuda() -> list[Card]:
         from cupy.cuda import runtime
 
         devices = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
-    except Exception:  # no CuPy, no driver or no device: there is no GPU
+    except Exception:  # Without CuPy, a driver or a device, there is no GPU.
         return []
     return [
         Card(i, f"GPU-{UUID(bytes=bytes(properties['uuid']))}", _text(properties["name"]), 0)
@@ -135,7 +135,7 @@ def sensors(uuid: str) -> "NvmlSensors | MissingSensors":
 
 
 class MissingSensors:
-    """Sensors of a GPU without NVML: every reading is None."""
+    """Replacement for the sensors of a GPU without NVML: every reading is None."""
 
     others = 0
 
@@ -162,7 +162,7 @@ class MissingSensors:
 
 
 class NvmlSensors:
-    """Sensors and settings of one GPU, by its handle of NVML."""
+    """Sensors and settings of one GPU, by its NVML handle."""
 
     def __init__(self, handle: Any) -> None:
         self._nvml = library()
@@ -172,7 +172,7 @@ class NvmlSensors:
 
     @property
     def others(self) -> int:
-        """Number of processes that use the GPU or its display, without this one."""
+        """Return the number of other processes that use the GPU or its display."""
         pids = set()
         for kind in ("Compute", "Graphics"):
             pids |= {process.pid for process in self._query(f"nvmlDeviceGet{kind}RunningProcesses") or ()}
@@ -180,7 +180,7 @@ class NvmlSensors:
 
     @property
     def mig(self) -> bool | None:
-        """Whether the GPU is divided into slices (MIG), whose power cannot be measured separately."""
+        """Return whether the GPU is divided into MIG slices, whose power cannot be measured separately."""
         mode = self._query("nvmlDeviceGetMigMode")
         return None if mode is None else bool(mode[0])
 
@@ -193,7 +193,7 @@ class NvmlSensors:
         return self._field_power() if self._instant else self.mean_power_w()
 
     def mean_power_w(self) -> float | None:
-        """Return the power of the board; since Ampere the mean over a second."""
+        """Return the board's power in watts; since Ampere, the mean over a second."""
         return self._thousandth("nvmlDeviceGetPowerUsage")
 
     def sm_clock_hz(self) -> float | None:
@@ -212,7 +212,7 @@ class NvmlSensors:
     def reason_bits(self) -> int:
         """Return clock event reasons as NVML's bits (nvml.h, `nvmlClocksEventReason*`); 0 if unknown."""
         bits = self._query("nvmlDeviceGetCurrentClocksEventReasons")
-        if bits is None:  # the name of this function before driver 535
+        if bits is None:  # Before driver 535, the function had this name.
             bits = self._query("nvmlDeviceGetCurrentClocksThrottleReasons")
         return int(bits or 0)
 
@@ -222,12 +222,12 @@ class NvmlSensors:
         return frozenset(name for bit, name in self._reasons.items() if bits & bit)
 
     def settings(self) -> CardSettings:
-        """Return settings that somebody may have changed; None: the default, or unknown."""
+        """Return settings that somebody may have changed; None for defaults and unknown values."""
         limit = self._query("nvmlDeviceGetPowerManagementLimit")
         usual = self._query("nvmlDeviceGetPowerManagementDefaultLimit")
         ecc = self._query("nvmlDeviceGetEccMode")
         persistence = self._query("nvmlDeviceGetPersistenceMode")
-        locked = present_entry(self.uuid)  # NVML does not report locked clocks
+        locked = present_entry(self.uuid)  # NVML does not report locked clocks.
         return CardSettings(
             power_limit_w=limit / 1e3 if limit and limit != usual else None,
             sm_clock_hz=(locked and locked.sm_clock_hz) or self._set_clock(self._nvml.NVML_CLOCK_SM),
@@ -246,7 +246,7 @@ class NvmlSensors:
         }
 
     def why_no_energy(self) -> str | None:
-        """Return why energy cannot be measured, in one line, or None if it can."""
+        """Return in one line why energy cannot be measured; None if it can."""
         if self.mig:
             return "MIG is on, and power is measured only for the whole GPU"
         if self.energy_j() is None:
@@ -261,15 +261,15 @@ class NvmlSensors:
 
     @cached_property
     def _instant(self) -> bool:
-        """Whether the GPU has the field of instantaneous power. POWER_AVERAGE and the older call give a mean over a
-        second on newer GPUs."""
+        """Return whether the GPU reports instantaneous power. On newer GPUs, POWER_AVERAGE and the older call give a
+        mean over a second."""
         return self._field_power() is not None
 
     def _field_power(self) -> float | None:
         nvml = self._nvml
         fields = [(nvml.NVML_FI_DEV_POWER_INSTANT, getattr(nvml, "NVML_POWER_SCOPE_GPU", 0))]
         values = self._query("nvmlDeviceGetFieldValues", fields)
-        # The call succeeds even if the field fails: each value has a return code of its own.
+        # The call succeeds even if the field fails, because each value has its own return code.
         if values is None or values[0].nvmlReturn != nvml.NVML_SUCCESS:
             return None
         return float(values[0].value.uiVal) / 1e3
@@ -280,7 +280,7 @@ class NvmlSensors:
         return target * 1e6 if target and usual and target != usual else None
 
     def _query(self, function: str, *arguments: Any) -> Any:
-        """Return the result of a function of NVML, or None if the GPU, the driver or the library lacks it."""
+        """Return the result of an NVML function; None if the GPU, the driver or the library lacks it."""
         call = getattr(self._nvml, function, None)
         with suppress(self._nvml.NVMLError):
             return call and call(self._handle, *arguments)

@@ -1,7 +1,7 @@
-"""A device that replays recorded measurements: run times with their noise, power if it was measured, and failures.
+"""Replay recorded measurements as a device: run times with their noise, power if it was measured, and failures.
 
-It serves to develop and compare search and collection without a GPU. Its rows are marked `replayed` and have protocol
-version 0.
+Replay allows developing and comparing search and collection without a GPU. Its rows are marked `replayed` and have
+protocol version 0.
 """
 
 import json
@@ -31,7 +31,7 @@ ConfigKey = tuple[str, str]
 """Kernel and canonical text of the config."""
 
 _one_reader = threading.Lock()
-"""Lock for threads that read one recording: DuckDB closes the second reader's cursor with the first's connection."""
+"""Lock for readers of a recording, because DuckDB closes the second reader's cursor with the first's connection."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class RecordedConfig:
     config: Mapping[str, int]
     outcome: Outcome
     samples_s: tuple[float, ...] = ()
-    """Run times of all its measurements."""
+    """Run times of all measurements of the config, in seconds."""
     power_w: float | None = None
-    """None if it was not measured."""
+    """Power in watts; None if it was not measured."""
     error: str | None = None
 
 
@@ -54,19 +54,19 @@ class Recording:
     gpu: str
     problem: Problem
     outcomes: Mapping[ConfigKey, RecordedConfig]
-    """By kernel and config, in recording order."""
+    """Outcomes by kernel and config, in recording order."""
     kernel_hashes: Mapping[str, str]
-    """Hash of the source by kernel; of several measured sources, the last one."""
+    """Hash of each kernel's source; if several versions were measured, the last version's."""
 
     @property
     def best(self) -> RecordedConfig:
-        """Config with the least median run time."""
+        """Return the config with the lowest median run time."""
         good = [recorded for recorded in self.outcomes.values() if recorded.outcome == Outcome.OK]
         return min(good, key=lambda recorded: float(np.median(recorded.samples_s)))
 
     @property
     def has_power(self) -> bool:
-        """Whether power was recorded for any config."""
+        """Return whether power was recorded for any config."""
         return any(outcome.power_w is not None for outcome in self.outcomes.values())
 
     @staticmethod
@@ -76,10 +76,10 @@ class Recording:
 
 
 def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
-    """Return the recorded GPUs that `--gpu` names: `auto` (the only one), `all`, or one by name.
+    """Return the recorded GPUs that `--gpu` names: `auto` (the only GPU), `all`, or a GPU's name.
 
     Raises:
-        UsageError: There is nothing to replay, there are several GPUs to choose from, or no such GPU.
+        UsageError: There is nothing to replay, `auto` matches several GPUs, or the GPU was not recorded.
     """
     with _one_reader, Database.open(path) as database:
         gpus = tuple(sorted({str(row["gpu"]) for row in database.rows("unretracted_rows") if _replayable(row)}))
@@ -104,10 +104,10 @@ def _replayable(row: Mapping[str, Any]) -> bool:
 
 
 def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) -> list[Recording]:
-    """Return the recordings of `load_recordings` for the problems with these keys; None: all.
+    """Return the recordings of the problems with these keys; None for all.
 
     Raises:
-        UsageError: There is nothing to replay, or none of these problems.
+        UsageError: There is nothing to replay, or none of these problems was recorded.
     """
     recordings = load_recordings(path, gpu)
     requested = [recording for recording in recordings if keys is None or recording.problem.key in keys]
@@ -118,7 +118,7 @@ def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) ->
 
 
 def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
-    """Return the recorded problems of one GPU in a database, those with most configs first.
+    """Return the recorded problems of one GPU in a database, sorted by descending number of configs.
 
     Args:
         path: Path of the database.
@@ -157,7 +157,7 @@ def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
 
 
 def _problem(key: str, kernels: Sequence[tuple[str, str, str, str | None]]) -> Problem | None:
-    """Return the problem of a key, declared by one of these kernels (`Database.kernels`) or of an op, or None."""
+    """Return the problem with this key, of one of these kernels (`Database.kernels`) or of an op; None if unknown."""
     ops = [
         kernel_from(json.loads(spec), name, code).definition
         for name, spec, code, _ in kernels
@@ -187,7 +187,7 @@ def _power(row: Mapping[str, Any]) -> float:
 def replay_card(
     recordings: Iterable[Recording], seed: int = 0, sensors: SimulatedSensors | None = None
 ) -> SimulatedCard:
-    """Return a device that replays recordings of one GPU; `seed` determines which recorded run times are drawn."""
+    """Return a device that replays recordings of one GPU; `seed` determines the drawn run times."""
     by_problem = {recording.problem.key: recording for recording in recordings}
     first = next(iter(by_problem.values()))
     card = find_gpu(first.gpu)

@@ -1,8 +1,8 @@
-"""The recorded space that ships, for replay in a fresh clone: every config of a convolution on one GPU.
+"""Provide the shipped recording for replay in a fresh clone: every config of a convolution on one GPU.
 
-Others measured it: Kernel Tuner's 2-D convolution (f32, 15 x 15 filter, 4096 x 4096 outputs) on an RTX A4000. The
-kernel's source is theirs and does not ship. So configs are values of its tunables without a profile: they can be
-replayed, searched and refined, but not predicted, explained or learned from.
+The recording is of Kernel Tuner's 2-D convolution (f32, 15 x 15 filter, 4096 x 4096 outputs) on an RTX A4000. kernrec
+does not ship the kernel's source, so its configs have no profiles. They can be replayed, searched and refined, but not
+predicted, explained or learned from.
 """
 
 import os
@@ -27,7 +27,7 @@ def shipped_file() -> Path:
 
 
 def shipped_recording() -> Path:
-    """Return a database of the shipped space in the cache; it is created on first use, whole or not at all.
+    """Return the path of a database with the shipped recording in the cache, which is created atomically on first use.
 
     Raises:
         UsageError: There is no cache folder.
@@ -54,5 +54,5 @@ def shipped_recording() -> Path:
 
 
 def replayed_database() -> Path:
-    """Return the database for replayed rows if none is named, so that they are never among the user's measurements."""
+    """Return the default database for replayed rows, which are never stored with the user's measurements."""
     return paths.cache() / "replay" / "replayed.duckdb"

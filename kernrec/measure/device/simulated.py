@@ -1,6 +1,6 @@
-"""A simulated GPU with its own clock: kernels with given run times and powers, and sensors with period and lag.
+"""Simulate a GPU with its own clock: kernels with given run times and powers, and sensors with period and lag.
 
-It replays recorded run times, and tests the protocol with sensors whose true values are known.
+The simulated GPU replays recorded run times, and tests the protocol with sensors whose true values are known.
 """
 
 import bisect
@@ -28,16 +28,16 @@ class SimulatedSensors:
 
     idle_w: float = 60.0
     tick_s: float | None = 0.1
-    """Seconds between two updates of the energy counter; None: there is no counter."""
+    """Seconds between two updates of the energy counter; None without a counter."""
     lag_s: float = 0.02
     """Age in seconds of the energy that the counter shows."""
     missing: float = 0.0
     """Fraction of the updates that are missed."""
     counter_scale: float = 1.0
-    """Energy by the counter over the true energy."""
+    """Ratio of the counter's energy to the true energy."""
     counter_start_j: float = 1000.0
     wrap_j: float | None = None
-    """Energy at which the counter starts again at zero; None: never."""
+    """Energy in joules at which the counter restarts at zero; None for never."""
     call_s: float = 0.0002
     """Seconds to read all sensors once."""
     sm_clock_hz: float | None = 1.7e9
@@ -51,9 +51,9 @@ class SimulatedKernel:
     """Costs of one launch."""
 
     draw: Callable[[int], np.ndarray]
-    """Returns the seconds of each of n launches."""
+    """Function that returns the seconds of each of n launches."""
     power_w: float | None
-    """Power while it runs; None: unknown."""
+    """Power in watts during the launch; None if unknown."""
     errors: OutputError | None = None
     footprint_bytes: int = 1 << 20
 
@@ -71,11 +71,11 @@ class _LoadHistory:
         self._start: list[float] = []
         self._end: list[float] = []
         self._power: list[float] = []
-        self._energy: list[float] = []  # at the start of each span
+        self._energy: list[float] = []  # Values at the start of each span.
 
     @property
     def end_s(self) -> float:
-        """When the last span ends."""
+        """Return the end time of the last span."""
         return self._end[-1] if self._end else 0.0
 
     def add(self, start_s: float, seconds: float, power_w: float) -> None:
@@ -89,7 +89,7 @@ class _LoadHistory:
         self._power.append(power_w)
 
     def energy_j(self, time_s: float) -> float:
-        """Energy from time zero."""
+        """Return the energy since time zero."""
         i = bisect.bisect_right(self._start, time_s) - 1
         if i < 0:
             return self._idle_w * time_s
@@ -103,7 +103,7 @@ class _LoadHistory:
 
 
 class SimulatedCard:
-    """A `Device` whose time advances only when it is used."""
+    """A `Device` whose clock advances only with use."""
 
     def __init__(
         self,
@@ -116,10 +116,10 @@ class SimulatedCard:
         """Create a GPU.
 
         Args:
-            info: Its description.
-            kernel_of: Returns the kernel of a config, or raises `MeasurementFailure`.
-            sensors: Behavior of its sensors.
-            references: Its two reference kernels by name.
+            info: Description of the GPU.
+            kernel_of: Function that returns a config's kernel, or raises `MeasurementFailure`.
+            sensors: Behavior of the sensors.
+            references: The two reference kernels by name.
             seed: Seed of missed updates of the energy counter.
         """
         self.info = info
@@ -130,7 +130,7 @@ class SimulatedCard:
         self._load = _LoadHistory(self.sensors.idle_w)
         self._random = np.random.default_rng(seed)
         self._skipped: dict[int, bool] = {}
-        self._shown = (-1, 0.0)  # number of a counter update, and its value from then on
+        self._shown = (-1, 0.0)  # Number of a counter update, and the counter's value after it.
 
     def settings(self) -> CardSettings:
         return self.info.settings
@@ -182,7 +182,7 @@ class SimulatedCard:
         while tick > 0 and self._skips(tick):
             tick -= 1
         tick = max(tick, 0)
-        if self._shown[0] != tick:  # windows have a hundred readings per update
+        if self._shown[0] != tick:  # Cache this, because windows have a hundred readings per update.
             shown = self.sensors.counter_start_j + self.sensors.counter_scale * self._load.energy_j(tick * period)
             self._shown = tick, shown % self.sensors.wrap_j if self.sensors.wrap_j else shown
         return self._shown[1]
@@ -201,7 +201,7 @@ class LoadedSimulatedConfig:
     def __init__(self, card: SimulatedCard, kernel: SimulatedKernel) -> None:
         self._card = card
         self._kernel = kernel
-        self._ends: deque[tuple[float, int]] = deque()  # (when submitted work is done, its launches), ascending
+        self._ends: deque[tuple[float, int]] = deque()  # (end time, launches) of submitted work, ascending.
         self._outstanding = 0
         self._marks: list[float] = []
         self.footprint_bytes = kernel.footprint_bytes

@@ -1,1 +1,1 @@
-"""Watching a GPU while another program runs."""
+"""Watch a GPU while another program runs."""

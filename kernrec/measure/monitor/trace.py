@@ -1,4 +1,4 @@
-"""Traces of a GPU over time (power, energy, clocks, temperature and throttle reasons), their files and their summary.
+"""Store and summarize traces of a GPU: power, energy, clocks, temperature and throttle reasons over time.
 
 A trace is a table with one row per sample and the fields of `TraceSample` as columns, in CSV.
 """
@@ -24,7 +24,7 @@ class TraceSample:
     """Seconds since the start."""
     power_w: float | None
     energy_j: float | None
-    """Energy counter, from an arbitrary start."""
+    """Energy counter in joules, from an arbitrary start."""
     sm_clock_hz: float | None
     memory_clock_hz: float | None
     temperature_c: float | None
@@ -37,7 +37,7 @@ COLUMNS = tuple(field.name for field in fields(TraceSample))
 
 @dataclass(frozen=True)
 class TraceSummary:
-    """Summary of a trace, of the whole board, idle power included."""
+    """Summary of a trace of the whole board, including idle power."""
 
     duration_s: float
     samples: int
@@ -98,8 +98,9 @@ def _energy(samples: Sequence[TraceSample], power: Sequence[tuple[float, float]]
 class TraceFile:
     """A CSV file of a trace that is complete at the end of a `with` block.
 
-    Until then the samples are in `.NAME.part` beside it, so a killed monitor loses nothing. A file that cannot be
-    written raises `UsageError` at once; a full disk raises it at the end, because the monitored program must continue.
+    Until then, samples are in `.NAME.part` beside the file, so a killed monitor loses nothing. If the file cannot be
+    created, `UsageError` is raised at once. If the disk is full, it is raised at the end, because the monitored program
+    must continue.
     """
 
     def __init__(self, path: Path) -> None:
@@ -119,7 +120,7 @@ class TraceFile:
         return self
 
     def add(self, sample: TraceSample) -> None:
-        """Add a sample and write it out."""
+        """Write a sample to the file."""
         if self._full is None:
             try:
                 self._writer.writerow(["" if value is None else value for value in vars(sample).values()])
@@ -132,7 +133,7 @@ class TraceFile:
             self._file.close()
         if self._full is not None:
             raise self._failed(self._full) from None
-        if kind is None:  # else the command was not started
+        if kind is None:  # Otherwise the command was not started.
             try:
                 self.part.replace(self.path)
             except OSError as error:

@@ -3,8 +3,8 @@
     start --- sample --- sample --- ... --- sample --- the command has ended
           |<- period ->|
 
-Reading costs the GPU nothing and the CPU about 0.1 ms per sample. The values are of the whole board: other processes
-and idle power are included. Settings of the GPU are not changed.
+Reading does not slow the GPU, and takes about 0.1 ms of CPU time per sample. Values are for the whole board, including
+other processes and idle power. The GPU's settings do not change.
 """
 
 import os
@@ -19,7 +19,7 @@ from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.measure.device.nvml import NoGPUError, NvmlSensors, library
 from kernrec.measure.monitor.trace import TraceSample
 
-_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # exit statuses of a shell
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # Exit statuses as in a shell.
 
 REASONS = {
     0x01: "idle",
@@ -43,12 +43,12 @@ class Reader(Protocol):
 
 
 class NvmlReader:
-    """Reads one GPU of this machine through NVML."""
+    """Reader of one GPU of this machine through NVML."""
 
     def __init__(self) -> None:
         """Find the first GPU that `CUDA_VISIBLE_DEVICES` shows; raise `KernrecError` if there is none."""
         self.notes: list[str] = []
-        """Remarks about the values for the user, one line each."""
+        """One-line notes on the values for the user."""
         try:
             nvml = library()
         except NoGPUError as error:
@@ -110,8 +110,8 @@ ShowSample = Callable[[TraceSample], None]
 def watch_command(command: Sequence[str], reader: Reader, period_s: float, show: ShowSample) -> int:
     """Run a command and record samples until it ends.
 
-    Ctrl-C reaches the command as without a monitor; other signals that ask the monitor to end are passed on to it.
-    Processes that the command leaves running are not waited for.
+    Ctrl-C reaches the command as without a monitor. Other signals that ask the monitor to end are forwarded to the
+    command. The monitor does not wait for processes that the command leaves running.
 
     Returns:
         The command's exit status; 128 plus the signal if a signal ended it.
@@ -131,8 +131,8 @@ def watch_command(command: Sequence[str], reader: Reader, period_s: float, show:
     def take_sample() -> None:
         show(reader.read(time.monotonic() - start_s))
 
-    # The terminal sends the first two to the command, too. They get a handler here, because the command would inherit
-    # ignored signals, but not handlers.
+    # The terminal sends the first two signals to the command, too. Install handlers instead of ignoring the signals,
+    # because the command would inherit ignored signals, but not handlers.
     handlers: dict[signal.Signals, Any] = dict.fromkeys(_signals("SIGINT", "SIGQUIT"), _do_nothing)
     handlers |= dict.fromkeys(_signals("SIGTERM", "SIGHUP"), pass_on)
     with _handled(handlers):
@@ -144,7 +144,7 @@ def watch_command(command: Sequence[str], reader: Reader, period_s: float, show:
             failure.exit_status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
             raise failure from None
         try:
-            for number in received:  # received while the command started
+            for number in received:  # The signal arrived while the command started.
                 process.send_signal(number)
             due_s = time.monotonic() + period_s
             while not _has_ended(process, due_s - time.monotonic()):
@@ -173,7 +173,7 @@ def _do_nothing(number: int, frame: object) -> None:
 
 @contextmanager
 def _handled(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
-    """Handle signals for a while; signals that are ignored stay ignored."""
+    """Handle signals during a `with` block; ignored signals stay ignored."""
     before = {number: signal.getsignal(number) for number in handlers}
     replaced = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     for number in replaced:

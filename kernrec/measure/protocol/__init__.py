@@ -1,1 +1,1 @@
-"""The measuring protocol: probe, correctness, latency, energy, drift."""
+"""Implement the measuring protocol: probe, correctness, latency, energy, drift."""

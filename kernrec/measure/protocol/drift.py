@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from kernrec.measure.device.interface import CardSettings
 
 LATENCY_DRIFT = 0.01
-"""Relative change of a reference kernel's latency that counts as drift."""
+"""Minimum relative change of a reference kernel's latency that counts as drift."""
 ENERGY_DRIFT = 0.02
 
 References = Mapping[str, Mapping[str, float]]
@@ -15,19 +15,19 @@ References = Mapping[str, Mapping[str, float]]
 class DriftMonitor:
     """Costs of the reference kernels at the start of a session and since.
 
-    After a drift, the new costs become the baseline: the GPU may stay as it is now.
+    After a drift, the new costs become the baseline, because the GPU may keep its new state.
     """
 
     def __init__(self) -> None:
         self._first: dict[str, dict[str, float]] = {}
         self._baseline: dict[str, dict[str, float]] = {}
         self.latency: float | None = None
-        """Latest latency over that at the session's start, of the kernel that changed most."""
+        """Latest latency relative to the session's start, of the kernel that changed most."""
         self.energy: float | None = None
-        """Latest energy over that at the session's start, of the kernel that changed most."""
+        """Latest energy relative to the session's start, of the kernel that changed most."""
 
     def drifted(self, costs: References) -> str | None:
-        """Return the changes beyond the limits, in words, or None."""
+        """Describe the changes beyond the limits; return None if there are none."""
         changes = [
             (name, words, costs_of[cost] / self._baseline[name][cost] - 1.0, limit)
             for cost, words, limit in (("latency_s", "latency", LATENCY_DRIFT), ("energy_j", "energy", ENERGY_DRIFT))
@@ -38,7 +38,7 @@ class DriftMonitor:
         return f"reference kernels drifted: {', '.join(texts)}" if texts else None
 
     def update(self, costs: References) -> str | None:
-        """Store a measurement of the reference kernels; return what `drifted` returns."""
+        """Store a measurement of the reference kernels; return the result of `drifted`."""
         error = self.drifted(costs)
         for name, costs_of in costs.items():
             for cost, value in costs_of.items():

@@ -1,8 +1,8 @@
 """Compute power from a trace of sensor readings, by the energy counter and by the power sensor.
 
-The energy counter is updated in ticks, some tens of milliseconds apart, and each update appears late. Its value at any
-moment is therefore off by up to one tick of energy, but the slope over the moments of the updates is not: a constant
-lag shifts all of them equally. A trace that is too short gives None, never zero.
+The energy counter is updated every few tens of milliseconds, and each update appears late. So its value is off by up to
+one update's energy. The slope over the times of the updates is exact, because a constant lag shifts all updates
+equally. A trace that is too short gives None, never zero.
 
 Times are in seconds, energy in joules, power in watts; arrays are (readings,), in the order of time.
 """
@@ -16,13 +16,13 @@ from kernrec.util.normal import DEVIATIONS
 
 LEAST_TICKS = 10
 TRUSTED_RATIO = 0.05
-"""Largest relative difference of a trusted counter from the integral of power."""
+"""Largest relative difference between a trusted counter and the integral of power."""
 
 WRAP_J = 2.0**32 / 1000.0
-"""Energy at which a 32-bit counter of millijoules starts again at zero."""
+"""Energy in joules at which a 32-bit counter of millijoules restarts at zero."""
 
 SLOWDOWNS = ("HwSlowdown", "HwThermalSlowdown", "SwThermalSlowdown", "HwPowerBrakeSlowdown")
-"""Clock event reasons that void a measurement. `SwPowerCap` does not: the power limit is a setting of the GPU."""
+"""Clock event reasons that invalidate a measurement. `SwPowerCap` is not among them: the power limit is a setting."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class CounterTicks:
 
     @property
     def period_s(self) -> float | None:
-        """Median time between two updates, which a missed update does not change; None with fewer than two."""
+        """Return the median time between updates, which is robust against missed updates; None with fewer than two."""
         return float(np.median(np.diff(self.time_s))) if len(self.time_s) > 1 else None
 
 
@@ -53,10 +53,10 @@ class PowerSlope:
 
 
 def unwrapped(energy_j: np.ndarray) -> np.ndarray | None:
-    """Return a counter's readings as energy that only grows; None if it fell for another reason than a wrap-around."""
+    """Return the counter's readings without wrap-around; None if the counter fell for another reason."""
     energy = np.array(energy_j, dtype=np.float64)
     for i in np.flatnonzero(np.diff(energy) < 0):
-        # A wrap-around goes from near the end to near zero. Both readings are compared uncorrected.
+        # A wrap-around goes from near the end to near zero, so compare the uncorrected readings.
         if energy_j[i] < 0.9 * WRAP_J or energy_j[i + 1] > 0.1 * WRAP_J:
             return None
         energy[i + 1 :] += WRAP_J
@@ -64,8 +64,7 @@ def unwrapped(energy_j: np.ndarray) -> np.ndarray | None:
 
 
 def find_ticks(time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] | np.ndarray) -> CounterTicks | None:
-    """Return the updates in a trace; None if the counter fell. The first reading is skipped, because its value is
-    older."""
+    """Return the updates in a trace; None if the counter fell. Skip the first reading, whose update was earlier."""
     energy = unwrapped(np.asarray(energy_j, dtype=np.float64))
     if energy is None:
         return None
@@ -78,7 +77,7 @@ def power_from_ticks(
 ) -> PowerSlope | None:
     """Return the mean power in a window of a trace of the counter; None with fewer than ten updates.
 
-    It is the slope of the least-squares line through the updates in the window, with a 90 % interval.
+    The result is the slope of the least-squares line through the updates in the window, with a 90 % interval.
     """
     updates = find_ticks(time_s, energy_j)
     if updates is None:
@@ -111,7 +110,7 @@ def mean_power(
 
 
 def is_trusted(ratio: float | None) -> bool:
-    """Return whether a counter agrees with the power sensor; one that cannot be compared (None) is trusted."""
+    """Return whether a counter agrees with the power sensor; true if they cannot be compared (None)."""
     return ratio is None or abs(ratio - 1.0) <= TRUSTED_RATIO
 
 
@@ -126,5 +125,5 @@ def reason_shares(reasons: Iterable[Iterable[str]]) -> dict[str, float]:
 
 
 def slowdown_reason(event_shares: Mapping[str, float]) -> str | None:
-    """Return the clock event reason (heat, or protection of the board) that voids a measurement, or None."""
+    """Return the clock event reason (heat or board protection) that invalidates a measurement, if any."""
     return next((name for name in SLOWDOWNS if event_shares.get(name, 0.0) > 0.0), None)

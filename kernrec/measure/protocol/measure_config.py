@@ -1,10 +1,10 @@
-"""The measuring protocol: correctness, latency, energy and the state of the GPU, for one config.
+"""Measure one config by the protocol: correctness, latency, energy and the state of the GPU.
 
     correct?  ->  three launches: hopeless?  ->  samples until the median is known  ->  energy under sustained load
 
-It runs in the worker process, where the device is, and returns the part of a measurement that only the device can know
-(`DeviceReport`); the campaign adds the rest. A change that affects results needs a new version (`NEWEST_PROTOCOL`),
-which is stored with every row.
+This module runs in the worker process, which owns the device. It returns a `DeviceReport`, to which the campaign adds
+the other columns. A change that affects results needs a new version (`NEWEST_PROTOCOL`), which is stored with every
+row.
 """
 
 import math
@@ -20,30 +20,30 @@ VERSION = NEWEST_PROTOCOL
 
 # Latency.
 FIRST_LAUNCHES = 3
-"""Launches after which a hopeless config is given up."""
+"""Number of launches after which a hopelessly slow config is abandoned."""
 HOPELESS = 2.0
-"""Factor over the best time so far from which on a config is hopeless."""
+"""Multiple of the best time so far above which a config counts as hopeless."""
 LEAST_SAMPLES = 10
 HALF_WIDTH = 0.01
-"""Half of the 90 % interval over the median at which sampling stops."""
+"""Relative half-width of the median's 90 % interval at which sampling stops."""
 LATENCY_CAP_S = 0.5
-"""Seconds after which sampling stops, converged or not."""
+"""Maximum seconds of sampling, even without convergence."""
 GROUP = 5
-"""Samples taken between two checks of convergence."""
+"""Number of samples between two checks of convergence."""
 SHORT_S = 50e-6
-"""Launches shorter than this are timed back to back."""
+"""Seconds of a launch below which launches are timed back to back."""
 SHORT_SAMPLE_S = 1e-3
-"""Run time of one such sample."""
+"""Seconds of one sample of back-to-back launches."""
 
 # Energy.
 QUEUE_AHEAD_S = 0.1
-"""Most seconds of queued work: an unbounded queue exhausts memory."""
+"""Maximum seconds of queued work, because an unbounded queue exhausts memory."""
 SETTLE_S = 0.7
 """Seconds under load before the energy window begins."""
 POLL_S = 0.002
-"""Time between two readings of the sensors."""
+"""Seconds between two readings of the sensors."""
 SPARE_TICKS = 2
-"""Counter updates to wait for beyond the required ones, because the window does not begin and end on an update."""
+"""Additional counter updates to wait for, because the window does not begin and end on an update."""
 
 WINDOWS_S = {
     "volta": (0.5, 2.0),
@@ -53,32 +53,32 @@ WINDOWS_S = {
     "hopper": (1.0, 5.0),
     "blackwell": (1.0, 5.0),
 }
-"""Energy windows (coarse, final) in seconds by generation, long enough for its sensor's period and averaging.
+"""Energy windows (coarse, final) in seconds by generation, long enough for the sensor's period and averaging.
 
-Periods and averaging: https://github.com/JimZeyuYang/GPU_Power_Benchmark. Without figures of its own, Blackwell has
-those of Hopper.
+Periods and averaging: https://github.com/JimZeyuYang/GPU_Power_Benchmark. Blackwell uses Hopper's figures, because it
+has no published figures.
 """
 
 FINAL_ROUNDS = 4
 """Number of randomized, interleaved rounds of final measurements."""
 FINALS = 8
-"""Configs measured in the final tier."""
+"""Number of configs measured in the final tier."""
 REPEATS = 2
-"""Repetitions of a measurement if clocks were lowered by heat or by the board's protection."""
+"""Number of repetitions if heat or the board's protection lowered the clocks."""
 
 
 @dataclass(frozen=True)
 class SensorTraits:
-    """Properties of this GPU's energy counter, from the probe."""
+    """Properties of a GPU's energy counter, from the probe."""
 
     tick_s: float | None = None
     """Seconds between two updates; None without an energy counter."""
     ratio: float | None = None
-    """Energy by the counter over the integral of the power sensor; None if they cannot be compared."""
+    """Ratio of the counter's energy to the integral of the power sensor; None if they cannot be compared."""
 
     @property
     def measures_energy(self) -> bool:
-        """Whether there is a counter and it agrees with the power sensor."""
+        """Return whether the GPU has a counter that agrees with the power sensor."""
         return self.tick_s is not None and energy_counter.is_trusted(self.ratio)
 
 
@@ -87,13 +87,13 @@ class EnergyWindow:
     """Result for one config under sustained load."""
 
     launch_s: float
-    """Mean time of a launch in the window."""
+    """Mean seconds of a launch in the window."""
     launches: int
     window_s: float
     slope: energy_counter.PowerSlope | None
-    """Power by the energy counter; None if the window had too few counter updates."""
+    """Power from the energy counter; None if the window had too few counter updates."""
     integrated_w: float | None
-    """Mean power by the power sensor."""
+    """Mean power from the power sensor, in watts."""
 
 
 def measure_config(
@@ -105,7 +105,7 @@ def measure_config(
         device: Device to measure on.
         subject: The config.
         tier: Screen measures latency; coarse and final also measure energy.
-        best_s: Least latency on this problem so far; the screen tier gives up configs that are hopelessly slower.
+        best_s: Lowest latency on this problem so far; the screen tier abandons configs that are hopelessly slower.
         traits: Properties of the device's energy counter.
 
     Raises:
@@ -127,7 +127,7 @@ def measure_config(
 def _measure_once(
     device: Device, loaded: LoadedConfig, tier: Tier, best_s: float | None, traits: SensorTraits
 ) -> tuple[DeviceReport, str | None]:
-    """Return (the measurement, the reason for lowered clocks that voids it or None)."""
+    """Return (measurement, reason for lowered clocks if they invalidate the measurement, else None)."""
     trace = [device.read_sensors()]
     latency, launches = measure_latency(device, loaded, best_s if tier == Tier.SCREEN else None, trace)
     energy = EnergyReport()
@@ -145,7 +145,7 @@ def _measure_once(
 
 
 def _check(loaded: LoadedConfig) -> NumericCheck:
-    """Return the numeric error. A config with wrong results is a stored outcome and is never timed."""
+    """Return the numeric error; raise `MeasurementFailure` for wrong results, which are stored but never timed."""
     errors = loaded.errors()
     if errors is None:
         return NumericCheck()
@@ -164,13 +164,12 @@ def _check(loaded: LoadedConfig) -> NumericCheck:
 def measure_latency(
     device: Device, loaded: LoadedConfig, best_s: float | None, trace: list[SensorReading]
 ) -> tuple[LatencyReport, int]:
-    """Time launches until the median is known to 1 % or half a second has passed; return (statistics, number of
-    launches).
+    """Time launches until the median is precise to 1 % or half a second has passed; return (statistics, launch count).
 
     Stops after three launches if the config is hopelessly slower than `best_s`. Readings of the sensors are appended to
     `trace`.
     """
-    loaded.times(1)  # the first launch loads the code
+    loaded.times(1)  # The first launch loads the code.
     start = device.now()
     samples = loaded.times(FIRST_LAUNCHES)
     launches, policy, each = 1 + FIRST_LAUNCHES, "flushed, inputs renewed" if loaded.renewed else "flushed", 1
@@ -183,7 +182,7 @@ def measure_latency(
         launches += count * each
         return [loaded.back_to_back(each) for _ in range(count)] if short else loaded.times(count)
 
-    if short:  # single short launches seem too slow, and would look hopeless
+    if short:  # Short launches seem slower if timed singly, and would look hopeless.
         samples = more(FIRST_LAUNCHES)
     trace.append(device.read_sensors())
     enough = False
@@ -214,12 +213,12 @@ def measure_energy(
 ) -> EnergyWindow:
     """Measure power under a load without gaps, as the slope of the energy counter over its updates.
 
-    Power is multiplied by the launch time in the same window: under a power cap it differs from the time in a burst.
+    Power is multiplied by the launch time in the same window, which under a power cap differs from the time in a burst.
 
     A launch takes about `launch_s`. The window of `seconds` begins after the GPU has settled; readings of the sensors
     are appended to `trace`.
     """
-    ahead = max(2, round(QUEUE_AHEAD_S / launch_s))  # even very long launches have one waiting
+    ahead = max(2, round(QUEUE_AHEAD_S / launch_s))  # Queue at least one launch, even if launches are very long.
     batch = max(1, ahead // 4)
     readings: list[SensorReading] = []
     begin = end = device.now()
@@ -249,8 +248,7 @@ def measure_energy(
 
 
 def window_s(generation: str, tier: Tier, traits: SensorTraits) -> float:
-    """Return the seconds of an energy window: what the sensor's generation needs, and enough for ten counter
-    updates."""
+    """Return the seconds of an energy window: the generation's minimum, and enough for ten counter updates."""
     coarse, final = WINDOWS_S.get(generation, WINDOWS_S["hopper"])
     least_s = (energy_counter.LEAST_TICKS + SPARE_TICKS) * (traits.tick_s or 0.0)
     return max(final if tier == Tier.FINAL else coarse, least_s)

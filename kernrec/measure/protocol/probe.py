@@ -1,7 +1,7 @@
 """Measure properties of a GPU's sensors, idle power, and the two reference kernels.
 
-The reference kernels never change: they distinguish a slow config from a GPU that has become slow. A probe is cached
-until the machine is rebooted or gets another driver.
+The reference kernels never change, so they distinguish a slow config from a GPU that has become slow. A probe is cached
+until the machine reboots or gets another driver.
 """
 
 import json
@@ -39,26 +39,26 @@ class Probe:
     """Properties of a GPU's sensors; None for what the GPU does not report."""
 
     call_s: float
-    """Time to read all sensors once."""
+    """Seconds to read all sensors once."""
     tick_s: float | None
-    """Time between two updates of the energy counter."""
+    """Seconds between two updates of the energy counter."""
     lag_s: float | None
-    """Delay from the start of a load to the bend of the counter's line, including the rise of power."""
+    """Seconds from the start of a load to the bend in the counter's curve, including the rise of power."""
     ratio: float | None
-    """Energy by the counter over the integral of instantaneous power, under load."""
+    """Ratio of the counter's energy to the integral of instantaneous power, under load."""
     idle_w: float | None
-    """Power with the CUDA context alive."""
+    """Idle power in watts with the CUDA context alive."""
     load_w: float | None
-    """Power of the compute-bound reference kernel."""
+    """Power in watts of the compute-bound reference kernel."""
     sm_clock_hz: float | None
 
     @property
     def traits(self) -> SensorTraits:
-        """Properties that the protocol needs."""
+        """Return the properties that the protocol needs."""
         return SensorTraits(self.tick_s, self.ratio)
 
     def why_no_energy(self) -> str | None:
-        """Return why energy is not measured on this GPU, in one line, or None if it is."""
+        """Return in one line why energy cannot be measured on this GPU; None if it can."""
         if self.tick_s is None:
             return "the GPU's energy counter does not change"
         if not self.traits.measures_energy:
@@ -71,7 +71,7 @@ class Probe:
 
 
 def probe_sensors(device: Device) -> Probe:
-    """Read the sensors while the GPU is idle and under a load, for about eight seconds."""
+    """Probe the sensors of an idle and a loaded GPU, for about eight seconds."""
     idle = read_idle_sensors(device, IDLE_S)
     costs = np.diff([reading.time_s for reading in idle])
     loaded: list[SensorReading] = []
@@ -109,7 +109,8 @@ def read_idle_sensors(device: Device, seconds: float) -> list[SensorReading]:
 
 
 def idle_power(readings: list[SensorReading]) -> float | None:
-    """Return the watts over a trace without load: by the energy counter if it is updated, else by the power sensor."""
+    """Return the mean watts of a trace without load, from the energy counter if it was updated, else the power
+    sensor."""
     slope = _idle_slope(readings)
     if slope is not None:
         return slope.power_w
@@ -119,7 +120,7 @@ def idle_power(readings: list[SensorReading]) -> float | None:
 
 
 def measure_references(device: Device, traits: SensorTraits, with_energy: bool) -> dict[str, dict[str, float]]:
-    """Return `latency_s`, and `energy_j` if it is wanted and measurable, by reference kernel."""
+    """Measure the reference kernels; return `latency_s`, and `energy_j` if wanted and measurable, by kernel."""
     costs: dict[str, dict[str, float]] = {}
     for name, loaded in device.references().items():
         try:
@@ -153,12 +154,12 @@ def _idle_slope(readings: list[SensorReading]) -> energy_counter.PowerSlope | No
 def _bend(
     idle: list[SensorReading], loaded: list[SensorReading], power_w: tuple[float, float], window_s: float
 ) -> float:
-    """Return the time at which the counter's line while idle and its line under load meet.
+    """Return the time at which the counter's idle and loaded regression lines meet.
 
     `power_w` is (while idle, under load); in the last `window_s` seconds of `loaded` the load was steady.
     """
     idle_ticks, load_ticks = _ticks(idle), _ticks(loaded)
-    assert idle_ticks is not None  # both traces gave a slope
+    assert idle_ticks is not None  # Both traces have a slope here.
     assert load_ticks is not None
     steady = load_ticks.time_s >= load_ticks.time_s[-1] - window_s
     t0, e0 = float(idle_ticks.time_s.mean()), float(idle_ticks.energy_j.mean())
@@ -168,7 +169,7 @@ def _bend(
 
 
 def save_probe(info: DeviceInfo, probe: Probe) -> None:
-    """Cache the probe of a GPU; a cache that cannot be written is no error."""
+    """Cache the probe of a GPU; ignore a cache that cannot be written."""
     if (path := _path(info)) is None:
         return
     with suppress(OSError):
@@ -177,7 +178,7 @@ def save_probe(info: DeviceInfo, probe: Probe) -> None:
 
 
 def load_probe(info: DeviceInfo) -> Probe | None:
-    """Return the cached probe of a GPU since the machine was booted, or None."""
+    """Return the cached probe of a GPU since the last boot; None if there is none."""
     if (path := _path(info)) is None:
         return None
     with suppress(OSError, ValueError, KeyError, TypeError):

@@ -1,6 +1,6 @@
-"""Statistics of run times: median, spread, an interval of the median, and whether there are enough samples.
+"""Compute statistics of run times: median, spread, interval of the median, and convergence.
 
-Medians and quantiles are used throughout: run times have a floor and a long tail, which distorts means and standard
+All statistics use medians and quantiles, because run times have a long tail that distorts means and standard
 deviations.
 """
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 CONFIDENCE = 0.9
-"""Confidence of every interval that is stored or predicted."""
+"""Confidence of all stored and predicted intervals."""
 OUTLIER_MADS = 5.0
-"""Samples farther than this many median absolute deviations from the median are counted, never deleted."""
+"""Distance from the median, in median absolute deviations, beyond which a sample counts as an outlier; it is kept."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class LatencySummary:
 
     @property
     def half_width(self) -> float:
-        """Half of the median's interval, divided by the median; infinite without an interval."""
+        """Return the relative half-width of the median's interval; infinite without an interval."""
         return math.inf if self.low is None or self.high is None else (self.high - self.low) / (2.0 * self.median)
 
 
@@ -51,7 +51,7 @@ def summarize_latency(samples: Sequence[float]) -> LatencySummary:
 
 
 def interval_rank(n: int, confidence: float = CONFIDENCE) -> int | None:
-    """Return how many of `n` sorted samples lie outside the median's interval at each end; None if `n` is too small.
+    """Return the number of sorted samples outside the median's interval at each end; None if `n` is too small.
 
     The number of samples below the median is binomial(n, 1/2) for any distribution, so order statistics bound the
     median: Conover, Practical Nonparametric Statistics, section 3.2.
@@ -66,16 +66,15 @@ def interval_rank(n: int, confidence: float = CONFIDENCE) -> int | None:
 
 
 def _normal_mass(n: int, k: int) -> float:
-    """Return the probability of k under binomial(n, 1/2), by its normal limit: for large n, 2^-n underflows."""
+    """Return the probability of k under binomial(n, 1/2) by its normal limit, because 2^-n underflows for large n."""
     return math.sqrt(2.0 / (math.pi * n)) * math.exp(-((2 * k - n) ** 2) / (2 * n))
 
 
 def converged(samples: Sequence[float], half_width: float, least: int) -> bool:
-    """Return whether there are at least `least` samples and they give the median to within the fraction
-    `half_width`."""
+    """Return whether at least `least` samples give the median to within the fraction `half_width`."""
     return len(samples) >= least and summarize_latency(samples).half_width < half_width
 
 
 def hopeless(samples: Sequence[float], best_s: float | None, factor: float) -> bool:
-    """Return whether the median is slower than the best by `factor`, so that more samples would be wasted."""
+    """Return whether the median exceeds `factor` times the best, so that more samples would be wasted."""
     return best_s is not None and float(np.median(samples)) > factor * best_s

@@ -1,1 +1,1 @@
-"""The process that owns the device, and its client."""
+"""Run the process that owns the device, and its client."""

@@ -1,14 +1,14 @@
-"""The worker process, which owns the device. It may crash, hang or be killed: it stores nothing of value.
+"""Run the worker process, which owns the device. It may crash, hang or be killed, because it stores nothing of value.
 
     python -m kernrec.measure.worker.worker
 
 Requests arrive on standard input and answers go to standard output, one JSON line each. Kinds of requests: open, probe,
-traits (results of an earlier probe), prepare, measure, references, idle. Kernels are those of the library, and the one
-in the file that `open` may name (`write_kernel`), whose spec may also declare the problem.
+traits (results of an earlier probe), prepare, measure, references, idle. The worker measures kernels of the library,
+and the kernel in a file that `open` may name (`write_kernel`), whose spec may declare the problem.
 
 An answer is `{"ok": ...}`, or `{"failure": outcome, "error": text, "lost": bool, "report": {...}}`. After a failure
-with `lost` the process ends, because the device is not reliable in it any more. It also ends at once when its standard
-input is closed, because its parent has ended.
+with `lost`, the process ends, because it can no longer use the device reliably. It also ends when its standard input is
+closed, because its parent has ended.
 """
 
 import importlib
@@ -36,7 +36,7 @@ Request = Mapping[str, Any]
 def main() -> None:
     """Serve requests until standard input is closed."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # output of kernels and libraries must not mix with answers
+    os.dup2(2, 1)  # Output of kernels and libraries must not mix with answers.
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin, requests), daemon=True).start()
     session = WorkerSession()
@@ -45,7 +45,7 @@ def main() -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
         if answer.get("lost"):
-            os._exit(1)  # an orderly exit would wait for the device
+            os._exit(1)  # An orderly exit would wait for the device.
 
 
 def _listen(stream: TextIO, requests: "queue.SimpleQueue[str]") -> None:
@@ -55,7 +55,7 @@ def _listen(stream: TextIO, requests: "queue.SimpleQueue[str]") -> None:
 
 
 class WorkerSession:
-    """One device, and the requests it has served so far."""
+    """State of the worker: one device, and the prepared problem."""
 
     def __init__(self) -> None:
         self._device: Device | None = None
@@ -65,7 +65,7 @@ class WorkerSession:
         self._recorded: dict[str, Problem] = {}
 
     def answer(self, request: Request) -> dict[str, Any]:
-        """Serve a request; any error is an answer, too."""
+        """Serve a request; errors become answers, too."""
         kinds: dict[str, Callable[[Request], Any]] = {
             "open": self._open,
             "probe": self._probe,
@@ -84,7 +84,7 @@ class WorkerSession:
             answer = _failure(Outcome.CRASH, str(error), False)
         except MemoryError:
             answer = _failure(Outcome.CRASH, "out of memory", True)
-        except Exception as error:  # a library failed, and the state of the device is unknown
+        except Exception as error:  # A library failed, so the state of the device is unknown.
             text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             answer = _failure(Outcome.CRASH, text, True)
         return answer | {"device_s": self._device.now() - start if self._device else 0.0}
@@ -172,7 +172,7 @@ def read_kernel(path: Path) -> tuple[Kernel, Path]:
 
 
 def open_device(request: Request) -> Device:
-    """Return the GPU that an `open` request names: a CUDA device, or the result of a test's `module:function`."""
+    """Return the device that an `open` request names: a CUDA device, or the result of a test's `module:function`."""
     module, colon, function = str(request["device"]).partition(":")
     if colon:
         device: Device = getattr(importlib.import_module(module), function)()

@@ -1,7 +1,7 @@
-"""The campaign's end of the worker process: requests with a time limit, and a new process after a loss.
+"""Send a campaign's requests to the worker process with time limits, and start a new process after a crash.
 
-The worker has its own process group, so that Ctrl-C at the terminal does not reach it and killing it kills all that it
-started.
+The worker has its own process group, so that Ctrl-C at the terminal does not reach it, and killing the group kills all
+of its children.
 """
 
 import json
@@ -30,19 +30,19 @@ _SLICE_S = 0.2
 
 
 class Stopped(Exception):  # noqa: N818 - no error: the campaign was told to stop
-    """The campaign was stopped while the worker was busy; the worker is gone."""
+    """The campaign was stopped while the worker was busy, and the worker was killed."""
 
 
 class WorkerClient:
-    """A worker process, started at the first request."""
+    """A worker process, which starts at the first request."""
 
     def __init__(self, opening: Mapping[str, Any], stopping: Callable[[], bool] = lambda: False) -> None:
-        """Prepare a client; no process is started yet.
+        """Create a client without starting the process.
 
         Args:
             opening: Request that opens the device.
-            stopping: Called while waiting for an answer; once it returns true, the worker is killed and `Stopped`
-                raised.
+            stopping: Function that is called while waiting for an answer; once it returns true, the worker is killed
+                and `Stopped` is raised.
         """
         self._opening = dict(opening)
         self._stopping = stopping
@@ -52,18 +52,18 @@ class WorkerClient:
         self.info: dict[str, Any] = {}
         """The worker's report on its device."""
         self.device_s = 0.0
-        """Seconds of the device's own clock that all requests took together."""
+        """Total seconds of all requests on the device's own clock."""
         self.starts = 0
-        """Processes started so far."""
+        """Number of processes started so far."""
 
     @property
     def alive(self) -> bool:
-        """Whether the process is running."""
+        """Return whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int | None:
-        """ID of the process, if there is one."""
+        """Return the process ID; None without a process."""
         return self._process.pid if self._process else None
 
     def add_to_opening(self, **items: Any) -> None:
@@ -85,7 +85,7 @@ class WorkerClient:
         environment = module_environment() | {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         if self._opening.get("uuid"):
             environment["CUDA_VISIBLE_DEVICES"] = self._opening["uuid"]
-        environment.pop("OPENBLAS_NUM_THREADS", None)  # queries need one thread, references need all
+        environment.pop("OPENBLAS_NUM_THREADS", None)  # Queries need one thread, references need all.
         self._process = subprocess.Popen(
             module_command("kernrec.measure.worker.worker"),
             stdin=subprocess.PIPE,
@@ -112,19 +112,19 @@ class WorkerClient:
             Stopped: The campaign was stopped meanwhile.
         """
         if not self.alive:
-            self.stop()  # it died between two requests
+            self.stop()  # The worker died between two requests.
             self.start()
         return self._request({"do": do, **items}, limit_s)
 
     def stop(self) -> None:
-        """Kill the process and all that it started; its work is lost."""
+        """Kill the process and its children; unfinished work is lost."""
         process, self._process = self._process, None
         if process is None:
             return
         kill_group(process)
-        with suppress(subprocess.TimeoutExpired):  # a process that hangs in the driver may ignore this
+        with suppress(subprocess.TimeoutExpired):  # A process that hangs in the driver may ignore this.
             process.wait(_KILL_LIMIT_S)
-        for stream in (process.stdin, self._stderr):  # its standard output is closed by the thread that reads it
+        for stream in (process.stdin, self._stderr):  # The reading thread closes the worker's standard output.
             with suppress(OSError):
                 if stream is not None:
                     stream.close()
@@ -140,7 +140,7 @@ class WorkerClient:
         raise MeasurementFailure(Outcome(answer["failure"]), answer["error"], answer["lost"], report)
 
     def _exchange(self, request: bytes, limit_s: float) -> bytes:
-        """Return the line that answers a line; raise `MeasurementFailure` if there is none, or `Stopped`."""
+        """Send a request line and return the answer line; raise `MeasurementFailure` if there is none, or `Stopped`."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -148,7 +148,7 @@ class WorkerClient:
             process.stdin.write(request)
             process.stdin.flush()
             line = self._next_line(time.monotonic() + limit_s, limit_s)
-        except OSError:  # it is gone: POSIX reports a broken pipe, Windows an invalid argument
+        except OSError:  # The worker is gone: POSIX reports a broken pipe, Windows an invalid argument.
             line = None
         if line is None:
             raise self._died(process)
@@ -185,10 +185,10 @@ class WorkerClient:
 
 
 def _read_lines(stream: BinaryIO, lines: "queue.SimpleQueue[bytes | None]") -> None:
-    """Put the whole lines of a stream into a queue, and None at its end.
+    """Put the complete lines of a stream into a queue, and None at the end.
 
-    A thread does this, because not every platform can wait for a pipe with a time limit. It reads past the stream's own
-    buffer, whose lock would be held when the interpreter exits.
+    This runs in a thread, because not every platform can wait for a pipe with a time limit. It bypasses the stream's
+    own buffer, whose lock would be held when the interpreter exits.
     """
     buffer = b""
     with stream:

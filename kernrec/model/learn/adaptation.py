@@ -1,19 +1,19 @@
 """Adapt predictions to a few measurements of a new GPU or problem, without training again.
 
-The error of the predictions there, log(measured / predicted), is modeled as an offset plus a shape. The offset is the
+The error of these predictions, log(measured / predicted), is modeled as an offset plus a shape. The offset is the
 mean error, shrunk towards zero. The shape is a Gaussian process over the standardized features (Matern 3/2 kernel,
 Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, sections 4.2, 5.1 and 5.4).
 
-    few rows    one length scale for all features and one noise level, of greatest marginal likelihood on a small grid;
-                with a handful of rows the process stays near zero and only the offset remains
+    few rows    one length scale for all features and one noise level, with the greatest marginal likelihood on a grid;
+                for a handful of rows, the process stays near zero and only the offset remains
     more rows   each feature has its own relevance (automatic relevance determination); a prior on the relevances keeps
                 them equal unless the rows distinguish them
 
 A query runs this code, so it uses NumPy: importing scikit-learn would take longer than the query.
 
 The method was chosen on the recorded spaces. These alternatives were rejected: the offset without a shape, continued
-boosting and an average with boosted trees, processes over tunables only, a linear term, and other Matern kernels. So
-was noise with heavy tails, which has smaller errors where a GPU changed its clock but ranks worse elsewhere.
+boosting and an average with boosted trees, processes over tunables only, a linear term, and other Matern kernels. Noise
+with heavy tails was rejected too: its errors are smaller where a GPU changed its clock, but it ranks worse elsewhere.
 
 Leave-one-out errors have a closed form and determine the width of the interval. Each row's error uses relevances that
 were fitted without that row.
@@ -29,15 +29,15 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 MOST_ROWS = 1000
-"""Maximum number of measurements. More are thinned out evenly, but training a model is better then."""
+"""Maximum number of measurements; more are thinned out evenly. With so many, training a model is better."""
 FEW_ROWS = 32
 """Number of rows above which each feature has its own relevance. Fewer rows cannot distinguish features."""
-_OFFSET_PRIOR = 0.5  # weight of the regularization of the offset toward zero, in measurements
+_OFFSET_PRIOR = 0.5  # The offset is shrunk toward zero with the weight of this many measurements.
 _LENGTHS = (0.35, 0.7, 1.0, 1.8, 3.0)
-_NOISES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # noise variance over signal variance
-_RELEVANCE_SPREAD = 0.5  # prior standard deviation of the features' log relevances
-_RELEVANCE_ROWS = 300  # maximum number of rows for fitting relevances
-_STEPS = 25  # steps of the optimization of relevances
+_NOISES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # Candidates for the ratio of noise variance to signal variance
+_RELEVANCE_SPREAD = 0.5  # Standard deviation of the prior of log relevances
+_RELEVANCE_ROWS = 300  # Fitting relevances to more rows would take too long.
+_STEPS = 25  # Number of optimization steps for relevances
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Adaptation:
     """Correction of log predictions, fitted to M measurements with F features."""
 
     offset: float
-    """Correction far from all measurements."""
+    """Correction of candidates that are far from all measurements."""
     center: Array
     """Mean of each feature, (F,)."""
     scale: Array
@@ -95,7 +95,7 @@ def adapt(matrix: Array, residual: Array) -> Adaptation:
         rows, scale = rows * relevance, scale.copy()
         scale[np.isfinite(scale)] /= relevance
     rank = int(np.ceil(LEVEL * (count + 1)))
-    # Fewer rows than the level needs do not bound the next error, so use twice the largest error.
+    # Too few rows for the level do not bound the next error, so use twice the largest error.
     width = float(np.sort(left_out)[min(rank, count) - 1]) * (1.0 if rank <= count else 2.0)
     return Adaptation(offset, center, scale, rows, weights, length, Interval(width, count, "config"))
 
@@ -131,8 +131,8 @@ def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float
 def _relevance(rows: Array, error: Array) -> Array:
     """Return the factor of each feature, (F,), with the greatest posterior probability at length scale 1.
 
-    Rprop (Riedmiller and Braun, 1993), whose steps follow the signs of the gradient, optimizes log noise, log length
-    scale and log relevances.
+    Log noise, log length scale and log relevances are optimized by Rprop (Riedmiller and Braun, 1993), whose steps
+    follow the signs of the gradient.
     """
     if len(error) > _RELEVANCE_ROWS:
         keep = thinned(len(error), _RELEVANCE_ROWS)
@@ -205,4 +205,4 @@ def matern(a: Array, b: Array, length: float) -> Array:
 def squared_distances(a: Array, b: Array) -> Array:
     """Return squared distances between rows a (N, F) and b (M, F), (N, M), without an array of N x M x F."""
     squared = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2.0 * a @ b.T
-    return np.asarray(np.maximum(squared, 0.0))  # rounding can make it negative
+    return np.asarray(np.maximum(squared, 0.0))  # Rounding can make it negative.

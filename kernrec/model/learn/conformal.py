@@ -1,24 +1,24 @@
 """Calibrated intervals: hierarchical conformal prediction over held-out groups.
 
-Rows of one problem have correlated errors, so the exchangeable unit is the problem; for an unmeasured GPU or kernel it
-is the GPU or the kernel. Residuals come from models that neither saw the row's group nor chose their number of trees on
-it. The factor around a prediction is the quantile of |log(measured / predicted)| over the pooled groups, each with the
-same weight, plus one more group (pooled CDF of hierarchical conformal prediction: Dunn, Wasserman, Ramdas,
+Rows of one problem have correlated errors, so the exchangeable unit is the problem. For an unmeasured GPU or kernel,
+the unit is the GPU or kernel. Residuals come from models whose training and selection excluded the row's group. The
+factor around a prediction is the quantile of |log(measured / predicted)| over the pooled groups, each with the
+same weight, plus an additional group (pooled CDF of hierarchical conformal prediction: Dunn, Wasserman, Ramdas,
 "Distribution-free prediction sets for two-layer hierarchical models", JASA 2022, section 3.2). In the paper, the
-additional group has unbounded errors. Here, it has the errors of the analytical model: half-normal, and beyond that
-model's interval one time in ten. With a dozen groups, unbounded errors would make intervals wider than their level.
+additional group has unbounded errors. Here, it has the analytical model's errors, which are half-normal and exceed that
+model's interval in one of ten cases. With a dozen groups, unbounded errors would make intervals too wide.
 
-A 90 % interval needs 9 groups and the additional one. Missing groups are assumed to have the errors of the analytical
-model. Without groups, the interval is that model's, and each held-out group moves it towards the observed residuals.
-Such an interval is `pooled`. It depends on this assumption, and answers say so.
+A 90 % interval needs 9 groups and the additional group. Missing groups are assumed to have the errors of the analytical
+model. Without groups, the interval is the analytical model's. Each held-out group moves it towards the residuals.
+An interval with missing groups is `pooled`: it depends on this assumption, and answers say so.
 
 An interval widens with the distance d of a candidate from the training data (`kernrec.model.learn.extent`). Its
 logarithmic half-width is
 
-    w + s (hypot(w, p) - w)        s = d**2 / (1 + d**2), p: of the analytical model's interval
+    w + s (hypot(w, p) - w)        s = d**2 / (1 + d**2), p: half-width of the analytical model's interval
 
 because far from the training data, the errors of both models add up. Before the quantile is taken, residuals are
-converted to the w that would just cover them (normalized conformal prediction, Papadopoulos et al., 2008).
+converted to the smallest w that covers them (normalized conformal prediction, Papadopoulos et al., 2008).
 """
 
 import math
@@ -49,7 +49,7 @@ def on_dtype(gpu: str, dtype: str) -> str:
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the key of the interval for one kind of rows in a data type; the data type's key for an empty kind."""
+    """Return the key of the interval for a kind of rows and a data type; the data type's key if the kind is empty."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 
@@ -62,7 +62,7 @@ class Interval:
     width: float
     """Logarithmic half-width inside the training data."""
     groups: int
-    """Number of held-out groups behind it."""
+    """Number of held-out groups that determine the interval."""
     kind: str
     """Kind of group: `problem`, `GPU`, `kernel`, or `config` after an adaptation."""
     level: float = LEVEL
@@ -70,7 +70,7 @@ class Interval:
 
     @property
     def pooled(self) -> bool:
-        """Return whether it also uses the analytical model's interval, because there were too few groups."""
+        """Return whether the interval also depends on the analytical model's, because there were too few groups."""
         return self.groups < groups_needed(self.level)
 
     @property
@@ -106,7 +106,7 @@ def half_width_at(width: Array | float, distance: Array | float) -> Array:
 
 
 def interval_from(entry: Mapping[str, Any]) -> Interval:
-    """Return the interval in a model card. Raises `ValueError` for an implausible one."""
+    """Return the interval in a model card. Raises `ValueError` if the interval is implausible."""
     interval = Interval(float(entry["width"]), int(entry["groups"]), str(entry["kind"]), float(entry["level"]))
     if not (0.0 <= interval.width < np.inf and interval.groups >= 0 and 0.0 < interval.level < 1.0):
         raise ValueError(f"an interval is {dict(entry)!r:.80}")
@@ -114,12 +114,12 @@ def interval_from(entry: Mapping[str, Any]) -> Interval:
 
 
 def unknown_interval(kind: str) -> Interval:
-    """Return the analytical model's interval, if no group of this kind was held out."""
+    """Return the analytical model's interval, for models without held-out groups of this kind."""
     return Interval(_PRIOR, 0, kind)
 
 
 def groups_needed(level: float = LEVEL) -> int:
-    """Return the number of held-out groups for which an interval of this level does not use the analytical model's."""
+    """Return the minimum number of held-out groups for an interval that ignores the analytical model's."""
     return math.ceil(round(level / (1.0 - level), 9))
 
 
@@ -147,13 +147,13 @@ def calibrate(
 
 
 def _prior_share(distance: Array) -> Array:
-    """Return the share of the analytical model's error to add at a distance: 0 at 0, 1/2 at 1."""
+    """Return the share of the analytical model's error to add at a distance: 0 at distance 0, 1/2 at distance 1."""
     squared = distance * distance
     return np.asarray(squared / (1.0 + squared))
 
 
 def _near_width(error: Array, distance: Array) -> Array:
-    """Return the width whose interval, at this distance, just reaches an absolute log error; 0 if any width does."""
+    """Return the smallest width whose interval at this distance covers an absolute log error, at least 0."""
     s = _prior_share(distance)
     # This is the root of (1 - s) w + s hypot(w, p) = error, in a form that is never 0 / 0.
     beyond = np.maximum(error * error - (s * _PRIOR) ** 2, 0.0)
@@ -165,9 +165,9 @@ def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> 
     """Return the width w at which share(w) + prior_weight * P(analytical model's log error < w) reaches the level.
 
     Args:
-        score: Widths that would just cover each row, ascending, (N,).
+        score: Smallest width that covers each row, ascending, (N,).
         share: Cumulative weight of the rows up to each score, (N,).
-        prior_weight: Weight of the missing groups.
+        prior_weight: Weight of the missing groups, which have the analytical model's errors.
         level: Coverage to reach.
     """
 

@@ -1,4 +1,4 @@
-"""The region of feature space that training data covers, and the distance of candidates from it."""
+"""Region of feature space that training data covers, and the distance of candidates from this region."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -14,7 +14,7 @@ Array = np.ndarray
 _LEAST_SPREAD = 0.05
 """Standard deviation below which a feature counts as constant."""
 _UNIT_SPREAD = 1.0
-"""Spread of a constant feature: a factor of two (log2 features), or a fraction of 1."""
+"""Spread assumed for a constant feature: a factor of two for log2 features, or a fraction of 1."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Extent:
     high: Array
     """99th percentile. `low` is the first percentile."""
     spread: Array
-    """Standard deviation; infinity for a feature that is never known."""
+    """Standard deviation; infinity for a feature without any known value."""
     part: Array
     """Number of the feature's group (`features.GROUPS`)."""
 
@@ -62,8 +62,8 @@ class Extent:
     def distance(self, matrix: Array) -> Array:
         """Return how far candidates with features (C, F) lie outside the training data, (C,); 0 inside.
 
-        The distance is half the logarithm of 1 + r. r is the root mean square over a group of features in standard
-        deviations, for the group with the largest value, because a shape of a different size differs in few features.
+        The distance is log(1 + r) / 2. Here r is the root mean square excess of a group of features, in standard
+        deviations. The group with the largest r counts, because a shape of another size differs in few features.
         """
         distances = np.empty(len(matrix))
         self._in_engine.fill(np.asarray(matrix, dtype=np.float64), distances)

@@ -1,7 +1,7 @@
-"""Features of a candidate for trained models: ratios that mean the same on every GPU and shape.
+"""Features of a candidate for trained models: ratios with the same meaning on every GPU and shape.
 
-A feature never identifies a GPU or a shape. Models would memorize absolute times, counts and sizes, which do not
-transfer to another GPU. So times are ratios to the roofline and to other components of the analytical model, work is
+A feature must not identify a GPU or a shape, because models would memorize absolute times, counts and sizes, which do
+not transfer to another GPU. So times are ratios to the roofline and to other parts of the analytical model, work is
 per output and per thread, and resources are fractions of the GPU's.
 
     schedule   the config: its tunables, threads, blocks, and the waves in which they run
@@ -9,8 +9,8 @@ per output and per thread, and resources are fractions of the GPU's.
     prior      how the analytical model divides the time
     problem    the problem relative to the GPU: arithmetic intensity, compulsory bytes
 
-`matrix` computes the features of a whole space, (C, F), with NaN for unknown ones: a kernel without a static profile
-only has schedule and problem features. `FEATURES` documents all columns except for the tunables, which come last, each
+`matrix` computes the features of a whole space, (C, F), with NaN for unknown features. A kernel without static profiles
+has only schedule and problem features. `FEATURES` documents all columns except the tunables. Tunables come last, each
 in two columns:
 
     tunable.<name>    log2(1 + value)
@@ -99,7 +99,7 @@ class ModelInputs:
         return cls(gpu, tunables=tunables, pipe_s=quantities[_PIPES], capped=quantities[_REGIME] == CAPPED, **rows)
 
     def quantities(self) -> Array:
-        """Return the rows of `QUANTITIES`, (Q, C), with the inputs, and NaN for unknown ones."""
+        """Return the rows of `QUANTITIES`, (Q, C), with the inputs, and NaN for unknown inputs."""
         rows = np.full((len(QUANTITIES), len(self)), np.nan)
         for name, row in _OWN.items():
             if (values := getattr(self, name)) is not None:
@@ -111,12 +111,12 @@ class ModelInputs:
 
 @dataclass(frozen=True)
 class Feature:
-    """Column of the feature matrix: the ratio of two of `QUANTITIES`."""
+    """Column of the feature matrix: the ratio of two quantities in `QUANTITIES`."""
 
     name: str
     group: str
     unit: str
-    """Unit. It begins with `log2` for a logarithm of the ratio."""
+    """Unit; it begins with `log2` if the feature is the logarithm of the ratio."""
     meaning: str
     above: str
     below: str = "1"
@@ -165,16 +165,16 @@ QUANTITIES = (
     "max(flops, 1)", "compute_s", "traffic_s", "roofline_s", "warps", "lanes", "all_threads",
     "max(resident, 1)", "resident_warps", "resident_bytes", "waves", "rounds", "max(busy_s, 1e-30)",
 )  # fmt: skip
-"""Features are ratios of these: the inputs, figures of the GPU, and derived quantities. `compute_s` at the f32 peak and
-`traffic_s` of the problem's bytes are lower bounds of any kernel, and the roofline is the larger one. `lanes` are those
-of the warps of a block, `waves` the number of rounds of resident blocks, `rounds` the same as an integer.
+"""Quantities whose ratios are features: the inputs, figures of the GPU, and derived quantities. `compute_s` at the f32
+peak and `traffic_s` of the problem's bytes bound the time of any kernel; the roofline is the larger bound. `lanes` are
+the lanes of a block's warps, `waves` the rounds of resident blocks, and `rounds` is `waves` as an integer.
 """
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
 LIMITED, NOMINAL, LAUNCH = slice(0, 7), slice(7, 12), slice(12, 16)
-"""Rows of inputs: those of `LimitedCosts`, of `NominalCosts`, and of the shape of the longest launch."""
+"""Rows of inputs from `LimitedCosts`, from `NominalCosts`, and from the shape of the longest launch."""
 _REGIME, _PIPES = _ROW["regime"], slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))
 _OWN = {name: row for name, row in _ROW.items() if name in ModelInputs.__annotations__}
-"""Inputs with one row each."""
+"""Row of each input that has a single row."""
 
 FEATURES: tuple[Feature, ...] = (
     Feature("warps", "schedule", "log2", "warps of a block", "warps"),
@@ -251,7 +251,7 @@ def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
 
 
 def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: int) -> Array:
-    """Return the features in `columns` that depend only on a tunable, (C, F), NaN for others; C is `count`."""
+    """Return the features in `columns` that depend only on a tunable, (C, F), NaN for other columns; C is `count`."""
     filled = np.full((count, len(columns)), np.nan, dtype=np.float32)
     for place, name in enumerate(columns):
         kind, _, tunable = name.partition(".")
@@ -262,7 +262,7 @@ def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: in
 
 
 def plan_of(gpu: GPU, columns: Sequence[str]) -> Any:
-    """Return the other features of candidates on a GPU in the engine's form."""
+    """Return, in the engine's form, how to compute the features on a GPU that do not depend on tunables only."""
     limits = gpu.limits
     figures = (
         1.0, gpu.sms, limits.max_warps_per_sm, limits.max_registers_per_thread, limits.smem_per_sm, gpu.tdp_w,

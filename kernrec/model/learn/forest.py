@@ -1,7 +1,7 @@
-"""Predict with boosted trees without XGBoost, for queries.
+"""Evaluate boosted trees without XGBoost, for queries.
 
 Importing XGBoost takes longer than a whole recommendation. So training converts each tree to a complete binary tree, in
-which a step down is one comparison and needs no links, and stores the arrays.
+which a step down takes one comparison and no pointers, and stores the arrays.
 """
 
 import json
@@ -18,12 +18,12 @@ from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
-_MOST_LEVELS = 10  # a complete tree doubles in size with each level
+_MOST_LEVELS = 10  # A complete tree doubles in size with each level.
 _MOST_TREES = 1 << 16
 _LARGEST = 25.0
 """Largest leaf and base. No plausible log ratio exceeds 25."""
-_EIGHT = 8  # trees are evaluated eight at a time
-_MOST_FEATURES = 1 << 15  # a column index has two bytes
+_EIGHT = 8  # The engine evaluates eight trees at a time.
+_MOST_FEATURES = 1 << 15  # A column index has two bytes, one bit of which is a flag.
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Forest:
 
     features: int
     trees: int
-    """Number of trees without empty ones."""
+    """Number of trees, without padding."""
     levels: int
     column: Array
-    """Feature of each split, uint16, (T (2**L - 1),). F is added if missing values go right."""
+    """Feature of each split, uint16, (T (2**L - 1),); increased by F if missing values go right."""
     value: Array
-    """Threshold of each split (values from it on go right), followed by the leaves; float32, (T (2**(L + 1) - 1),)."""
+    """Threshold of each split (equal values go right), followed by the leaves; float32, (T (2**(L + 1) - 1),)."""
     base: float
     """Constant added to every sum of leaves."""
 
@@ -59,7 +59,7 @@ class Forest:
 
     @classmethod
     def laid_out(cls, trees: list[Mapping[str, Any]], features: int, base: float) -> "Forest":
-        """Return complete trees from trees in XGBoost's JSON. Raises `ValueError` for malformed ones."""
+        """Convert trees in XGBoost's JSON to complete trees. Raises `ValueError` if a tree is malformed."""
         levels = max((_levels(tree) for tree in trees), default=0)
         if features > _MOST_FEATURES:
             raise ValueError(f"{features} features")
@@ -71,7 +71,7 @@ class Forest:
             left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
             split, condition = np.asarray(tree["split_indices"]), np.asarray(tree["split_conditions"])
             missing_left = np.asarray(tree["default_left"])
-            node = np.zeros(1, np.int64)  # the tree's node at each index of the level
+            node = np.zeros(1, np.int64)  # This holds the tree's node at each index of the level.
             for level in range(levels):
                 place = _place(width, number, level)
                 inner = left[node] >= 0
@@ -95,7 +95,7 @@ class Forest:
             raise ValueError("levels of wrong lengths")
         if splits and self.column.max() >= 2 * self.features:
             raise ValueError("a split on a feature that does not exist")
-        # Below a leaf, thresholds are infinite. No comparison with NaN is true.
+        # Below a leaf, thresholds are infinite. This comparison also rejects NaN.
         if not (self.value[:splits] > -np.inf).all():
             raise ValueError("a threshold that is not finite")
         if not (abs(self.base) <= _LARGEST and (np.abs(self.value[splits:]) <= _LARGEST).all()):

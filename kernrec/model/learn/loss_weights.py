@@ -4,10 +4,10 @@ A recommendation must rank the best configs correctly, so the squared error of a
 
     w = (best / cost) ** SHARPNESS        best: least cost measured of the same problem, GPU and head
 
-the form that Ansor (Zheng et al., OSDI 2020, section 5.2) and TVM's MetaSchedule (`xgb_model.py`) use with exponent 1.
-The energy model of arXiv 2411.18873 builds on them and also uses a weighted loss; its formula may differ from this one.
-The weights of a problem have a mean of 1, so a problem counts by its number of rows, not by how much its configs
-differ.
+Ansor (Zheng et al., OSDI 2020, section 5.2) and TVM's MetaSchedule (`xgb_model.py`) use this form with exponent 1.
+The energy model of arXiv 2411.18873 builds on them and also uses a weighted loss, possibly with another formula.
+The weights of a problem have a mean of 1. So the influence of a problem depends on its rows, not on how much its
+configs differ.
 
 SHARPNESS 0 is the unweighted loss. Exponents 0, 0.5, 1 and 2 were compared on one recorded space and two GPUs. All have
 the same rank correlation, and 1 has lower median errors than 0. That is too little data to prefer 2.
@@ -27,7 +27,7 @@ def loss_weights(
         cost: Measured cost of each row, (N,). Rows with NaN have weight 0.
         problem: Number of each row's problem, (N,).
         sharpness: The exponent.
-        trust: Relative weight of each row, (N,); None for equal weights. A row with less weight is never the best.
+        trust: Relative weight of each row, (N,); None for equal weights. Only rows of full weight can be the best.
     """
     measured = np.isfinite(cost)
     weights = np.zeros(len(cost))

@@ -1,9 +1,9 @@
 """Minimum time of a candidate, which corrections on an unmeasured GPU must respect.
 
-A learned correction makes some configs faster than predicted. On a GPU with recordings, these limit it; on another GPU,
-only physics does: every multiprocessor must perform the arithmetic of its blocks at the rate of its pipes, the
-compulsory bytes must pass between DRAM and L2 once, and the launch takes its time. (The fastest config of each recorded
-problem of Triton's matmul, on an A100 and an H100, took at least 0.95 times as long.)
+A learned correction makes some configs faster than predicted. On a GPU with recordings, the recordings limit it. On
+another GPU, only physics does: every multiprocessor must perform the arithmetic of its blocks at the rate of its pipes,
+the compulsory bytes must pass between DRAM and L2 once, and the launch has an overhead. (The fastest config of each
+recorded problem of Triton's matmul, on an A100 and an H100, took at least 0.95 times this minimum.)
 """
 
 import numpy as np
@@ -16,16 +16,16 @@ Array = np.ndarray
 
 _LATENCY = QUANTITIES.index("latency_s")
 _SHARPNESS = 16.0
-"""Exponent of the smooth maximum of a corrected time and the bound. Two equal times give 2**(1/16) = 1.04 times either,
-because no kernel reaches the peak, and configs near the bound keep their order. Of 4, 8, 16 and 32, it ranked recorded
-f32 matmuls best without larger errors of their times.
+"""Exponent of the smooth maximum of a corrected time and the bound. For equal times, it is 2**(1/16) = 1.04 times each,
+because no kernel reaches the peak. Configs near the bound keep their order. Among 4, 8, 16 and 32, this exponent ranked
+recorded f32 matmuls best without larger errors of their times.
 """
 
 
 def least_seconds(inputs: ModelInputs) -> Array:
     """Return the minimum seconds of the candidates, (C,).
 
-    The arithmetic is that of the code, at the clock under the power limit, with the modeled rounds of blocks. Unknown
+    The bound counts the code's arithmetic at the clock under the power limit, in the modeled rounds of blocks. Unknown
     parts of the time count as zero.
     """
     return _least_seconds(inputs.gpu, inputs.quantities())

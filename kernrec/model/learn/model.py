@@ -1,4 +1,4 @@
-"""A trained model for queries: boosted trees that correct the analytical model, and data to judge them.
+"""Trained model for queries: boosted trees that correct the analytical model, with intervals and scores.
 
 `kernrec.training.train_model` trains models, and `kernrec.model.learn.model_file` stores them. Using a model needs
 neither XGBoost nor scikit-learn.
@@ -34,14 +34,14 @@ class Model:
     extent: Extent
     """Region of feature space that the training data covers."""
     intervals: Mapping[str, Mapping[str, Interval]]
-    """Intervals by quantity (`latency` or `energy`) and key. The key is a GPU with its own interval, a data type on it
-    (`conformal.on_dtype`), a kind of rows in that (`conformal.on_rows`), `*` for all GPUs together, `conformal.NEW_GPU`
-    or `conformal.NEW_KERNEL`.
+    """Intervals by quantity (`latency` or `energy`) and key. A key is a GPU with its own interval, `conformal.on_dtype`
+    (GPU and data type), `conformal.on_rows` (GPU, data type and kind of rows), `*` for all GPUs together,
+    `conformal.NEW_GPU` or `conformal.NEW_KERNEL`.
     """
     scores: Mapping[str, float | str]
     """Scores on held-out groups, by name."""
     gpus: tuple[str, ...]
-    """GPUs in the training data, like `kernels` (name -> source hash) and `ops`."""
+    """GPUs in the training data. `kernels` (name -> source hash) and `ops` also describe the training data."""
     kernels: Mapping[str, str]
     ops: tuple[str, ...]
     helps_new_kernels: bool = False
@@ -55,8 +55,8 @@ class Model:
     def helps_new_gpus(self) -> bool:
         """Return False if GPUs were held out and the analytical model was better on them.
 
-        For trees that correct differences between the configs of a problem, the model must not recommend worse configs,
-        either.
+        If trees correct differences between the configs of a problem, the model also must not have recommended worse
+        configs.
         """
         judged = self._judged
         ascending = (judged("GPU"), judged("GPU", " of the prior")), (choice_score(" of the prior"), choice_score(""))
@@ -82,7 +82,7 @@ class Model:
 
         Args:
             rows: Features, (C, F), as from `rows`.
-            gpu_known: False for a GPU outside the training data. Trees for such GPUs only correct the differences
+            gpu_known: False for a GPU outside the training data. Trees for unknown GPUs only correct the differences
                 between the configs of a problem, and less with distance.
             least: Lower bound of the correction by these trees from `lower_bound.least_log_ratio`, (C,); None for no
                 bound.
@@ -109,7 +109,7 @@ class Model:
 
 
 def transfer_score(kind: str, by: str = "") -> str:
-    """Return the name of the median error of latency on held-out GPUs or kernels.
+    """Return the name of the score for the median latency error on held-out GPUs or kernels.
 
     Args:
         by: ` of the prior` for the analytical model, otherwise the trained model.
@@ -118,12 +118,12 @@ def transfer_score(kind: str, by: str = "") -> str:
 
 
 def difference_score(kind: str, by: str = "") -> str:
-    """Return the name of the median error of differences between a problem's configs (`SHAPE` trees)."""
+    """Return the name of the score for the median error of differences between a problem's configs (`SHAPE` trees)."""
     return f"median error of differences{by} on held-out {kind}s"
 
 
 def choice_score(by: str) -> str:
-    """Return the name of the top recommendation's efficiency on held-out GPUs."""
+    """Return the name of the score for the top recommendation's efficiency on held-out GPUs."""
     return f"efficiency@1{by} on held-out GPUs"
 
 

@@ -4,9 +4,9 @@
                                         SHA-256 of every other file
     models/<name>.latency.<hash>.trees  the trees of a head
 
-Nothing is unpickled. The card is written last and all files atomically, so a reader sees either the old model or the
-new one. A file that does not fit causes a one-line error. The cards of kernrec 0.1.0 name a `.ubj` file beside the
-arrays, which is not read.
+Loading unpickles nothing. All files are written atomically, the card last, so a reader sees either the old or the new
+model. A file that does not match causes a one-line error. Cards of kernrec 0.1.0 also name a `.ubj` file, which is
+ignored.
 """
 
 import hashlib
@@ -99,7 +99,7 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
 
 @contextmanager
 def _only_writer(folder: Path) -> Iterator[None]:
-    """Wait until no other process writes models to a folder: it would delete trees that no card names yet."""
+    """Wait until no other process writes models to a folder, because it would delete trees that no card names yet."""
     descriptor = lock_path(folder / ".lock", wait_s=math.inf)
     assert descriptor is not None
     try:
@@ -111,18 +111,18 @@ def _only_writer(folder: Path) -> Iterator[None]:
 def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
     """Delete the trees of a model that are not current, and leftovers of a killed training."""
     trees = rf"{re.escape(name)}\.(?:{'|'.join(_PARTS)})\.[0-9a-f]{{12}}\.(?:ubj|trees)"
-    left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # leftovers of `write_whole`
+    left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # Files of `write_whole`
     for path in folder.iterdir():
         if left.fullmatch(path.name) or (path.name not in current and re.fullmatch(trees, path.name)):
             path.unlink(missing_ok=True)
 
 
 def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
-    """Return the model with its card at a path, and the card.
+    """Load a model; return the model and its card.
 
     Args:
         path: Path of the card.
-        trees: False to read the trees on first use, which then raises these errors.
+        trees: Whether to read the trees now; else the first use reads them, and may raise these errors.
 
     Raises:
         UsageError: The files cannot be read, are damaged, or do not fit this version of kernrec.
@@ -150,7 +150,7 @@ def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
             raise UsageError(f"{path} uses a feature that this kernrec does not have: {unknown[0]!s:.60}")
         forests = _Forests(path, card["heads"], len(columns))
         if trees:
-            dict(forests)  # reads all of them
+            dict(forests)  # This reads all trees.
         model = Model(
             columns,
             _extent(path, card["extent"], columns),
@@ -188,13 +188,13 @@ _TYPE_NAMES: Mapping[type | tuple[type, ...], str] = {
 
 
 def problem_count(training: Mapping[str, Any]) -> int:
-    """Return the number of problems in the training data. The card of a shipped model only has their number."""
+    """Return the number of problems in the training data. Cards of shipped models contain only the number."""
     problems = training["problems"]
     return problems if isinstance(problems, int) else len(problems)
 
 
 def _check_complete(path: Path, card: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if a card lacks a field or has one of another type."""
+    """Raise `UsageError` if a card lacks a field, or if a field has another type."""
     for field, kind in _FIELDS.items():
         part: Any = card
         *above, last = field.split(".")
@@ -261,7 +261,7 @@ def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
         content = mapped(path, digest) if path.stat().st_size <= _MOST_BYTES else b""
     except OSError as error:
         raise UsageError(cannot_be("read", f"the trees {path} of {card.name}", error)) from None
-    except ValueError:  # an empty file
+    except ValueError:  # An empty file cannot be mapped.
         content = b""
     if not content or digest.hexdigest() != entry.get("arrays", entry["sha256"]):
         raise UsageError(f"{path} is damaged or was replaced: its SHA-256 is not the one in {card.name}")
@@ -274,7 +274,7 @@ def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
 def _json(path: Path) -> dict[str, Any]:
     try:
         card = json.loads(read_input(path, _MOST_BYTES, f"the model card {path}"))
-        json.dumps(card, allow_nan=False)  # "NaN" and 1e999 are not valid numbers of a card
+        json.dumps(card, allow_nan=False)  # A card must not contain NaN or 1e999.
     except FileNotFoundError:
         raise UsageError(f"no model at {path} (`kernrec train` makes one)") from None
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Kinds of problems by what the compiler knows about the rows of their matrices. Each kind has its own intervals.
+"""Kinds of problems by the row granularity of matrices that the compiler knows. Each kind has its own intervals.
 
-If a compiler does not know that rows are whole vectors, it generates code that copies single elements and compares each
-with the edge. The analytical model is less accurate for such code, and training data contains few such problems. A
-kernel with separate code for them has the tunable `unaligned`, whose value depends on the problem.
+Unless a compiler knows that rows are whole vectors, it generates code that copies single elements and compares each
+with the edge. The analytical model is less accurate for this code, and training data contains few such problems. A
+kernel with separate code for unaligned rows has the tunable `unaligned`, whose value depends on the problem.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ import numpy as np
 
 _TUNABLE = "unaligned"
 ROW_KINDS = {0: "rows of 16 elements", 8: "rows of 16 bytes"}
-"""Granularity of all rows, by value of that tunable."""
+"""Granularity of all rows, by value of the tunable `unaligned`."""
 OTHER_ROWS = "other rows"
 
 
 def row_kind(tunables: Mapping[str, np.ndarray], row: int = 0) -> str:
-    """Return the kind of a config's problem; empty if the kernel lacks the tunable, or without configs.
+    """Return the kind stored in the tunable `unaligned` of config `row`; empty without this tunable or without configs.
 
     Args:
         tunables: Values of each tunable, (C,).

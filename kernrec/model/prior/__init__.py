@@ -1,1 +1,1 @@
-"""The analytical model: time, power and memory traffic of a launch on a GPU without measurements."""
+"""Analytical model: predict a launch's time, power and memory traffic on a GPU without measurements."""

@@ -4,9 +4,9 @@
     static_power                power of board and leakage
     core_energy, dram_energy    energy of the core's clock tree and events; energy of DRAM traffic
 
-`kernrec.training.fit_calibration` fits them. This module applies them, and stores them in a file beside the database
-(`models/calibration.json`). A part without calibration keeps the coefficient of data sheets and papers, with multiplier
-1.
+`kernrec.training.fit_calibration` fits the multipliers. This module applies them, and stores them in a file beside the
+database (`models/calibration.json`). Without calibration, a multiplier is 1, which keeps the coefficients of data
+sheets and papers.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from kernrec.util.light_dataclass import dataclass
 FILE = "calibration.json"
 FORMAT = 1
 MOST = 8.0
-"""Largest plausible multiplier, and the reciprocal of the smallest."""
+"""Largest plausible multiplier; the smallest plausible multiplier is its reciprocal."""
 TIME, ENERGY = ("core_time", "dram_time"), ("static_power", "core_energy", "dram_energy")
 """Multipliers of time and of energy, by field name of `Calibration`."""
 _MOST_BYTES = 1 << 20
@@ -34,7 +34,7 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Calibration:
-    """Multipliers of one architecture, and the measurements behind them."""
+    """Multipliers of one architecture, with statistics of the measurements that determined them."""
 
     arch: str
     """Architecture, such as `sm_89`."""
@@ -59,13 +59,13 @@ class Calibration:
 
     @property
     def hash(self) -> str:
-        """Return a hash of the multipliers, which is equal if predictions are equal."""
+        """Return a hash of the multipliers; equal hashes mean equal predictions."""
         multipliers = [self.arch, *(round(getattr(self, name), 9) for name in TIME + ENERGY)]
         return hashlib.sha256(json.dumps(multipliers).encode()).hexdigest()[:12]
 
     @property
     def summary(self) -> str:
-        """Return one line for the notes of an answer."""
+        """Return one line that describes the calibration in the notes of an answer."""
         return (
             f"calibration {self.hash} of {self.arch}, from {self.rows} configs on {self.problems} problems"
             f" ({', '.join(self.gpus)})"

@@ -1,4 +1,4 @@
-"""Constants of the analytical model that Python needs, too. `engine/query` defines them with their sources."""
+"""Constants of the analytical model that Python needs; `engine/query` defines them and states their sources."""
 
 from kernrec.util.engine import query
 

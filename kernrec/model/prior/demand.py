@@ -1,4 +1,4 @@
-"""The demand of a launch on a GPU's pipes, as a linear function of its blocks and loop trips.
+"""Demand of a launch on a GPU's pipes, as a linear function of its blocks and loop trips.
 
 A static profile counts events per block and per trip of each loop. A GPU turns events into clocks of its pipes and into
 joules. Both maps are linear, so they are applied once per kernel and GPU, to the profile's coefficients. A query then
@@ -26,21 +26,21 @@ PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memor
 
 # Lanes per SM and clock of pipes that are equal for all catalogued compute capabilities (CUDA C++ Programming Guide,
 # "Throughput of Native Arithmetic Instructions").
-_SPECIAL_LANES = 16  # for special functions and F2I, I2F, F2F and FRND (Nsight Compute's documentation: pipeline XU)
-# From and to 64-bit types; if f64 arithmetic is slower, conversions run in its pipe at its rate.
+_SPECIAL_LANES = 16  # Special functions, F2I, I2F, F2F and FRND (Nsight Compute's documentation: pipeline XU)
+# For 64-bit types. If f64 arithmetic is slower, conversions run at its rate in the f64 pipe.
 _CONVERT_LONG_LANES = 16
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}
-"""Compute capabilities from which ptxas converts integers to f32 by I2FP, and f32 to half precision by F2FP (nvdisasm).
-Both use the pipe of integer additions: F2FP by Nsight Compute's documentation (pipeline ALU), I2FP by assumption,
-because its name and rate are those of F2FP.
+"""Minimum compute capabilities at which ptxas converts integers to f32 by I2FP, and f32 to half precision by F2FP
+(nvdisasm). Both use the pipe of integer additions: F2FP by Nsight Compute's documentation (pipeline ALU), I2FP by
+assumption, because its name and rate are like F2FP's.
 """
 _MERGES_SINCE = 80
-"""Compute capability from which lanes that add one to the same word of shared memory are not serialized. ptxas
-generates ATOMS.POPC.INC there, and ATOMS.ADD for sm_75. One wavefront per instruction is an assumption.
+"""Minimum compute capability at which lanes that add one to the same word of shared memory are not serialized. ptxas
+then generates ATOMS.POPC.INC, but ATOMS.ADD for sm_75. One wavefront per instruction is an assumption.
 """
 _FEW_F64_SHARE = 0.8
-"""Fraction of the published rate that the two f64 lanes of an SM reach: an instruction of a warp takes 20 clocks, where
-16 are published. On a Quadro RTX 8000 the pipe's activity ends at 0.78 to 0.80 in three of four recorded kernels
+"""Fraction of the published rate that the two f64 lanes of an SM reach: a warp instruction takes 20 clocks, not the
+published 16. On a Quadro RTX 8000, the pipe's activity peaks at 0.78 to 0.80 in three of four recorded kernels
 (`FP64A` of mixbench-cuda-ro, hotspot and binomialOptions in rtx8000_*_dvfs.parquet; 0.95 in mixbench-cuda-alt). SMs
 with more lanes are assumed to reach their published rate, because no recording shows otherwise.
 """
@@ -55,13 +55,13 @@ clock. The fraction was fitted to the anchor conv2d_f32_ansor.csv (RTX 3090), wi
 It also fits the recorded convolution on an A100.
 """
 WARP_CPI = 2.5
-"""Clocks per instruction of a warp that is alone on its scheduler, if the profile does not state it. An f32 addition
-takes 4 clocks if it depends on the previous one, and 2 on the A100 if it does not (Abdelkhalik et al., arXiv
+"""Clocks per instruction of a warp that is alone on its scheduler, if the profile does not state this. An f32 addition
+takes 4 clocks if it depends on the previous instruction, and else 2 on the A100 (Abdelkhalik et al., arXiv
 2208.11174, on dependent and independent instructions); on other GPUs a scheduler issues one per clock. The value for
-unrolled arithmetic, which lies between, is an assumption: all anchors and both recorded convolutions fit values from
+unrolled arithmetic, which lies in between, is an assumption: all anchors and both recorded convolutions fit values from
 2.5 to 4 better than 1.6; causal attention with few warps does not.
 """
-_L1_SECTORS_PER_CLK = 2  # 64 B per clock and SM from L2 into L1 (NVIDIA's architecture whitepapers since Volta)
+_L1_SECTORS_PER_CLK = 2  # L1 receives 64 B per clock and SM from L2 (NVIDIA's architecture whitepapers since Volta).
 _WAVEFRONT_BYTES = 128
 _L1_BYTES_PER_CLK = 64
 """Bytes per clock from L1 to the lanes of an SM, even if lanes read the same address. Recorded matmuls without staging
@@ -102,7 +102,7 @@ QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "betwe
 """Rows of `Demand.rates`, starting with the clocks of each pipe.
 
 `issue` is the clocks of the issue slots of all four schedulers together, `sectors` the 32-byte sectors requested from
-L2, `barriers` those of the whole block, and `core_j` the joules of the core clock domain at nominal voltage.
+L2, `barriers` the barriers of the whole block, and `core_j` the core clock domain's joules at nominal voltage.
 
 `port` is the clocks of shared memory and L1 together, which are one memory with one port (NVIDIA's architecture
 whitepapers since Volta).
@@ -113,8 +113,8 @@ the latency of a chain of instructions. Profiles of sampled blocks call it `chai
 `between` is the clocks of float arithmetic between dependent tensor instructions of warps (`between_groups`: of
 warpgroups), such as the softmax of attention. It uses the results of one tensor instruction and computes the operands
 of the next. A warp executes these one after the other, and the tensor core idles unless another warp of the same
-scheduler uses it. If the W warps of a scheduler are out of phase, no time is lost; if they run in lockstep, as barriers
-and fair scheduling tend to make them, all of it is lost. The model assumes a loss between both: the time of one warp.
+scheduler uses it. If the W warps of a scheduler are out of phase, no time is lost. If they run in lockstep, as barriers
+and fair scheduling encourage, all of it is lost. The model assumes a loss in between: the time of one warp.
 (FlashAttention-3, arXiv 2407.08608, section 3.1, avoids the loss by making warps take turns.) Conversions do not count:
 they prepare operands, which the compiler schedules ahead.
 
@@ -126,17 +126,17 @@ ISSUE, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE, IN_TURN 
     QUANTITIES.index,
     ("issue", "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone", "in_turn"),
 )
-"""Rows of these quantities."""
+"""Row indices of the quantities after the pipes."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """The demand of one launch of C variants on one GPU."""
+    """Demand of one launch of C variants on one GPU."""
 
     terms: tuple[str, ...]
     """Names of the terms: `block`, then each loop."""
     rates: tuple[Floats, ...]
-    """Array (`QUANTITIES`, C) for each term: each quantity per block (first term) or per trip of a loop."""
+    """Array (`QUANTITIES`, C) for each term: quantities per block (first term) or per trip of a loop."""
 
     @cached_property
     def grouped(self) -> bool:
@@ -175,8 +175,8 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
     A profile with L1 hits excludes them from its sectors, and has the clocks that L1 needs for requests (the most words
     in one of its 32 banks) as `l1.wavefronts`. A profile of sampled blocks has more metrics: the clocks of its requests
     in L1 (`global.<buffer>.read_passes` and so on), the turns of atomic operations in the sectors of L2 (`..._turns`),
-    local memory that bypasses L1 (`local.l2_sectors`), and `chain`, the clocks of its warps. A turn takes a slice a
-    clock (histograms on seven GPUs took 0.54 ns for each addition to one address, see `histogram_one_bin` of the anchor
+    local memory that bypasses L1 (`local.l2_sectors`), and `chain`, the clocks of its warps. A turn takes a slice
+    one clock (histograms on seven GPUs took 0.54 ns per addition to one address, see `histogram_one_bin` of the anchor
     textbook_rtx3060_rtx3070ti.csv). Without these metrics, only the bytes between L2 and L1 count, atomic operations
     are ordinary sectors, and a warp takes `WARP_CPI` clocks per instruction.
 
@@ -220,7 +220,7 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
 
 
 class _Counts:
-    """Events per block and per trip by metric, arrays (terms, C), and sums of them. A missing metric is 0."""
+    """Events per block and per trip by metric, arrays (terms, C), with sums over metrics. A missing metric is 0."""
 
     def __init__(self, column: Mapping[str, Floats], zeros: Floats) -> None:
         self.column = column
@@ -254,12 +254,12 @@ class _Counts:
 
 
 def _in_turn(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
-    """Return the clocks of the pipes over all stretches of the code, each of which begins when the one before has
-    ended.
+    """Return the clocks of the pipes over all stretches of the code, if each stretch begins when its predecessor
+    ends.
 
-    Each pipe's clocks are split by the instructions that use it, those of memory by the kinds of loads and stores. The
+    Each pipe's clocks are split by the instructions that use the pipe; memory's clocks by kind of load or store. The
     result is 0 for code that copies ahead or multiplies matrices: its stretches are meant to overlap, and no recording
-    shows how far they do.
+    shows how much they overlap.
     """
     if not (stretches := counts.stretches):
         return counts.zeros
@@ -283,7 +283,7 @@ _LEAST = 1e-30
 
 
 def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
-    """Return the work of a stretch for each pipe, in arbitrary units: only its share of all stretches counts."""
+    """Return a stretch's work for each pipe in arbitrary units, because only its share of all stretches counts."""
     lanes = gpu.fma_per_clk_sm
     integer, special, doubles = _conversions(gpu, stretch, stretch.classes("mufu") * (32 / _SPECIAL_LANES))
     return {
@@ -314,7 +314,7 @@ def _issue(counts: _Counts) -> Floats:
 
 
 def _products(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Floats:
-    """Return the clocks of the f32 pipe. Integer multiplications use half of its 128 lanes, too; integer additions,
+    """Return the clocks of the f32 pipe. Integer multiplications also use half of its 128 lanes; integer additions,
     comparisons and logic have a separate pipe (Nsight Compute's documentation of the pipelines FMA, FMAHeavy and ALU).
     """
     products = counts.classes("imad")
@@ -344,8 +344,8 @@ def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
     clk, share = counts.zeros, microarchitecture(gpu).mma_sync_share
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
         # A multiply-add is two operations. Some data sheets state tensor peaks at a lower clock. `mma.sync` does not
-        # reach the full rate on every generation, but warpgroup instructions and tensor memory, whose operations are
-        # both counted twice, do.
+        # reach the full rate on every generation. Warpgroup instructions and tensor memory do;
+        # profiles count their operations under `mma`, too.
         sustained = per_clk * gpu.tensor_clock_hz / gpu.boost_clock_hz
         grouped = counts.total(f"wgmma.{dtype}", f"tcgen05.{dtype}")
         by_warps = (counts.total(f"mma.{dtype}") - grouped) / share
@@ -356,8 +356,8 @@ def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
 
 
 def _at_l2(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
-    """Return the sectors of L2, including turns of atomic operations. A turn occupies a slice for a clock, in which it
-    could have read sectors.
+    """Return the sectors of L2, including turns of atomic operations. A turn occupies an L2 slice for a clock, in
+    which the slice could have read sectors.
     """
     turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
     return sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0)
@@ -376,7 +376,7 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
     wavefronts = counts.total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
     if gpu.sm < _MERGES_SINCE:
         wavefronts = wavefronts + counts.total("shared.atomic_repeats")
-    # Copies of threads write the wavefronts that are counted as stores, and nothing else. Tensor cores read through the
+    # Copies by threads write only the wavefronts that profiles count as stores. Tensor cores read through the
     # same port. On a B200, it limits matmuls of fewer than 128 columns, at 128 bytes a clock ("Dissecting Nvidia
     # Blackwell", SemiAnalysis, March 2026, operands of both matrices in shared memory).
     multiplicands = counts.total("wgmma.shared_bytes", "tcgen05.shared_bytes")

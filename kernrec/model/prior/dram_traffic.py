@@ -1,8 +1,8 @@
 """Traffic between L2 and DRAM of a launch, from the order in which its blocks visit the tiles.
 
-Concurrent blocks share what they load. Of each tensor, a wave of concurrent blocks loads as many distinct tiles as the
-wave covers along the axes that select them. In later waves, a tensor hits in L2 to the extent that the working set fits
-there.
+Concurrent blocks share what they load. A wave of concurrent blocks loads as many distinct tiles of a tensor as the wave
+covers along the axes that select the tiles. In later waves, a tensor hits in L2 to the extent that the working set fits
+in L2.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ class TensorAccess:
         writes: Iterable[str],
         scratch: Collection[str] = (),
     ) -> None:
-        """Create it from the declarations of a kernel's spec.
+        """Create the accesses from the declarations of a kernel's spec.
 
         Args:
             order: Axis of each step, fastest-varying first. In a grouped order an axis appears twice.
@@ -116,8 +116,8 @@ class Footprint:
     """Whether the launch writes these bytes; otherwise, it reads them."""
     scratch: bool = False
     in_window: tuple[Array, ...] = ()
-    """Distinct bytes that 2, 4, 8 and so on consecutive blocks access, over `own_bytes`, if the order of the tiles was
-    sampled. 0 or empty if `fresh` is sufficient.
+    """Ratio to `own_bytes` of the distinct bytes that 2, 4, 8, ... consecutive blocks access, if the order of the tiles
+    was sampled. 0 or empty if `fresh` is sufficient.
     """
 
     def together(self, cover: Sequence[Array], blocks: Array) -> Array:
@@ -139,11 +139,11 @@ class Footprint:
         return np.where(above > 0.0, np.minimum(self.own_bytes * ratio, self.size_bytes), distinct)
 
     def whole(self, grid: Sequence[Array], blocks: Array) -> Array:
-        """Return the distinct bytes that all blocks of the grid access. A window may see less than neighbors do."""
+        """Return the distinct bytes that all blocks of the grid access, at least those by `fresh`."""
         return np.maximum(self.distinct(grid), self.together(grid, blocks))
 
     def distinct(self, extents: Sequence[Array]) -> Array:
-        """Return the distinct bytes that a box of blocks accesses.
+        """Return the distinct bytes that a rectangular box of blocks accesses.
 
         Args:
             extents: Blocks of the box along each axis.

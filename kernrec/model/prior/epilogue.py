@@ -1,7 +1,7 @@
-"""Cost of an op's epilogue, such as a bias or an activation, which kernels' profiles exclude.
+"""Add the cost of an op's epilogue, such as a bias or an activation, which kernels' profiles exclude.
 
-Profiles are of the plain op. An epilogue is a number of instructions per result, equal for every config, that no other
-work of the block hides. It is added to the time and energy of every candidate, so it changes no ranking.
+Profiles describe the op without epilogue. An epilogue takes a number of instructions per result, equal for each
+config, and no other work hides it. It is added to the time and energy of every candidate, so it changes no ranking.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> tuple[float, floa
     """Return the cost of a problem's epilogue on a GPU; None if the problem has none.
 
     Returns:
-        Seconds of the core clock domain at the boost clock, its joules at nominal voltage, bytes between L2 and DRAM.
+        Seconds of the core clock domain at the boost clock, joules of the core at nominal voltage, and DRAM bytes.
     """
     work = problem.definition.finishing(problem.sizes)
     if not work:

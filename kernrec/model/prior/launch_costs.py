@@ -1,4 +1,4 @@
-"""Time, power and energy of launches, before a power limit and under one."""
+"""Time, power and energy of launches, with and without a power limit."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class NominalCosts:
-    """Time and dynamic energy of N launches before any power limit; every field an array (N,) or a scalar."""
+    """Time and dynamic energy of N launches before any power limit; every field is an array (N,) or a scalar."""
 
     core_s: Floats | float
     """Seconds bound by the core clock domain, at the boost clock."""
@@ -37,7 +37,7 @@ class NominalCosts:
 
 @dataclass(frozen=True, eq=False)
 class LimitedCosts:
-    """N launches at the clock that keeps them within the power limit; arrays (N,) or (points, N).
+    """Costs of N launches at the clock that keeps them within the power limit; arrays (N,) or (points, N).
 
     `energy_j = power_w * latency_s = static_j + core_j + dram_j`.
     """

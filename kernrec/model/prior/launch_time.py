@@ -1,4 +1,4 @@
-"""The analytical model of time: the expected time of a launch on a GPU, without any measurement.
+"""Predict the time of a launch on a GPU without measurements: the analytical model of time.
 
     SM clocks   rounds of concurrent blocks, each taking
                   - the time its pipes are busy (issue, FMA, integer, special, shared memory, L1, barriers), plus the
@@ -6,19 +6,19 @@
                   - the part of a block's latency that other blocks do not hide: its instructions in order, barriers,
                     exposed load latency, stretches of its code that need different pipes, and DRAM's time for its
                     bytes beyond that latency;
-                plus the tail: the time of the longest block beyond an average one, and its waits for other blocks
+                plus the tail: the time of the longest block beyond an average block, and its waits for other blocks
     core time   the slower of SM clocks and L2 (its bandwidth, and atomic operations that meet)
     DRAM time   bytes between L2 and DRAM over the bandwidth that this access pattern reaches
     latency     core and DRAM time combined by a smooth maximum, plus launch overhead
 
 Overlap: a block (or, in a kernel without barriers, a warp) either waits or uses the pipes, never both. With K of them
-on an SM a round takes at least P + max((K - 1) P, Z), where P is the pipe time of one and Z its waiting time (machine
-repairman problem; Lazowska et al., "Quantitative System Performance", chapter 5), plus the time that they delay each
+on an SM, a round takes at least P + max((K - 1) P, Z). P is the pipe time of one block, Z its waiting time (machine
+repairman problem; Lazowska et al., "Quantitative System Performance", chapter 5). Blocks also delay each
 other (`round_clk`). A lone block with barriers takes P + Z. If loads are issued ahead (`PREFETCH`), Z is only the
 excess over the arithmetic.
 
-Power, and the clock under a power limit, are in `kernrec.model.prior.power`. The arithmetic of both is in
-`engine/query`.
+`kernrec.model.prior.power` models power and the clock under a power limit. `engine/query` contains the arithmetic of
+both modules.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ RESOURCES = (*PIPES, "latency", "L2", "DRAM", "launch")
 
 @dataclass(frozen=True, eq=False)
 class LaunchWork:
-    """The work of N launches on one problem."""
+    """Work of N launches on one problem."""
 
     variants: Array
     """Columns of the launches in the demand, int64 (N,)."""
@@ -93,8 +93,8 @@ class LaunchWork:
         """Create work from its rows.
 
         Args:
-            terms: Blocks of the grid, then trips of each loop.
-            depth: Terms of the longest block.
+            terms: Number of blocks in the grid, then trips of each loop.
+            depth: The same terms for the longest block only.
         """
         work = cls.empty(len(variants), len(depth))
         traffic = dram_bytes, dram_slowdown, serial_clk
@@ -123,7 +123,7 @@ class LaunchTime:
 
     @property
     def dram_s(self) -> Floats:
-        """Return the seconds bound by DRAM, which do not."""
+        """Return the seconds bound by DRAM, which do not scale with the core clock."""
         return np.asarray(self.rows[1])
 
     @property
@@ -143,13 +143,13 @@ class LaunchTime:
 
     @property
     def l2_s(self) -> Floats:
-        """Return the seconds of L2 bandwidth, or of atomic operations in L2."""
+        """Return the seconds needed for L2 bandwidth, or for atomic operations in L2."""
         return np.asarray(self.rows[5])
 
     @property
     def in_turn_s(self) -> Floats:
-        """Return the seconds of `core_s` in which a block waits for DRAM or fills one pipe while there are too few
-        other blocks to use the other pipes.
+        """Return the seconds of `core_s` in which a block waits for DRAM or fills one pipe, and too few other blocks
+        use the other pipes.
         """
         return np.asarray(self.rows[6])
 
@@ -211,7 +211,7 @@ def time_of_work(on_device: Any, demand: Demand, work: LaunchWork) -> LaunchTime
     """Return the time of launches on a `device`."""
     count = len(work.variants)
     pipe_clk, times = np.empty((len(PIPES), count)), np.empty((TIMES, count))
-    # A demand may have loops that none of these launches executes, and vice versa.
+    # The demand may contain loops that no launch executes, and launches may have loops that the demand lacks.
     loops = min(len(demand.rates) - 1, (len(work.rows) - LOOPS) // 2)
     query.launch_times(demand.in_engine, on_device, loops, work.variants, work.rows, pipe_clk, times)
     return LaunchTime(pipe_clk, times, work.rows[DRAM_BYTES])

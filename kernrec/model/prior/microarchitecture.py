@@ -38,17 +38,17 @@ def _microarchitectures() -> dict[str, Microarchitecture]:
 
 
 def microarchitecture(gpu: GPU) -> Microarchitecture:
-    """Return a generation's figures; older GPUs use Turing's, and data-center Ampere and Blackwell their own."""
+    """Return a GPU generation's figures. Older GPUs use Turing's; data-center Ampere and Blackwell have their own."""
     special = {80: "ampere_datacenter", 100: "blackwell_datacenter"}.get(code_sm(gpu.sm))
     return _microarchitectures()["turing" if gpu.sm < 75 else special or gpu.generation]
 
 
 _HBM_BITS = 1024
-"""Bus width in bits above which memory is HBM, which comes in stacks of 1,024 bits."""
+"""Bus width in bits above which the memory is HBM, whose stacks have 1,024 bits each."""
 
 
 def l2_bytes_per_clk(gpu: GPU) -> float:
     """Return the sustained read bandwidth of L2 with all SMs active, in bytes per clock."""
-    # There is a slice per 8 bits of a GDDR bus or 64 bits of HBM (512 KiB each on GA100: 80 slices, 40 MiB).
+    # L2 has a slice per 8 bits of a GDDR bus or 64 bits of HBM (512 KiB each on GA100: 80 slices, 40 MiB).
     slices = gpu.memory_bus_bits / (64 if gpu.memory_bus_bits > _HBM_BITS else 8)
     return slices * microarchitecture(gpu).l2_bytes_per_clk_slice

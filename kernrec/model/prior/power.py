@@ -1,10 +1,9 @@
-"""Power and energy of a launch: the energy of its events, and the clock at which it stays within the power limit.
+"""Power and energy of a launch: the energy of its events, and the clock that keeps it within the power limit.
 
 The power of a running GPU has four parts:
-- board: the power of every board (host link, controllers, auxiliary rails), a part that grows with its power limit
-  (fans, regulators), the links between modules, and the memory's clocks, interface and refresh, which depend on type
-      and
-  number of its devices. None of it depends on the core clock;
+- board: a constant (host link, controllers, auxiliary rails), a part that grows with the power limit (fans,
+  regulators), links between modules, and the memory's clocks, interface and refresh, which depend on type and number
+  of the memory devices. No part of the board power depends on the core clock;
 - leakage, proportional to the core voltage;
 - core: the clock tree, which takes energy every cycle, and an energy per event (instruction, shared-memory wavefront,
   L2 sector, ...). Both are proportional to the square of the core voltage;
@@ -41,7 +40,7 @@ Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
 
 DRAM = "dram.bytes"
-"""Event of a byte between L2 and DRAM."""
+"""Name of the event that a byte moves between L2 and DRAM."""
 ISSUE = "issue."
 """Prefix of the events of warp instructions. The instruction class follows."""
 RANDOM, ZEROS = "random", "zeros"
@@ -56,7 +55,7 @@ TDP: 450 W on a recorded RTX 3090 (anchor matmul_tf32_limits_rtx3090.csv; refere
 """
 
 _DESKTOP = ("GeForce", "RTX", "Quadro", "TITAN")
-"""Words in the titles of GPUs for desktops and laptops, whose clock can be set above the data sheet's boost clock."""
+"""Words in the titles of desktop and laptop GPUs, whose clock can be set above the data sheet's boost clock."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class PowerModel:
     boost_hz: float
     """Boost clock of the data sheet in hertz."""
     running_hz: float
-    """Clock in hertz of a load that no power limit slows down; on GeForce GPUs above the data sheet's boost clock."""
+    """Clock in hertz without a power limit; on GeForce GPUs, it is above the data sheet's boost clock."""
     minimum_hz: float
     maximum_hz: float
     curve: VoltageCurve
@@ -88,7 +87,7 @@ class PowerModel:
     power_max_w: float
     """Highest power limit of the reference board in watts; boards of GeForce partners accept more."""
     range_assumed: bool
-    """Whether no source states the lowest and highest power limit, so that other limits are accepted, too."""
+    """Whether the range of power limits is assumed, so that limits outside the range are accepted, too."""
     energy_j: Mapping[str, float]
     """Joules by event at nominal voltage. `dram.bytes` does not depend on the voltage."""
 
@@ -101,7 +100,7 @@ class PowerModel:
 
     @classmethod
     def of_coefficients(cls, gpu: GPU, coefficients: Mapping[str, Any], inputs: str = RANDOM) -> "PowerModel":
-        """Return the model with other coefficients than those of `power.toml`, in the same form."""
+        """Return the model with other coefficients, in the form of `power.toml`."""
         if (chip := coefficients["chip"].get(f"sm_{gpu.sm}")) is None:
             raise unknown("compute capability of the power model", f"sm_{gpu.sm}", coefficients["chip"])
         if inputs not in INPUTS:
@@ -112,7 +111,7 @@ class PowerModel:
         memory, boost, board = coefficients["memory"][memory_type], gpu.boost_clock_hz, coefficients["board"]
         curve = VoltageCurve(chip["knee_hz"], chip["steepness"], chip.get("slope", 1.0), chip.get("rise", 0.0))
         volts = float(curve.over_knee(boost))
-        # A board has as many memory devices as its bus needs, or more if these could not hold its memory.
+        # A board has as many memory devices as its bus needs, or more if its memory needs more devices.
         devices = max(gpu.memory_bus_bits / memory["device_bits"], gpu.memory_bytes / 2**30 / device_gib)
         geforce = "GeForce" in gpu.title
         partners = geforce and "Laptop" not in gpu.title and gpu.power_max_w <= gpu.tdp_w
@@ -145,7 +144,7 @@ class PowerModel:
 
     @property
     def idle_w(self) -> float:
-        """Return the power (W) at minimum voltage with the core clock gated and links asleep: less than any launch."""
+        """Return the idle power (W), at minimum voltage with the core clock gated and links asleep."""
         return self.board_w - self.links_w + self.leakage_w * float(self.voltage(self.minimum_hz))
 
     def voltage(self, clock_hz: ArrayLike) -> Floats:
@@ -176,7 +175,7 @@ class PowerModel:
         return np.asarray(core, dtype=np.float64), np.asarray(dram, dtype=np.float64)
 
     def power_at(self, clock_hz: ArrayLike, rates: Mapping[str, ArrayLike]) -> Floats:
-        """Return the power (W), (N,), at these event rates (per second) and core clocks, without a limit."""
+        """Return the power (W) without a limit, (N,), given event rates (per second) and core clocks."""
         volts = self.voltage(clock_hz)
         core_w, dram_w = self.dynamic(rates)
         ratio = np.multiply(clock_hz, 1.0 / self.boost_hz)
@@ -205,11 +204,11 @@ class PowerModel:
         return LimitedCosts(costs[:, 0], launches[4])
 
     def limit_launches(self, launches: Floats, points: Sequence[tuple[float | None, float | None]]) -> LimitedCosts:
-        """Apply several pairs of power limit and clock, like `apply_power_limit`.
+        """Apply P pairs of power limit and clock to launches, each like `apply_power_limit`.
 
         Args:
             launches: Fields of N nominal costs as rows, (5, N).
-            points: P power limits and clocks, None as for `apply_power_limit`.
+            points: P power limits and clocks. None means the default of `apply_power_limit`.
 
         Returns:
             Arrays (P, N).
@@ -225,7 +224,7 @@ class PowerModel:
         self.setting(points).fill(launches, places, costs)
 
     def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
-        """Return P power limits and clocks in the engine's form, cached; None as for `apply_power_limit`."""
+        """Return P power limits and clocks in the engine's form, cached. None means the default, as above."""
         points = tuple(points)
         setting = self._settings.get(points)
         if setting is None:
@@ -323,7 +322,7 @@ def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zer
 
 def _out_of_range(what: str, value: float, low: float, high: float, unit: str, title: str) -> UsageError:
     accepted = f"the {title} accepts {low:g} to {high:g} {unit}"
-    if not value > 0:  # also refuses NaN
+    if not value > 0:  # This also rejects NaN.
         return UsageError(f"{what} must be positive, not {value:g} {unit}; {accepted}")
     return UsageError(f"{what} {value:g} {unit}: {accepted}; nearest {min(max(value, low), high):g} {unit}")
 

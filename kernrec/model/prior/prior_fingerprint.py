@@ -22,20 +22,20 @@ from kernrec.util.engine import module
 from kernrec.util.file_hash import files_hash
 
 _GPUS = ("t4", "a100-sxm4-80gb", "rtx3090", "rtx4090", "h200-sxm", "rtx5090", "b200")
-"""One GPU of each generation with its own figures."""
+"""One GPU of each generation that has its own figures."""
 _METRICS = (
     "issue", "issue.fma32", "issue.imad", "issue.alu", "issue.mufu", "issue.mma", "issue.ld_shared", "issue.ld_global",
     "mma.f16", "shared.load_wavefronts", "global.a.load_requests", "global.a.load_sectors", "barriers", "issue.cvt",
     "issue.i2f", "issue.f2i", "issue.f64", "issue.cvt64",
 )  # fmt: skip
 SAME_PRIOR = 0.005
-"""Fraction up to which changes are rounding, or too small to matter."""
+"""Maximum relative change that counts as rounding, or as too small to matter."""
 
 
 def prior_fingerprint() -> list[float]:
     """Return latency (us) and energy (mJ) of five made-up launches on a GPU of each generation, without calibration."""
     # The five variants are bound by arithmetic, tensor cores, shared memory, DRAM and conversions, with events of a
-    # block and a trip. The last also states how many of its waits overlap.
+    # block and a trip. The last variant also states how many of its waits overlap.
     block = np.array([[90, 20, 12, 40, 2, 0, 4, 8, 0, 8, 8, 32, 2, 0, 0, 0, 0, 0]] * 5, dtype=np.float64)
     trip = np.array(
         [
@@ -83,7 +83,7 @@ def fingerprint_change(earlier: Sequence[float]) -> float:
 
 
 def _cached_fingerprint() -> list[float]:
-    """Return `prior_fingerprint` from the cache while analytical model, engine and GPU catalog do not change."""
+    """Return `prior_fingerprint`, cached until the analytical model, the engine or the GPU catalog changes."""
 
     def make() -> CacheEntry:
         return {"values": prior_fingerprint()}, {}

@@ -1,9 +1,9 @@
-"""Errors of the analytical model's costs: a common part of a kernel on a GPU, and an individual part of each config.
+"""Errors of the analytical model's costs: a common part per kernel and GPU, and an individual part per config.
 
 The common part comes from the GPU's clock and memory, the compiler and the model's errors for a kernel. It changes all
 configs of the kernel on a problem by about one factor. The individual part is the rest. So there are two 90 %
-intervals: that of a time covers both parts, and that of a ratio of two configs of a kernel on a problem only their
-individual parts.
+intervals. The interval of a time covers both parts. The interval of the ratio of two configs of a kernel on a problem
+covers only their individual parts.
 
 `tools/evidence intervals` prints the widths for times and energies, from recorded times of other people's kernels. Few
 kernels were recorded with their energy, which is power times time. Its error is assumed to be the sum of the effect of
@@ -23,7 +23,7 @@ Array = np.ndarray
 INTERVAL = 2.0
 """Half-width of the default 90 % interval as a factor: the spread against the anchors (`tools/evidence library`)."""
 REGIMES = ("core", "DRAM", "launch", "power limit")
-"""Bottlenecks of a launch: the core's pipes, caches and latencies; DRAM; its start and end; the power limit."""
+"""Bottlenecks of a launch: core (pipes, caches and latencies), DRAM, launch (start and end), and power limit."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class Spread:
     time: float
     """Interval of a time, with the common error of a kernel on a GPU and the config's individual error."""
     ratio: float
-    """Interval of the ratio of two configs of a kernel on a problem and GPU, with both configs' individual errors."""
+    """Interval of the latency ratio of two configs of one kernel, problem and GPU, with both configs' own errors."""
     energy: float
     """Interval of an energy, like `time`."""
     energy_ratio: float
-    """Interval of a ratio of energies, like `ratio`."""
+    """Interval of the energy ratio of two configs, like `ratio`."""
 
     @property
     def own(self) -> float:
-        """Return the logarithmic half-width of a config's own error; two of them add in quadrature to a ratio's."""
+        """Return the logarithmic half-width of a config's own error. The widths of two configs add in quadrature."""
         return math.log(self.ratio) / math.sqrt(2.0)
 
     @property

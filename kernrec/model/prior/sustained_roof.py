@@ -1,6 +1,6 @@
 """Lower bound on the time of a problem on a GPU at a power limit and clock, for any kernel.
 
-An ideal launch only performs the operations of the problem at the peak rate: it computes no index, reads nothing twice,
+An ideal launch performs only the problem's operations, at the peak rate. It computes no index, reads nothing twice,
 and reads nothing that fits L2. Its operations and bytes take the energy of `power.toml`, so a power limit lowers its
 clock like any kernel's.
 """
@@ -15,9 +15,9 @@ from kernrec.util.light_dataclass import dataclass
 
 _THREADS = 32
 _WIDE = ("f16", "tf32")
-"""Data types whose significands take more energy to multiply than those of bf16."""
+"""Data types whose significands take more energy to multiply than bf16 significands."""
 _ROOFED = ("matmul", "matvec", "attention", "moe")
-"""Ops whose operations no algorithm avoids. For convolutions, Winograd's and Fourier's algorithms do."""
+"""Ops whose operations no algorithm avoids. Winograd's and Fourier's algorithms avoid operations of convolutions."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class IdealLaunch:
 
 
 def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunch:
-    """Return the figures of a GPU. If operations can be avoided, or the GPU has no arithmetic in the data type, only
-    bytes bound the time.
+    """Return an ideal launch's figures on a GPU. Only bytes bound the time if algorithms can avoid operations, or if
+    the GPU has no arithmetic in the data type.
     """
     peak, joules = arithmetic(gpu, power, dtype)
     if op not in _ROOFED or not peak:

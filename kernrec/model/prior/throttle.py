@@ -1,4 +1,4 @@
-"""Clocks, their voltages, and tables of clocks to find the highest one within a power limit.
+"""Clocks and voltages, and tables of clocks for finding the highest clock within a power limit.
 
 Figures that only depend on the clock (voltage, static power, power of the clock tree) are computed once per table. The
 search is in engine/query/power_limit.cpp.
@@ -23,7 +23,7 @@ class VoltageCurve:
     steepness: float
     """Weight of the quadratic part of the distance to the knee."""
     slope: float = 1.0
-    """Weight of the linear part: with 1, the voltage begins to rise in proportion to the clock at the knee."""
+    """Weight of the linear part. With 1, the voltage at the knee begins to rise in proportion to the clock."""
     rise: float = 0.0
     """Relative rise of the voltage from a clock near zero to the knee, along a straight line."""
 
@@ -39,7 +39,7 @@ class VoltageCurve:
 
 @dataclass(frozen=True, eq=False)
 class ClockTable:
-    """Clocks, and the power at them."""
+    """Table of clocks, with the power at each clock."""
 
     clock_hz: Floats
     at_clock: Floats
@@ -49,8 +49,8 @@ class ClockTable:
 
     @cached_property
     def search(self) -> Floats:
-        """Return the columns of the search as rows: boost clock over the clock to the power of `OVERLAP`, power without
-        events (W), square of the core voltage over that at the boost clock.
+        """Return the figures of the search in rows: (boost clock / clock) ** `OVERLAP`, power without events (W), and
+        the squared ratio of the core voltage to the voltage at the boost clock.
         """
         ratio, static_w, tree_w, volts_squared = self.at_clock
         return np.stack([ratio**-OVERLAP, static_w + tree_w * volts_squared, volts_squared])

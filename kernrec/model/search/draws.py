@@ -1,7 +1,7 @@
-"""Random numbers for expected regrets, which are equal for all problems with the same number of contenders.
+"""Random numbers for expected regrets (losses), equal for all problems with the same number of candidates for best.
 
-A command computes the regret of one problem after the other, each with a generator of the same seed. So the numbers are
-drawn once, and those of problems without measurements come from the cache, because importing NumPy's generators takes
+A command computes the regrets of problems in turn, each with a generator of the same seed. So the numbers are drawn
+once. Numbers for problems without measurements come from a cached file, because importing NumPy's generators takes
 longer.
 """
 
@@ -25,11 +25,11 @@ def student_draws(seed: tuple[int, int], rows: int, columns: int, shared: float,
         seed: Seed of the generator.
         rows: Number of draws.
         columns: Numbers per draw.
-        shared: Degrees of freedom of the first, whose draws have one scale for all columns.
-        own: Degrees of freedom of the second, whose numbers are independent.
+        shared: Degrees of freedom of the first distribution, whose draws have one scale for all columns.
+        own: Degrees of freedom of the second distribution, whose numbers are independent.
 
     Returns:
-        Draws of the first and of the second, (rows, columns).
+        Draws of the first and of the second distribution, (rows, columns) each.
     """
 
     def draw() -> CacheEntry:

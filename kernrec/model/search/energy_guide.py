@@ -1,6 +1,6 @@
 """Search for the lowest energy: expected improvement of the cost, with energy measured only if it may matter.
 
-An energy measurement takes much longer than one of latency, but power varies little and smoothly. So latency is
+An energy measurement takes much longer than a latency measurement, but power varies little and smoothly. So latency is
 measured for every config that the guide selects, and a model of power, learned during the search, gives its energy an
 interval. Energy is measured only if the lower end of that interval is below the best cost so far. Otherwise, the guide
 uses the expected value.
@@ -27,11 +27,11 @@ Array = np.ndarray
 FIRST_ENERGY = 10
 """Number of energy measurements, of the fastest configs, before there is a model of power."""
 ENERGY_ROUND, _ROUND_SHARE = 2, 0.1
-"""Maximum number of energy measurements of a later round: a number, or a fraction of those made. The model improves
-after each.
+"""Maximum number of energy measurements of a later round: a number, or a fraction of the measurements so far. The model
+improves after each round.
 """
 _CAUTION = 1.5
-"""Half-widths of an interval by which a config may be better than expected. One is too few, because the model often
+"""Half-widths of an interval by which a config may be better than expected. One is too little: the model often
 misjudges the config of lowest energy most (hotspot and expdist, `tools/evidence search`).
 """
 
@@ -39,13 +39,13 @@ misjudges the config of lowest energy most (hotspot and expdist, `tools/evidence
 LEVEL = 0.9
 """Confidence of the intervals of power."""
 _BELIEF = 10.0
-"""Weight of the prior belief that errors are Gaussian with the process's own deviation, in measurements."""
+"""Weight, in measurements, of the prior assumption that errors are Gaussian with the process's deviation."""
 _LATENCY_WEIGHT = 2.0
-"""Weight of the coordinate for latency. Two random configs differ by it about as much as by all others."""
+"""Weight of the coordinate for latency. Two random configs differ as much in latency as in all other coordinates."""
 
 
 class PowerModel:
-    """Log power of configs, given their points and the logarithms of their latencies (N,)."""
+    """Model of the log power of configs, given their points and the logarithms of their latencies (N,)."""
 
     def __init__(self, points: Points, log_s: Array, log_w: Array) -> None:
         """Learn from two or more measurements.
@@ -69,10 +69,10 @@ class PowerModel:
 
 
 def _conformal(scores: Array) -> float:
-    """Return the score that `LEVEL` of all scores are below, mixed with Gaussian ones as a prior belief."""
+    """Return the `LEVEL` quantile of the scores, mixed with the scores of a Gaussian prior."""
     count = len(scores) + _BELIEF
     order = np.sort(scores)
-    # Fraction of the mixture below each score: the prior half-normal, and the scores themselves.
+    # Mix the half-normal prior and the scores: compute the fraction of the mixture below each score.
     believed = np.array([math.erf(score / math.sqrt(2.0)) for score in order])
     share = (_BELIEF * believed + np.arange(1, len(order) + 1)) / (count + 1.0)
     above = np.flatnonzero(share >= LEVEL)
@@ -87,16 +87,16 @@ class EnergyGuide(ObjectiveSearch):
 
         Args:
             search: Search of the space.
-            weights: Weights as for `ObjectiveSearch`, but each round of a front draws its own.
+            weights: Weights as for `ObjectiveSearch`; each round of a front draws new weights.
         """
         super().__init__(search.space, weights)
         self._search = search
         self._draw = np.random.default_rng(seed)
         self._model: PowerModel | None = None
-        self._learned = 0  # number of energies in the model
+        self._learned = 0  # This is the number of energies in the model.
 
     def latency_round(self) -> list[int]:
-        """Return the configs whose latency is measured next; empty if the space is measured."""
+        """Return the configs whose latency to measure next; empty if the whole space is measured."""
         if self.front:
             share = float(self._draw.random())
             self.weights = share, 1.0 - share
@@ -113,7 +113,7 @@ class EnergyGuide(ObjectiveSearch):
         left = [config for config in self.ran() if config not in self._asked]
         if not self.with_energy or not left:
             return []
-        if len(self.energy_j) < 2 and len(self._asked) >= FIRST_ENERGY:  # energy cannot be measured here
+        if len(self.energy_j) < 2 and len(self._asked) >= FIRST_ENERGY:  # Energy cannot be measured here.
             return []
         if len(self.energy_j) < 2:
             chosen = sorted(left, key=self.log_latency)[:FIRST_ENERGY]
@@ -126,7 +126,7 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def _best_before(self, configs: Sequence[int]) -> Array:
-        """Return the log cost that each config must beat: the best config's, or that of the front beside it, (C,)."""
+        """Return the log cost that each config must beat, (C,): the best cost, or that of faster configs on a front."""
         rivals = list(self.energy_j)
         costs = np.array([self.log_cost(rival) for rival in rivals])
         if not self.front:
@@ -141,7 +141,7 @@ class EnergyGuide(ObjectiveSearch):
         return np.asarray(np.where(no_slower, energies, math.inf).min(axis=1) + of_latency * latency)
 
     def _expected(self, configs: Sequence[int]) -> tuple[Array, Array]:
-        """Return log costs (C,) and half-widths of their intervals (C,) of configs with measured latency."""
+        """Return log costs (C,) of configs with measured latency, and half-widths of their intervals (C,)."""
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in configs])
         mean, half = (of_latency + of_energy) * latency, np.zeros(len(configs))

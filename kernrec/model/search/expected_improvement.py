@@ -1,16 +1,16 @@
-"""Choose which config to measure next, from those measured so far: Bayesian optimization with expected improvement.
+"""Choose the next config to measure, given all measurements: Bayesian optimization with expected improvement.
 
-    first batch    each value of each tunable once, in the config that is predicted to be the fastest with that value;
-                   random configs if there are no predictions
+    first batch    for each value of each tunable, the config predicted to be the fastest with this value; random
+                   configs if there are no predictions
     later batches  a Gaussian process models log(measured / predicted); the configs of greatest expected improvement
                    come next (Jones et al., "Efficient global optimization", 1998). The configs of one batch are chosen
-                   one by one, each as if those before it had given the expected result ("kriging believer",
+                   one by one, each as if earlier configs had given the expected result ("kriging believer",
                    Ginsbourger et al., "Kriging is well-suited to parallelize optimization", 2010)
 
 The search may end after any number of measurements.
 
 In a space too large to score completely, the candidates are offspring of the fastest configs, crossed and mutated as in
-the genetic search of arXiv 2411.18873. The process decides which of them are measured.
+the genetic search of arXiv 2411.18873. The Gaussian process decides which offspring are measured.
 
 Everything is seeded: the same measurements in the same order give the same next configs.
 """
@@ -27,27 +27,28 @@ Array = np.ndarray
 
 FIRST, FIRST_COLD = 15, 10
 """Number of measurements before the first Gaussian process, with and without predictions. On the recorded spaces, 10
-random configs led to better ones than 15, and than one of each value of each tunable (`tools/evidence search`).
+random configs led to better results than 15, and than one config for each value of each tunable (`tools/evidence
+search`).
 """
 _BATCH, _BATCH_SHARE = 5, 0.1
-"""Number of configs between two fits: at least `_BATCH`, and `_BATCH_SHARE` of those measured. Smaller batches did not
-find the best config sooner on the recorded spaces (`tools/evidence search`), and compilers need to know what comes.
+"""Number of configs between two fits: at least `_BATCH`, and `_BATCH_SHARE` of measured ones. Smaller batches did not
+find the best config sooner on the recorded spaces (`tools/evidence search`), and larger batches can be compiled ahead.
 """
 _FITTED = 256
 """Maximum number of measurements in a fit: the fastest half, and a random sample of the others."""
 SCORED = 20_000
-"""Maximum number of configs that are scored for a batch. In a larger space, offspring of the fastest are scored."""
+"""Maximum number of configs scored for a batch. In a larger space, offspring of the fastest configs are scored."""
 _PROMISING = 512
 """Number of configs of greatest expected improvement among which a batch is chosen jointly."""
 PARENTS = 30
 """Number of fastest configs that breed offspring."""
 _LEARNED_EVERY = 1.15
 """Growth factor of the number of measurements after which hyperparameters are learned again."""
-_LEAST_VARIANCE = 1e-12  # rounding can leave a variance of zero or less
+_LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less.
 
 
 class ExpectedImprovement:
-    """Search of one space of C configs. It stores no measurements; `order` takes all of them. Raises `KernrecError` if
+    """Search of one space of C configs. It stores no measurements; pass all to `order`. Raises `KernrecError` if
     SciPy is not installed.
     """
 
@@ -59,16 +60,16 @@ class ExpectedImprovement:
             predicted_s: Predicted latency, (C,), NaN for a config without prediction; None without any predictions.
             seed: Seed of all random choices.
         """
-        # Import it here, too, so that a missing library is an error before anything is measured.
+        # Import SciPy here, too, so that a missing library raises an error before any measurement.
         import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._seed = seed
-        # Hyperparameters, and the rows and values behind them.
+        # Store the hyperparameters, with the rows and values that they were learned from.
         self._learned: tuple[Array, Array, Hyperparameters] | None = None
         self._first = FIRST_COLD if predicted_s is None else FIRST
         self.space = SearchSpace(tunables, predicted_s, seed)
 
     def batch(self, measured: int) -> int:
-        """Return the number of configs of an order to measure before calling `order` again."""
+        """Return how many configs to measure before calling `order` again."""
         left = self._first - measured
         return left if left > 0 else max(_BATCH, int(_BATCH_SHARE * measured))
 
@@ -102,7 +103,7 @@ class ExpectedImprovement:
         return self._completed(scored[chosen], left)
 
     def _hyperparameters(self, rows: Array, residual: Array) -> Hyperparameters:
-        """Return hyperparameters from the first measurements, up to the last growth by `_LEARNED_EVERY`."""
+        """Return hyperparameters, learned from the first measurements up to the last growth by `_LEARNED_EVERY`."""
         steps = math.floor(math.log(len(rows) / FIRST_COLD, _LEARNED_EVERY) + 1e-9)
         count = max(2, min(len(rows), round(FIRST_COLD * _LEARNED_EVERY**steps)))
         rows, residual = rows[:count][-_FITTED:], residual[:count][-_FITTED:]
@@ -113,10 +114,10 @@ class ExpectedImprovement:
         return learned[2]
 
     def _chosen(self, process: GaussianProcess, scored: Array, best: float, batch: int) -> Array:
-        """Return indices in `scored`, the most promising first (`best`: lowest log latency measured so far)."""
+        """Return indices in `scored`, the most promising first; `best` is the lowest measured log latency."""
         mean, variance = process.predict(self.space.points[scored])
         expected = self.space.log_s[scored] + mean
-        # If no improvement is expected of several configs, sort them by expected time.
+        # Sort configs without any expected improvement by expected time.
         by_gain = np.lexsort((expected, -_improvement(expected, np.sqrt(variance), best)))
         promising = by_gain[:_PROMISING]
         covariance = process.covariance(self.space.points[scored[promising]])
@@ -148,7 +149,7 @@ def _thinned(log_s: Array, draw: np.random.Generator) -> Array:
 
 
 def _improvement(expected: Array, spread: Array, best: float) -> Array:
-    """Return by how much a log time is expected to fall below the best so far; arrays (C,)."""
+    """Return the expected improvement of a log time over the best so far; arrays (C,)."""
     from scipy.special import ndtr
 
     z = (best - expected) / spread

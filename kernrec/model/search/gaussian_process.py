@@ -4,7 +4,7 @@
 
 Relevances, signal and noise have the greatest posterior probability (Rasmussen and Williams, "Gaussian Processes for
 Machine Learning", 2006, section 5.4.1), with a log-normal prior for each of them, so that a few measurements suffice. A
-tunable that does not matter gets a small relevance, so a measurement at one of its values informs about all others.
+tunable that does not matter gets a small relevance, so a measurement at one value informs about all its other values.
 """
 
 import math
@@ -19,7 +19,7 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 _RELEVANCE_SPREAD = 2.0
-"""Prior standard deviation of the logarithm of a relevance. A priori, all are equal and add up to one."""
+"""Prior standard deviation of the logarithm of a relevance. A priori, all relevances are equal and add up to one."""
 _NOISE, _NOISE_SPREAD = 0.01, 1.0
 """Prior of noise variance over the variance of the values: its median, and the standard deviation of its logarithm."""
 _SIGNAL_SPREAD = 1.0
@@ -28,8 +28,8 @@ _WITHIN = 3.0
 """Maximum deviation of hyperparameters from their prior, in standard deviations."""
 _STEPS = 25
 """Maximum number of steps of the optimizer."""
-_JITTER = 1e-8  # keeps the covariance matrix positive definite
-_LEAST_VARIANCE = 1e-12  # rounding can leave a variance of zero or less
+_JITTER = 1e-8  # It keeps the covariance matrix positive definite.
+_LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less.
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class GaussianProcess:
         return self.hyperparameters.signal * _matern(squared_distances(first, second))[0]
 
     def _across(self, points: Points) -> tuple[Array, Array, Array]:
-        """Return embedded points, their covariance with the values (C, M), and the same over the factor (M, C)."""
+        """Return embedded points, their covariance with the values (C, M), and covariance over the factor (M, C)."""
         embedded = points.coordinates * self._weights
         across = self._between(embedded, self._embedded)
         solved = self._linear.solve_triangular(self._factor, across.T, lower=True, check_finite=False)

@@ -1,13 +1,13 @@
 """Genetic search with an energy model that is learned during the search, after arXiv 2411.18873.
 
     population   parents are measured configs, better ones more often; their children are crossed and mutated, and
-                 those that are configs of the space survive (`SearchSpace.offspring`)
+                 children that are configs of the space survive (`SearchSpace.offspring`)
     score        boosted trees (XGBoost; the weighted loss of `kernrec.model.learn.loss_weights`) predict latency and
-                 power of the children; the most promising are measured, and a few random ones
-    energy       latency is measured for all of these. Their energy is first predicted as measured latency times
-                 predicted power; those of lowest predicted energy are measured
+                 power of the children; the most promising children and a few random children are measured
+    energy       latency is measured for all selected children. Energy is first predicted as measured latency times
+                 predicted power, and measured for the children of lowest predicted energy
 
-Their number depends on how well the models predicted the measurements of the last round ("dynamic updating"). The
+The number of measurements depends on how well the models predicted the last round ("dynamic updating"). The
 signal-to-noise ratio of a model is the variance of the measurements over the mean squared error of their predictions,
 and the fraction to measure is 1 / (1 + ratio). So most children are only scored, a good model of latency reduces
 latency measurements, and a good model of power reduces energy measurements.
@@ -30,7 +30,7 @@ FIRST = 15
 ROUND, LEAST_ROUND = 20, 5
 """Maximum and minimum number of configs of a later round."""
 LEAST_ENERGY = 1
-"""Minimum number of energy measurements per round. Without any, a wrong model would not be noticed."""
+"""Minimum number of energy measurements per round; without measurements, a wrong model would stay unnoticed."""
 _PARENTS = 30
 """Number of measured configs that breed."""
 _EXPLORED = 0.2
@@ -47,16 +47,16 @@ class GeneticSearch(ObjectiveSearch):
         """Begin a search.
 
         Args:
-            weights: Weights as for `ObjectiveSearch`, but each config of a round of a front has its own.
+            weights: Weights as for `ObjectiveSearch`; in a round of a front, each config has its own weights.
         """
         self._xgboost = import_optional("xgboost", "learning costs while they are searched for", "train")
         super().__init__(space, weights)
         self._draw = np.random.default_rng(seed)
-        self._expected_s: dict[int, float] = {}  # predicted log latency before the last round
-        self._expected_j: dict[int, float] = {}  # predicted log energy before the last energy measurements
+        self._expected_s: dict[int, float] = {}  # Values are log latencies, predicted before the last round.
+        self._expected_j: dict[int, float] = {}  # Values are log energies, predicted before the last measurements.
 
     def latency_round(self) -> list[int]:
-        """Return the configs whose latency is measured next; empty if the space is measured."""
+        """Return the configs whose latency to measure next; empty if the whole space is measured."""
         left = np.ones(len(self.space), dtype=bool)
         left[list(self.latency_s)] = False
         if len(self.ran()) < 2 or len(self.latency_s) < FIRST:
@@ -67,12 +67,12 @@ class GeneticSearch(ObjectiveSearch):
         return chosen
 
     def _first(self, left: Array) -> list[int]:
-        """Return configs that contain each value of each tunable once, best predicted first; then the others."""
+        """Return configs that cover each value of each tunable, best predicted first; then the other configs."""
         covering, others = self.space.covering, self.space.by_prediction
         return list(dict.fromkeys([*covering[left[covering]].tolist(), *others[left[others]].tolist()]))
 
     def _bred(self, left: Array) -> list[int]:
-        """Return a round of the most promising children, and some random ones."""
+        """Return a round of the most promising children and some random children."""
         ran = self.ran()
         costs = self._expected_costs(ran)
         parents = np.array(ran)[np.argsort(costs, kind="stable")[:_PARENTS]]
@@ -99,7 +99,7 @@ class GeneticSearch(ObjectiveSearch):
         return np.asarray(of_latency * latency + of_energy * joules)
 
     def _promising(self, latency: Array, power: Array, size: int) -> list[int]:
-        """Return indices of children to measure: those of lowest expected cost, and some random ones."""
+        """Return indices of children to measure: the children of lowest expected cost, and some random children."""
         chosen = dict.fromkeys(self._draw.permutation(len(latency))[: round(_EXPLORED * size)].tolist())
         shares = self._draw.random(size) if self.front else [None]
         order: list[int] = []
@@ -136,7 +136,7 @@ class GeneticSearch(ObjectiveSearch):
     def _unsure_of_energy(self) -> float:
         rows = [config for config in self._expected_j if config in self.energy_j]
         measured = [math.log(self.energy_j[config]) for config in rows]
-        if len(rows) == 1:  # a single value has no spread, so use all energies as the signal
+        if len(rows) == 1:  # A single value has no spread, so use all energies as the signal.
             error = measured[0] - self._expected_j[rows[0]]
             return _share(float(np.var(np.log(list(self.energy_j.values())))), error**2)
         return unsure(measured, [self._expected_j[config] for config in rows])
@@ -153,7 +153,7 @@ class GeneticSearch(ObjectiveSearch):
         return trees(np.column_stack((self.space.features[configs], latency)))
 
     def _trees(self, features: Array, values: Array, costs: Array) -> Callable[[Array], Array]:
-        """Return trees of values (N,) over features (N, F). Configs of low log cost (N,) have more weight."""
+        """Train trees for values (N,) over features (N, F). Configs of low log cost (N,) have more weight."""
         weights = loss_weights(np.exp(costs - costs.min()), np.zeros(len(costs)), _SHARPNESS)
         middle = float(np.average(values, weights=weights))
         settings = {"max_depth": 4, "eta": 0.15, "min_child_weight": 0.0, "nthread": 1, "seed": 0}

@@ -1,24 +1,24 @@
-"""Joint beliefs about the best config of many problems, and the value of measuring one more config.
+"""Joint posterior of the best configs of many problems, and the value of measuring one more config.
 
 The log cost of contender c of problem p is its prediction plus an error with parts of different scope:
 
     shared      x(p, c) . w: one weight vector w for all problems, so each measurement informs about all others
-    problem     the same for all contenders of a problem, of any size (`_LEVEL`). It does not affect decisions, but the
-                first measurement contains it
-    kernel      the same for all contenders of a kernel on a problem; shared through w like the error of a config
-    smooth      of one problem, similar for similar configs (Matern 3/2)
-    own         of one config on one problem, with heavy tails: even if similar configs are as expected, a few are far
-                off
+    problem     equal for all contenders of a problem, of any size (`_LEVEL`). This error does not affect decisions, but
+                the first measurement contains it
+    kernel      equal for all contenders of a kernel on a problem; shared through w like the error of a config
+    smooth      specific to a problem, similar for similar configs (Matern 3/2)
+    own         specific to a config on a problem, with heavy tails: a few configs are far off, even if similar configs
+                are as expected
 
-Given the scale of the errors, all parts are Gaussian and the posterior is exact. Given w, the problems are independent,
-and a measurement changes the block of its problem and the (F, F) precision of w (Rasmussen and Williams, "Gaussian
+For a known scale of the errors, all parts are Gaussian and the posterior is exact. For a known w, the problems are
+independent. A measurement changes its problem's block and the (F, F) precision of w (Rasmussen and Williams, "Gaussian
 Processes for Machine Learning", 2006, section 2.7). Predictions are much worse on some problems than on others, so each
 problem has its own scale: a Student-t process with `DEGREES` degrees of freedom (Shah, Wilson, Ghahramani, "Student-t
 processes as alternatives to Gaussian processes", 2014), whose common scale follows from the errors of the expectations.
 
     expected regret   E[cost of the current choice - cost of the best]. The choice has the lowest expected cost. Each
                       difference is bounded (`LEAST_REACH`)
-    gain              expected reduction of the weighted regret of its problem by a measurement: the knowledge gradient
+    gain              how much a measurement is expected to reduce its problem's weighted regret: the knowledge gradient
                       with correlated beliefs (Frazier, Powell, Dayanik, "The knowledge-gradient policy for correlated
                       normal beliefs", 2009), over outcomes of a Student's t. Gains on other problems are ignored:
                       including them found no better configs on the recorded problems and took longer
@@ -40,17 +40,17 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 DEGREES = 4.0
-"""Degrees of freedom of the errors of a problem. With fewer, problems differ more in how wrong predictions are."""
+"""Degrees of freedom of a problem's errors. With fewer degrees, prediction errors differ more between problems."""
 _NODES = 21
 """Number of equally probable outcomes of a measurement over which its gain is averaged."""
 SHARED, SMOOTH = 0.4, 0.4
-"""Fractions of the variance of a config's error that are shared between problems, and smooth within one. The rest is
+"""Fractions of a config's error variance that are shared between problems, and smooth within a problem. The rest is
 individual. They fit the errors of a model of one GPU on problems of another (`tools/evidence refine`).
 """
 LEVEL = 0.95
 """Probability of a bound on regrets."""
 _LEVEL = 10.0
-"""Standard deviation of the error that all contenders of a problem share. That error has long tails. Otherwise, a first
+"""Standard deviation of the error that all contenders of a problem share. The value is large, because otherwise a first
 measurement far from its expectation would make choices worse.
 """
 _UNIT = math.sqrt((DEGREES - 2.0) / DEGREES)
@@ -58,22 +58,22 @@ _UNIT = math.sqrt((DEGREES - 2.0) / DEGREES)
 _LENGTH = 0.7
 """Length scale of the smooth part. Two random configs have a distance of about 1.4."""
 _SCALE_PRIOR = 20.0
-"""Weight of the prior belief that stated deviations are right, in measurements."""
+"""Weight, in measurements, of the prior assumption that stated deviations are right."""
 _NEVER = 20.0
 """Log cost of a contender that cannot run, relative to all others."""
 LEAST_REACH = 0.13
 """Minimum bound, in logarithms, on how far the best contender is below the current choice. If predictions are bad, the
-bound is the stated deviation of the choice. A predicted best config is near what the hardware can do, and no other is
+bound is the stated deviation of the choice. A predicted best config is near the hardware's limit, so no other config is
 far below it. Without a bound, the tails of many slow contenders would dominate the regret (`tools/evidence refine`).
 """
 MISJUDGED = 0.04
 """Probability that a problem with fewer than two measured contenders is misjudged beyond the stated errors, so that the
-current choice is off by the reach. On recorded problems, such errors caused most of the remaining regret of unmeasured
+current choice is off by the reach. On recorded problems, misjudgments caused most of the remaining regret of unmeasured
 problems, because predictions were sure of them (`tools/evidence refine`).
 """
 _OVERLOOKED = math.log(2.0)
-"""Loss of one misjudged problem with fewer than two measurements that a bound must tolerate. On a recorded H100, cuBLAS
-was predicted to be the fastest but took more than twice as long as Triton, and no prediction suggested that.
+"""Loss that a bound must allow for a misjudged problem with fewer than two measurements. On a recorded H100, cuBLAS was
+predicted to be the fastest but took more than twice as long as Triton, and no prediction suggested this.
 """
 _ROUNDS = 10
 _DRAWS = 512
@@ -82,12 +82,12 @@ _DRAWS = 512
 
 @dataclass(frozen=True, eq=False)
 class Contenders:
-    """The C configs of a problem that may be its best."""
+    """Contenders of a problem: the C configs that may be the best."""
 
     expected: Array
     """Predicted log cost, (C,)."""
     deviation: Array
-    """Standard deviation of the error that a config does not share with all others of its kernel, (C,)."""
+    """Standard deviation of the error that a config does not share with its kernel's other configs, (C,)."""
     features: Array
     """Features that share errors between problems, (C, F), in logarithms. The length of a row is about the standard
     deviation of the error of its config and its kernel.
@@ -120,11 +120,11 @@ class _Block:
 
     def __init__(self, contenders: Contenders, scale: float) -> None:
         self.contenders = contenders
-        self.expected = contenders.expected  # corrected after relearning
+        self.expected = contenders.expected  # `relearn` corrects this prediction.
         self.measured: list[Measured] = []
-        self.excluded: list[int] = []  # contenders that cannot be chosen
-        self.given_up: set[int] = set()  # contenders that are not measured
-        self.surprise = 0.0  # sum of squared innovations over their variances at scale 1
+        self.excluded: list[int] = []  # These contenders cannot be chosen.
+        self.given_up: set[int] = set()  # These contenders are not measured.
+        self.surprise = 0.0  # Sum of squared innovations over their variances at scale 1
         self.scale = scale
         self._correlation = SMOOTH * matern(contenders.coordinates, contenders.coordinates, _LENGTH)
         self._correlation += (1.0 - SHARED - SMOOTH) * np.eye(len(contenders.expected))
@@ -167,7 +167,7 @@ class _Block:
 
 
 class JointPosterior:
-    """Joint beliefs about the contenders of all problems. `add` takes measurements in any order."""
+    """Joint posterior of the contenders of all problems. `add` accepts measurements in any order."""
 
     def __init__(self, problems: Sequence[Contenders], seed: int = 0) -> None:
         """Begin with the predictions.
@@ -179,7 +179,7 @@ class JointPosterior:
         self.scale = _UNIT
         """Factor of stated deviations: the common scale of Student's t for all problems."""
         self.record = RegretRecord()
-        self._left = 1.0  # remaining fraction of the squared errors of the original predictions
+        self._left = 1.0  # Corrections leave this fraction of squared errors.
         self._blocks = [_Block(problem, self.scale) for problem in problems]
         self._problem_weights = np.array([problem.weight for problem in problems])
         self._solve()
@@ -207,7 +207,7 @@ class JointPosterior:
     def add(self, problem: int, measured: Measured) -> None:
         """Add a measurement of a problem."""
         block, row = self._blocks[problem], measured.contender
-        if block.measured:  # the first measurement contains the problem's common error, which does not affect decisions
+        if block.measured:  # The first measurement contains the problem's common error, which is irrelevant.
             mean, covariance = self.belief(problem)
             innovation = (measured.log_cost - mean[row]) ** 2
             block.surprise += block.scale**2 * innovation / (covariance[row, row] + measured.noise**2)
@@ -217,7 +217,7 @@ class JointPosterior:
         self._set_weights(self._precision + block.precision - before[0], self._pull + block.pull - before[1])
 
     def watch(self, problem: int, measured: Measured) -> None:
-        """Add a new measurement, and record whether the regret stated before was right."""
+        """Add a new measurement, and record whether the previously stated regret was right."""
         before, _ = self._stated(problem, self._drawn(problem))
         choice = self.choice(problem)
         self.add(problem, measured)
@@ -229,7 +229,7 @@ class JointPosterior:
         """Estimate the common scale from the measurements."""
         surprises = [(block.surprise, len(block.measured) - 1) for block in self._blocks if len(block.measured) > 1]
         squared, prior = self.scale**2, _UNIT**2 * _SCALE_PRIOR
-        for _ in range(_ROUNDS):  # expectation maximization: a problem with a great surprise counts less
+        for _ in range(_ROUNDS):  # In expectation maximization, a problem with a great surprise counts less.
             weighted = sum(s * (DEGREES + n) / (DEGREES + s / squared) for s, n in surprises)
             squared = (prior + weighted) / (_SCALE_PRIOR + sum(n for _, n in surprises))
         self.scale = math.sqrt(squared)
@@ -294,7 +294,7 @@ class JointPosterior:
         return self.record.factor * stated + misjudged, best
 
     def _stated(self, problem: int, costs: Array) -> tuple[float, float]:
-        """Return the expected regret of the current choice if the beliefs hold, and if they do not."""
+        """Return the current choice's expected regret if the posterior is right, and if the problem is misjudged."""
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
         misjudged = self._misjudged(problem)
@@ -336,7 +336,7 @@ class JointPosterior:
         return float(np.average(self.record.factor * stated + misjudged, weights=self._problem_weights))
 
     def regret_bound(self) -> float:
-        """Return the bound below which the weighted mean regret of the current choices is with probability `LEVEL`."""
+        """Return the upper bound, with probability `LEVEL`, on the weighted mean regret of the current choices."""
         stated, misjudged = self._all_stated()
         losses = self.record.mean_losses(stated, misjudged, self._problem_weights, self._seed)
         return float(np.quantile(losses, LEVEL)) + self.overlooked()
@@ -347,16 +347,16 @@ class JointPosterior:
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 
     def _all_stated(self) -> Array:
-        """Return expected regrets if the beliefs hold, and if they do not, (2, problems)."""
+        """Return expected regrets if the posterior is right, and if problems are misjudged, (2, problems)."""
         return np.array([self._stated(problem, self._drawn(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
         """Return contender and weighted gain of each next measurement on a problem, as if there were no other problem.
 
-        Each has the greatest gain if those before it give the expected result ("kriging believer"). After n
+        Each measurement has the greatest gain if earlier ones give the expected result ("kriging believer"). After n
         measurements, a gain is at most 1/n of the largest initial gain: the best of n configs is on average 1/n as far
         from what the hardware can do as a single config (the minimum of n exponential distances). Without this limit,
-        the gains of measured problems are overestimated, and others are left unmeasured.
+        the gains of measured problems are overestimated, and other problems are left unmeasured.
 
         Args:
             most: Maximum number of measurements. Measured contenders are excluded.
@@ -389,14 +389,14 @@ def _centered(covariance: Array, able: Array) -> Array:
 
 
 def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
-    """Return by how much each measurement is expected to lower the minimum of the expected log costs `mean`, (C,).
+    """Return how much each measurement is expected to lower the minimum of the expected log costs `mean`, (C,).
 
     Args:
-        moves: Change of each cost per scale of the measurement, (C, measurements).
+        moves: Change of each cost if the measurement deviates by one scale, (C, measurements).
         reach: Bound on the reduction.
     """
     choice = int(mean.argmin())
-    # The current choice changes, too, but not on average.
+    # The current choice's cost changes, too, but not on average.
     after = moves[:, :, None] * _outcomes()
     after += mean[:, None, None]
     fall = after[choice] - after.min(axis=0)
@@ -405,7 +405,7 @@ def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
 
 @cache
 def _outcomes() -> Array:
-    """Return values of a Student's t with `DEGREES` = 4 in the middle of intervals of equal probability.
+    """Return the midpoints, in probability, of equally probable intervals of a Student's t with `DEGREES` = 4.
 
     The quantile function has a closed form for 4 degrees of freedom (Shaw, "Sampling Student's T distribution", 2006).
     """

@@ -1,4 +1,4 @@
-"""Base class of searches of one space for an objective: costs measured so far, and the best config."""
+"""Base class of searches of one space for an objective; it stores the measured costs and finds the best config."""
 
 import math
 from abc import ABC, abstractmethod
@@ -7,9 +7,10 @@ from kernrec.model.search.search_space import SearchSpace
 
 
 class ObjectiveSearch(ABC):
-    """Search of one space: `latency_round`, `tell_latency`, `energy_round`, `tell_energy`, and so on.
+    """Search of one space for an objective.
 
-    The caller measures each round and reports the results, starting with earlier measurements.
+    The caller first reports earlier measurements. It then calls `latency_round`, `tell_latency`, `energy_round`,
+    `tell_energy` in turn, and measures each round.
     """
 
     def __init__(self, space: SearchSpace, weights: tuple[float, float] | None) -> None:
@@ -29,7 +30,7 @@ class ObjectiveSearch(ABC):
         """Latency of each tried config; None if it failed or is being measured."""
         self.energy_j: dict[int, float] = {}
         """Measured energy by config."""
-        self._asked: set[int] = set()  # configs whose energy was requested
+        self._asked: set[int] = set()  # The energy of these configs was requested.
 
     @property
     def with_energy(self) -> bool:
@@ -38,11 +39,11 @@ class ObjectiveSearch(ABC):
 
     @abstractmethod
     def latency_round(self) -> list[int]:
-        """Return the configs whose latency is measured next; empty if the space is measured."""
+        """Return the configs whose latency to measure next; empty if the whole space is measured."""
 
     @abstractmethod
     def energy_round(self) -> list[int]:
-        """Return the measured configs whose energy must be measured, most important first, each only once."""
+        """Return the measured configs whose energy to measure, most important first; no config is returned twice."""
 
     def tell_latency(self, config: int, latency_s: float | None) -> None:
         """Record a measured latency; None if the config failed."""

@@ -1,12 +1,12 @@
-"""Decide which configs of a large space to profile, and when to stop: a forest learns from the profiled ones.
+"""Decide which configs of a large space to profile, and when to stop, by a forest trained on profiled configs.
 
     first     random configs
-    then      trees learn time and energy from the profiled configs; the most promising come next
+    then      trees learn time and energy from the profiled configs; the most promising configs come next
     until     no bound of the remaining configs is more than `MARGIN` better than the best
 
-A config's bound is `SPREADS` standard deviations of the trees below their mean, of the logarithm of time, of energy and
-of their product, which are the ends and the middle of a front. Half of the next configs are the lowest at `EAGER`
-standard deviations, to find good configs soon. The others have the lowest bounds, which determine the end. Trees also
+A config's bound is the mean of the trees minus `SPREADS` standard deviations, for the logarithms of time, energy and
+their product (the ends and the middle of a front). Half of the next configs are the lowest at `EAGER`
+standard deviations, to find good configs soon. The other half has the lowest bounds, to finish soon. Trees also
 learn which configs fail. `SEARCHES` searches of recorded spaces tested the quality of the result.
 """
 
@@ -23,18 +23,18 @@ MARGIN = 0.05
 """Fraction by which skipped configs may be better."""
 SPREADS = 3.0
 EAGER = 1.0
-"""Standard deviations below the mean for choosing half of the next configs."""
+"""Number of standard deviations below the mean for choosing half of the next configs."""
 SEARCHES, WRONG = 14, 0
-"""Number of searches of recorded spaces with these constants, and how many missed a config better by the margin."""
+"""Number of tested searches of recorded spaces, and how many of them missed a config better by the margin."""
 _FIRST, _FIRST_SHARE = (100, 128), 0.01
 """Number of random configs at the start: this fraction of the space, within these bounds."""
 _BATCH, _BATCH_SHARE = 32, 0.1
 """Refit after this many new configs, or after this fraction of the configs already tried."""
 _LEAST = 16
-"""Minimum number of configs between two fits, which take as long as a fit."""
+"""Minimum number of configs between two fits; profiling so many takes as long as a fit."""
 _TREES = 64
 _FEWEST = 20
-"""Minimum number of configs that ran for a fit. With fewer, more random configs are drawn."""
+"""Minimum number of successful configs for a fit; with fewer, more random configs are drawn."""
 _RUNS = 0.05
 """Minimum fraction of trees that predict that a config runs."""
 
@@ -49,7 +49,7 @@ class Proposal(NamedTuple):
 
 
 class PartialSearch:
-    """Search of a space of C configs. It stores no results; `propose` takes all of them.
+    """Search of a space of C configs. It stores no results; pass all results to `propose`.
 
     Raises:
         KernrecError: scikit-learn is not installed.
@@ -59,7 +59,7 @@ class PartialSearch:
         """Prepare a space of tunables, (C, T).
 
         Args:
-            spreads: Standard deviations by which a bound is below the mean.
+            spreads: Number of standard deviations between the mean and a bound.
         """
         self._ensemble: Any = import_optional(
             "sklearn.ensemble",
@@ -108,7 +108,7 @@ class PartialSearch:
         )
 
     def _expected(self, ran: Array, log: Array, rest: Array) -> tuple[Array, Array]:
-        """Return mean and deviation over the trees of each criterion of configs `rest`, (len(rest), criteria)."""
+        """Return the trees' mean and deviation of each criterion for the configs `rest`, (len(rest), criteria) each."""
         forest = self._forest(_TREES)
         forest.fit(self._features[ran], log if log.shape[1] > 1 else log[:, 0])
         features = self._features[rest]

@@ -1,4 +1,4 @@
-"""Decide which problem to measure next, and which of its configs, by the expected reduction of regret per second.
+"""Decide which problem and configs to measure next, by the expected reduction of regret (loss) per second.
 
 A visit measures some contenders of one problem in sequence. Switching to another problem takes time (for its inputs and
 its reference), so a visit may be worth several measurements.
@@ -7,8 +7,8 @@ its reference), so a visit may be worth several measurements.
     take()      records its results
     forecast()  the expected gain of more seconds
 
-A measurement of one problem changes the beliefs about all others a little. Gains are computed again for problems near
-the top, and for a few others in turn, so that decisions stay fast with many problems.
+A measurement of one problem slightly changes the posterior of all other problems. Gains are computed again near
+the top, and for a few other problems in turn, so that decisions stay fast with many problems.
 """
 
 import math
@@ -22,7 +22,7 @@ from kernrec.model.search.joint_posterior import JointPosterior, Measured
 from kernrec.model.search.relearning import LEAST
 
 _NEAR_TOP, _IN_TURN = 6, 2
-"""Number of problems whose gains are computed again before a decision: those of greatest rate, and the oldest."""
+"""Number of problems whose gains are recomputed before a decision: the highest gain rates, and the oldest gains."""
 _LONGEST = 4
 """Maximum number of measurements of a visit."""
 _RELEARNED_EVERY = 1.5
@@ -33,7 +33,7 @@ _RESCALED_AT, _RESCALED_EVERY = (20, 50, 100, 200), 300
 
 @dataclass
 class Costs:
-    """Seconds that measuring takes, learned from the visits so far."""
+    """Durations of measurements in seconds, learned from the visits so far."""
 
     visit_s: float
     """Seconds to create the inputs and the reference of a problem."""
@@ -43,7 +43,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Visit:
-    """Worthwhile measurements of one problem."""
+    """Sequence of worthwhile measurements of one problem."""
 
     problem: int
     contenders: tuple[int, ...]
@@ -63,10 +63,10 @@ class _Outlook(NamedTuple):
 
 
 class Refinement:
-    """Decides, visit after visit, what to measure."""
+    """Decide, visit after visit, what to measure."""
 
     def __init__(self, posterior: JointPosterior, costs: Costs, noise: float) -> None:
-        """Begin with beliefs and costs so far.
+        """Begin with the current posterior and costs.
 
         Args:
             noise: Standard deviation of the logarithm of a measurement.
@@ -102,7 +102,7 @@ class Refinement:
         return best
 
     def next(self, without: Collection[int] = ()) -> Visit | None:
-        """Return the visit with the greatest gain per second outside `without`; None if all is measured."""
+        """Return the visit with the greatest gain per second, except problems in `without`; None if all is measured."""
         rates = self._rates(without)
         oldest = np.argsort([outlook.as_of for outlook in self._outlook], kind="stable")[:_IN_TURN]
         for problem in {*np.argsort(-rates)[:_NEAR_TOP].tolist(), *oldest.tolist()}:
@@ -124,7 +124,7 @@ class Refinement:
     def below(self, until: float) -> bool:
         """Return whether the bound on the weighted mean regret is below `until`.
 
-        If only problems that may be misjudged prevent it, they are visited next.
+        If only possibly misjudged problems keep the bound above `until`, visit these problems next.
         """
         self.posterior.rescale()
         bound = self.posterior.regret_bound()

@@ -1,11 +1,11 @@
-"""Check whether stated regrets were right: compare their stated reductions with the gains of measurements.
+"""Check whether stated regrets (expected losses) were right: compare predicted reductions with actual gains.
 
-A correct expected regret falls, on average, by as much as the choice improves, whatever is measured and whenever it
-ends: E[regret before - regret after] = E[cost of the choice before - cost of the choice after]. So over the last
+On average, a correct expected regret falls by as much as the choice improves, for any measurements and stopping time:
+E[regret before - regret after] = E[cost of the choice before - cost of the choice after]. So over the last
 measurements of a run, both sums differ only by chance and by errors of the stated regrets. Their ratio corrects the
 remaining regrets.
 
-Few problems are misjudged, but then by much. So the loss is a compound Poisson sum: losses of exponential size (mean
+Few problems are misjudged, but these by much. So the loss is a compound Poisson sum: losses of exponential size (mean
 `jump`), with a rate from the corrected regret. The same distribution of the observed gains makes the factor a gamma
 variable, and its uncertainty is part of the bound.
 """
@@ -19,14 +19,14 @@ Array = np.ndarray
 _MEMORY = 60.0
 """Number of measurements after which the weight of a measurement falls to 1/e, because predictions improve."""
 _PRIOR = 4.0
-"""Weight of the prior belief that stated regrets are right, in losses."""
+"""Weight of the prior assumption that stated regrets are right, as a number of losses."""
 _JUMP, _JUMP_PRIOR = 0.065, 4.0
-"""Mean loss on a problem with a wrong choice, in logarithms, and the weight of this belief in losses."""
+"""Prior mean of the log loss on a problem with a wrong choice, and the weight of this prior as a number of losses."""
 _DRAWS = 2048
 
 
 class RegretRecord:
-    """Record of stated regrets and gains, which begins with the belief that they are right."""
+    """Record of stated regrets and actual gains; initially, it assumes that the regrets are right."""
 
     def __init__(self) -> None:
         self._keep = math.exp(-1.0 / _MEMORY)
@@ -36,8 +36,8 @@ class RegretRecord:
         """Record a measurement.
 
         Args:
-            stated: Reduction of its problem's regret.
-            gained: Reduction of the cost of its choice.
+            stated: Reduction of the regret of the measured problem.
+            gained: Reduction of the cost of the problem's choice.
         """
         self._stated = self._keep * self._stated + stated
         self._gained = self._keep * self._gained + gained
@@ -62,7 +62,7 @@ class RegretRecord:
 
         Args:
             stated: Expected regret of each problem by the model, not corrected.
-            misjudged: Expected regret of each problem if no belief about it holds.
+            misjudged: Expected regret of each problem if the problem is misjudged.
             weights: Weights of the problems.
             seed: Seed of the draws.
         """

@@ -1,12 +1,12 @@
 """Retrain during refinement: trees learn the errors of predictions from the measurements of all problems.
 
 Predictions for a new GPU rank configs as on older GPUs. A few hundred measurements, two or more per problem, show where
-that order is wrong, for unmeasured problems, too (`tools/evidence refine`).
+this ranking is wrong, also on unmeasured problems (`tools/evidence refine`).
 
     what is learned   the error of a config relative to the other measured configs of its problem
-    held out          the correction of a problem comes from trees that saw no measurement of it, so that its own
+    held out          the correction of a problem comes from trees trained without its measurements, so that these
                       measurements remain independent evidence
-    whether it helps  the corrections are scaled by how well they predict held-out data, and dropped if they do not
+    whether it helps  the corrections are scaled by how well they predict held-out data, and dropped if they fail
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ import numpy as np
 Array = np.ndarray
 
 LEAST = 100
-"""Minimum number of measurements, of problems with two or more, for learning."""
+"""Minimum number of measurements for learning; only problems with two or more measurements count."""
 _FOLDS, _MODELS, _TREES = 5, 2, 100
 _SETTINGS = {
     "max_depth": 6, "eta": 0.1, "subsample": 0.7, "colsample_bytree": 0.5, "min_child_weight": 5, "max_bin": 64,
@@ -42,7 +42,7 @@ class Evidence:
     """Log cost of each measured contender, (M,)."""
 
     def errors(self) -> Array:
-        """Return the errors of predictions relative to the others of the problem, (M,)."""
+        """Return the errors of predictions relative to the problem's other errors, (M,)."""
         return _centered(self.log_cost - self.expected[self.rows])
 
 
@@ -63,7 +63,7 @@ def corrections(problems: Sequence[Evidence], seed: int = 0) -> tuple[list[Array
     import xgboost
 
     fold = np.random.default_rng(seed).permutation(len(problems)) % _FOLDS
-    # Trees also see how far each config is expected to be from the best.
+    # Another input is each config's expected distance from the best.
     inputs = [np.column_stack((problem.inputs, problem.expected - problem.expected.min())) for problem in problems]
     raw = [np.zeros(len(problem.expected)) for problem in problems]
     for held_out in range(_FOLDS):

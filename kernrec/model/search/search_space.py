@@ -1,4 +1,4 @@
-"""The searched space: C configs as points, as genes of a genetic algorithm, and their predictions.
+"""Searched space of C configs: points, genes of a genetic algorithm, and predictions.
 
 Configs are close if their tunables and their predicted times are similar. A differing tunable adds a constant besides
 the size of its difference, because a prediction from PTX often misjudges flags.
@@ -19,15 +19,15 @@ Array = np.ndarray
 _OFFSPRING, _MUTATIONS = 2000, 1.5
 """Number of distinct offspring of a generation, and mean number of mutated tunables."""
 _MOST_CHOICES = 32
-"""Number of values above which a tunable counts as a quantity: that two values differ matters less than by how much."""
+"""Number of values above which a tunable counts as a quantity, for which the size of a difference matters most."""
 _GENERATIONS = 8
-"""Maximum number of attempts to breed the offspring if few children are in the space."""
+"""Maximum number of attempts to breed the offspring if few children are configs of the space."""
 FEWEST = 20
-"""Minimum number of predicted configs for predicting the others."""
+"""Minimum number of predicted configs for extending the predictions to other configs."""
 _FITTED = 300
 """Maximum number of predicted configs that a process learns from."""
 _CHUNK = 4096
-"""Number of configs that are predicted together. Their memory is this many times `_FITTED` numbers."""
+"""Number of configs predicted together, which takes memory for this many times `_FITTED` numbers."""
 
 
 class SearchSpace:
@@ -44,7 +44,7 @@ class SearchSpace:
         count = len(tunables)
         self.predicted_s = predicted_s
         self.log_s = np.zeros(count)
-        """Logarithm of the predicted latency, (C,); that of the slowest for configs without prediction."""
+        """Logarithm of the predicted latency, (C,); configs without prediction get the slowest prediction."""
         predicted = np.zeros(count, dtype=bool) if predicted_s is None else np.isfinite(predicted_s)
         if predicted_s is not None and predicted.any():
             self.log_s = np.log(np.where(predicted, predicted_s, np.max(predicted_s[predicted])))
@@ -64,7 +64,7 @@ class SearchSpace:
 
     @cached_property
     def covering(self) -> Array:
-        """Return the config with the best prediction, and then the best with each value of each tunable."""
+        """Return the config with the best prediction, then the best config for each value of each tunable."""
         covering: dict[int, None] = {}
         for column in self._genes[self.by_prediction].T:
             covering |= dict.fromkeys(np.unique(column, return_index=True)[1].tolist())
@@ -89,7 +89,7 @@ class SearchSpace:
             order, keys = self._sorted_keys
             born = _mixed_radix(children, self._values)
             position = np.minimum(np.searchsorted(keys, born), len(order) - 1)
-            rows = order[position[keys[position] == born]]  # drop children that are not configs of the space
+            rows = order[position[keys[position] == born]]  # Drop children that are not configs of the space.
             offspring = np.union1d(offspring, rows[left[rows]])
             if len(offspring) >= _OFFSPRING:
                 break
@@ -113,11 +113,11 @@ def _mixed_radix(genes: Array, values: Array) -> Array:
 def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
     """Return points of the configs, from the value and the identity of each tunable, and the predicted time.
 
-    Half of the squared distance is that of the values, in logarithms. The other half is added if they differ at all.
+    Half of the squared distance comes from the difference of log values. The other half is added if values differ.
     For a tunable with many values, which is a quantity, the second half fades.
     """
     columns = np.column_stack((np.log2(1.0 + np.maximum(tunables, 0.0)), log_s))
-    columns = np.nan_to_num(columns - np.nanmean(columns, axis=0))  # a missing tunable gets the mean value
+    columns = np.nan_to_num(columns - np.nanmean(columns, axis=0))  # A missing tunable gets the mean value.
     spread = columns.std(axis=0)
     coordinates, groups = [np.zeros((len(log_s), 0))], list[int]()
     for number, column in enumerate(np.flatnonzero(spread > 1e-6).tolist()):
@@ -143,8 +143,8 @@ def completed_predictions(tunables: Array, predicted_s: Array, seed: int = 0) ->
 
     Args:
         tunables: Values of the configs, (C, T).
-        predicted_s: Predicted latency, (C,), NaN for a config without prediction. It stays NaN if fewer than `FEWEST`
-            configs have one.
+        predicted_s: Predicted latency, (C,), NaN for a config without prediction. The NaNs stay if fewer than `FEWEST`
+            configs have predictions.
         seed: Seed for choosing the configs to learn from, if many are predicted.
     """
     predicted = np.isfinite(predicted_s)

@@ -1,1 +1,1 @@
-"""Time and power of backends' kernels for a problem on a GPU: a roofline, trees that correct it, and their file."""
+"""Predict time and power of backends' kernels for a problem on a GPU, by trees that correct a roofline."""

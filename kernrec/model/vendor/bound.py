@@ -1,7 +1,8 @@
-"""Bound on the time of a backend's kernel on a GPU, and common parts of all ops' features.
+"""Lower bound on the time of a backend's kernel on a GPU, and the features that all ops share.
 
-Time is the longest of math, DRAM and L2, plus the launch, which takes a number of clocks: short matmuls take equally
-many on all recorded GPUs, while their times differ. Arrays have N problems of one op, data type and layout on one GPU.
+The bound is the longest of math, DRAM and L2, plus the launch. A launch takes a fixed number of clocks: short matmuls
+take equally many clocks, but different times, on all recorded GPUs. Arrays have N problems of one op, data type and
+layout on one GPU.
 
 An op is a module of `kernrec.model.vendor.features` with
 
@@ -10,12 +11,12 @@ An op is a module of `kernrec.model.vendor.features` with
     bound   (card, sizes (D, N), layout) -> `Bound`; features whose names begin with one of `RATIOS` mean the same on
             every GPU, and are the only inputs of trees for GPUs without recordings
 
-It may have `PHYSICAL_POWER = True`: then the trees of power correct `kernrec.model.vendor.power_base` instead of the
-limit; and `SUSTAINED = True`: then trees for GPUs without recordings correct a bound at the rate that a GPU sustains.
+With `PHYSICAL_POWER = True`, the trees of power correct `kernrec.model.vendor.power_base` instead of the power limit.
+With `SUSTAINED = True`, trees for GPUs without recordings correct a bound at the rate that a GPU sustains.
 
 Features are the rows of one table: shares of the parts in the total, logarithms of the sizes and of the total, and the
 columns of the op (`bound_of`, unless its module fills the table itself). All logarithms are computed in one NumPy call,
-because a call costs as much as hundreds of numbers. Features that are equal for all problems, such as the data type,
+because a call takes as long as hundreds of numbers. Features that are equal for all problems, such as the data type,
 are constants instead of rows.
 """
 
@@ -38,25 +39,25 @@ Array = np.ndarray
 OPS = ("matmul", "attention", "moe", "conv2d", "softmax", "layernorm", "elementwise")
 """Ops with a module of features."""
 RATIOS = ("share.", "waves", "l2.", "full", "filled", "aligned", "time.", "dtype.", "shape.", "arch.")
-"""Prefixes of the names of features that mean the same on every GPU."""
+"""Prefixes of the names of features with the same meaning on every GPU."""
 PARTS = ("math", "dram", "l2", "launch")
 """Keys of `Bound.parts`: resources that a kernel keeps busy."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How a recorder timed a backend."""
+    """Method by which a recorder timed a backend."""
 
     launch_clk: float
     """Clocks of an empty launch with this timing."""
     working_sets: float
     """Number of copies of the weights in the timed loop; infinity if L2 was flushed before each launch."""
     sustained: bool = False
-    """Whether arithmetic runs at the clock that large matmuls hold under the power limit
+    """Whether the bound's arithmetic runs at the clock that large matmuls hold under the power limit
     (`kernrec.model.vendor.sustained`), which transfers better to GPUs without recordings than the data sheet's clock.
     """
     alone: bool = False
-    """Whether single calls were timed, including the host's time (`kernrec.model.vendor.single_calls`)."""
+    """Whether calls were timed one at a time, including the host's time (`kernrec.model.vendor.single_calls`)."""
 
 
 GRAPH = Timing(3400.0, 10.0)
@@ -80,12 +81,12 @@ TILE_CLK = 2200.0
 
 @dataclass(frozen=True)
 class Bound:
-    """Bound of N problems; arrays (N,)."""
+    """Lower bound on the time of N problems; arrays (N,)."""
 
     total_s: Array
     """Seconds of a call."""
     parts: Mapping[str, Array]
-    """Seconds that each of `PARTS` is busy at the rates of the data sheet."""
+    """Seconds that each resource of `PARTS` is busy at the rates of the data sheet."""
     names: tuple[str, ...]
     """Names of the features in `table`."""
     table: Array
@@ -147,7 +148,7 @@ def features_of(op: str) -> Features:
 
 
 def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the key that distinguishes recordings of backends: the dtype, for some ops with that of another tensor."""
+    """Return the key that distinguishes recordings of backends: the dtype, for some ops with another tensor's dtype."""
     kind = _kind_function(op)
     return dtype if kind is None else kind(dtype, sizes)
 
@@ -174,7 +175,7 @@ def features(
 
 @lru_cache(maxsize=64)
 def card_of(gpu: GPU, dtype: str, timing: Timing) -> "Card":
-    """Return a GPU for problems in a data type, with a timing."""
+    """Return the GPU's rates for problems in a data type, recorded with this kind of timing."""
     tensor = gpu.peak_flops(math_dtype(dtype), tensor=True) > 0
     peak = rate_of(gpu, dtype)
     if timing.sustained and tensor:
@@ -185,12 +186,12 @@ def card_of(gpu: GPU, dtype: str, timing: Timing) -> "Card":
 
 
 def has_physical_power(op: str) -> bool:
-    """Return whether trees of power correct the model of power instead of the power limit."""
+    """Return whether the power trees correct a physical power model, rather than scaling the power limit."""
     return bool(getattr(features_of(op), "PHYSICAL_POWER", False))
 
 
 def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
-    """Return features of power, (N,) each: the logarithm of the share of `latency_s` (N,) that each part is busy."""
+    """Return the power features, (N,) each: the log of the fraction of `latency_s` (N,) that each part is busy."""
     return {f"share.used.{name}": _log_share(seconds, latency_s) for name, seconds in bound.parts.items()}
 
 
@@ -200,7 +201,7 @@ def _log_share(part_s: Array, total_s: Array) -> Array:
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU for problems of one dtype."""
+    """Rates of a GPU for problems of one dtype."""
 
     gpu: GPU
     dtype: str
@@ -212,7 +213,7 @@ class Card:
 
     @property
     def element_bytes(self) -> float:
-        """Return bytes of an element of the weights."""
+        """Return the size in bytes of an element of the weights."""
         return self.precision.b_bytes
 
     @property
@@ -221,7 +222,7 @@ class Card:
         return self.peak_flops * TENSOR_SHARE
 
     def once(self, name: Hashable, make: "Callable[[Card], Any]") -> Any:
-        """Return the cached result of `make` for the GPU under a name that a module of features chooses."""
+        """Return the result of `make`, cached for this GPU under `name`."""
         if (made := self._once.get(name)) is None:
             made = self._once[name] = make(self)
         return made
@@ -239,7 +240,7 @@ class Card:
 
     @cached_property
     def l2(self) -> float:
-        """Return bytes/s of L2."""
+        """Return the bytes/s of L2."""
         return l2_bytes_per_clk(self.gpu) * self.gpu.boost_clock_hz
 
     def seconds(self, clocks: float) -> float:
@@ -257,7 +258,7 @@ class Card:
         return self.gpu.memory_bandwidth * min(DRAM_SHARE, microarchitecture(self.gpu).dram_efficiency)
 
     def parts(self, flops: Array, moved: Array) -> dict[str, Array]:
-        """Return `Bound.parts` of a kernel that computes `flops` and moves bytes once, at data-sheet rates."""
+        """Return the `Bound.parts` of a kernel with `flops` operations and `moved` bytes, at data-sheet rates."""
         launch_s = np.full(len(moved), self.launch_s)
         dram_s, l2_s = moved / self.gpu.memory_bandwidth, moved / self.l2
         return {"math": flops / self.peak_flops, "dram": dram_s, "l2": l2_s, "launch": launch_s}

@@ -1,10 +1,10 @@
 """Compact boosted trees for shipped models: small, and fast to load.
 
-XGBoost splits a feature only at the at most 255 cuts of its histogram, so a split takes two bytes for its feature and
-its cut. A leaf is a byte, one of 256 values between the minimum and maximum of its tree, which changes a sum of 200
-trees by about 0.001. Nodes of a tree are stored by level, so the children of its i-th inner node are its nodes 2 i + 1
-and 2 i + 2, and no links are stored. `kernrec.model.learn.forest` has complete trees instead, which need more space but
-are faster for many candidates.
+XGBoost splits a feature only at the cuts of its histogram, at most 255, so a split takes two bytes: feature and cut. A
+leaf takes one byte, for 256 values between the minimum and maximum of its tree, which changes a sum of 200 trees by
+about 0.001. Nodes of a tree are stored by level, so the children of the i-th inner node are nodes 2 i + 1 and 2 i + 2,
+and no pointers are stored. `kernrec.model.learn.forest` has complete trees instead, which need more space but are
+faster for many candidates.
 """
 
 import zlib
@@ -21,14 +21,14 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 Trees = tuple[Mapping[str, Any], Mapping[str, Array]]
-"""Facts as JSON values, and arrays: the format of `compact` and `expand`."""
+"""Metadata as JSON values, and arrays: the result of `compact` and the input of `expand`."""
 
 MOST_CUTS = 256
 _MOST_LEVELS = 32
 _MOST_NODES = 1 << 23
 """Maximum number of nodes, because 256 times a node must fit in 32 bits."""
 _MOST_BYTES = 16 << 20
-"""Largest size of decompressed trees."""
+"""Maximum size in bytes of decompressed trees."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class CompactTrees:
     start: Array
     """First node of each tree, (T,)."""
     left: Array
-    """Left child of each node, (N,), whose right child follows it; for a leaf, the leaf itself."""
+    """Left child of each node, (N,); the right child is the next node. A leaf's child is the leaf itself."""
     feature: Array
     """Feature that each split compares, (N,)."""
     threshold: Array
-    """Thresholds, (N,). Values that are not less go right; NaN for a leaf, so none does."""
+    """Thresholds, (N,). Values at or above a threshold go right. Leaves have NaN, so no value goes right."""
     leaf: Array
     """Values of the leaves, (N,); 0 for splits."""
     base: float
@@ -117,7 +117,7 @@ def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTree
     before = np.cumsum(inner, dtype=np.int32)
     before -= inner
     start = np.cumsum(nodes) - nodes
-    # first split and number of splits of each tree
+    # These are the first split and the number of splits of each tree.
     first = np.append(before, len(splits)).take(start)
     of_tree = np.diff(first, append=len(splits))
     left = 2 * np.arange(len(splits)) + np.repeat(start + 1 - 2 * first, of_tree)
@@ -151,12 +151,12 @@ def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTree
 
 
 def compressed(trees: Trees) -> Array:
-    """Return trees as compressed bytes, uint8, for `decompressed`."""
+    """Compress trees to bytes, uint8, for `decompressed`."""
     return np.frombuffer(zlib.compress(pack(*trees), 9), dtype=np.uint8)
 
 
 def decompressed(data: Array) -> Trees:
-    """Return the trees that `compressed` wrote. Raises `ValueError` for other bytes."""
+    """Decompress trees from the result of `compressed`. Raises `ValueError` for other bytes."""
     inflate = zlib.decompressobj()
     try:
         whole = inflate.decompress(data.tobytes(), _MOST_BYTES)

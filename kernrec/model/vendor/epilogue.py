@@ -1,8 +1,8 @@
-"""Baselines of problems that were recorded in another form: a matvec, or a matmul with a bias or an activation.
+"""Convert baselines of recorded matmuls to a matvec, or to a matmul with a bias or an activation.
 
 Backends were recorded on plain matmuls. They fuse a bias and an activation, whose cost the analytical model predicts
-(`kernrec.model.prior.epilogue`). The lower end of an interval assumes that the matmul hides it. The upper end assumes
-that the backend does not fuse, and reads and writes the result again.
+(`kernrec.model.prior.epilogue`). The lower end of an interval assumes that the matmul hides this cost. The upper end
+assumes that the backend does not fuse, and reads and writes the result again.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ _FUSED = {"bias": 0, "activation": 0}
 
 
 def as_recorded(problem: Problem) -> Problem:
-    """Return the problem that backends were recorded on: a matmul instead of a matvec, without bias and activation."""
+    """Return the recorded form of a problem: a matmul instead of a matvec, without bias and activation."""
     problem = as_matmul(problem)
     if not has_epilogue(problem):
         return problem
@@ -28,7 +28,7 @@ def as_recorded(problem: Problem) -> Problem:
 
 
 def with_epilogue(latency: Predicted, problem: Problem, gpu: GPU) -> Predicted:
-    """Return the latency of a problem from that of its `as_recorded`."""
+    """Return the latency of a problem, given the latency of its recorded form (`as_recorded`)."""
     fused_s, apart_s = _seconds(problem, gpu)
     if not fused_s:
         return latency
@@ -36,7 +36,7 @@ def with_epilogue(latency: Predicted, problem: Problem, gpu: GPU) -> Predicted:
 
 
 def has_epilogue(problem: Problem) -> bool:
-    """Return whether a problem has a bias or an activation, which no recording has."""
+    """Return whether a problem has a bias or an activation; no recording has either."""
     return problem.layout != ANY_LAYOUT and any(map(problem.sizes.get, _FUSED))
 
 
@@ -47,7 +47,7 @@ def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
         return 0.0, 0.0
     power = PowerModel.for_gpu(gpu)
     core_s, moved = 0.0, 0.0
-    for each, sign in ((problem, 1.0), (as_recorded(problem), -1.0)):  # both convert 8-bit results
+    for each, sign in ((problem, 1.0), (as_recorded(problem), -1.0)):  # Both convert 8-bit results.
         cost = epilogue(gpu, power, each)
         if cost is not None:
             core_s, moved = core_s + sign * cost[0], moved + sign * cost[2]

@@ -1,8 +1,8 @@
-"""Minimum time of a call by the data sheet: arithmetic and compulsory bytes at a GPU's highest rates.
+"""Minimum time of a call by the data sheet, from arithmetic and compulsory bytes at a GPU's highest rates.
 
 A recording that is faster by more than `LEEWAY` timed another problem, so it is neither shipped nor used for training.
-Benchmarks repeat a call, so L2 may hold its weights (or keys and values) from the call before, which `least_s` allows
-for.
+Benchmarks repeat a call, so L2 may still hold weights (or keys and values) from the previous call. `least_s` allows for
+this.
 """
 
 from functools import lru_cache
@@ -20,7 +20,7 @@ Array = np.ndarray
 LEEWAY = 1.05
 """Factor by which a recording may be faster than the data sheet, because clocks and timers are not exact."""
 WINOGRAD = 4.0
-"""Reduction of multiplications by F(4x4, 3x3) (Lavin and Gray, arXiv 1509.09308). FFT saves less for 3x3."""
+"""Factor by which F(4x4, 3x3) reduces multiplications (Lavin and Gray, arXiv 1509.09308). FFT saves less for 3x3."""
 _FEWER = ("winograd", "fft", "gcgemm")
 """Parts of the names of cuDNN's kernels that need fewer multiplications than the definition."""
 
@@ -48,7 +48,7 @@ def rates_of(gpu: GPU, dtype: str) -> Rates:
 
 
 def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
-    """Return the minimum seconds of repeated calls, for which L2 keeps their bytes up to its capacity.
+    """Return the minimum seconds of repeated calls, whose bytes stay in L2 up to its capacity.
 
     Args:
         flops: Operations of each call, (N,).

@@ -1,10 +1,10 @@
 """Baseline model: latency and power of each backend for a problem on a GPU.
 
 Trees correct the bound of `kernrec.model.vendor.bound`: log(measured / bound) of latency, and log(power / TDP) of
-power, or log(power / `kernrec.model.vendor.power_base`) for matmuls. A recorded set was recorded in one way, and its
-trees distinguish backends by a feature `stack.NAME`. Recorded GPUs have their own trees. For any other GPU there are
-few and shallow trees, only over ratios, whose predictions are `transferred`; deeper trees would overfit the recorded
-GPUs. `tools/library_training` trains the model, and `kernrec.model.vendor.model_file` stores it.
+power, or log(power / `kernrec.model.vendor.power_base`) for matmuls. All rows of a recorded set have the same timing,
+and trees distinguish backends by a feature `stack.NAME`. Recorded GPUs have their own trees. Other GPUs share few and
+shallow trees, only over ratios, whose predictions are `transferred`; deeper trees would overfit the recorded GPUs.
+`tools/library_training` trains the model, and `kernrec.model.vendor.model_file` stores it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
 Latency = tuple[str, Predicted, float]
-"""A backend, its latency, and the seconds of its launch in it."""
+"""Backend, latency, and the seconds of the latency that the launch takes."""
 
 _KEPT = 4096
 """Maximum number of predictions that a model caches."""
@@ -38,8 +38,8 @@ class VendorModel:
 
     op: str
     sets: tuple[SetModel, ...]
-    """Recorded sets. Of those that cover a problem and have a backend, the first with the GPU is used, else one with
-    its architecture, else the one with most architectures.
+    """Recorded sets. For a problem and backend, the first covering set with the GPU is used, else a set with the GPU's
+    architecture, else the set with the most architectures.
     """
 
     _predicted: dict[tuple[Problem, str], tuple[StackPrediction, ...]] = field(
@@ -47,7 +47,7 @@ class VendorModel:
     )
     """Latest predictions, by problem and GPU."""
     _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
-    """Latest timings without power: sets, each with the problem's index in it."""
+    """Latest timings, whose power was not requested yet: sets, each with the problem's index in the set."""
     _accepting: dict[tuple[str, str, str], list[tuple[int, RecordedSet, bool]]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -75,12 +75,12 @@ class VendorModel:
         )
 
     def predict_version(self, problem: Problem, gpu: GPU, stack: str) -> StackPrediction | None:
-        """Return the prediction of a superseded version of a backend; None if the model does not have the problem.
+        """Predict a superseded version of a backend; return None if the model does not cover the problem.
 
         Args:
             problem: Problem of the op.
             gpu: GPU on which the version was recorded.
-            stack: One of `superseded`.
+            stack: A name from `superseded`.
         """
         plain = as_recorded(problem)
         for place, recorded, has_card in self._nearest(plain.dtype, plain.layout, gpu):
@@ -102,7 +102,7 @@ class VendorModel:
         return tuple(replace(each, latency_s=with_epilogue(each.latency_s, problem, gpu)) for each in predictions)
 
     def latencies(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return the latency part of `predict` for each backend that runs the problem, which is faster.
+        """Return only the latencies of `predict` for each backend that runs the problem, which takes less time.
 
         Args:
             beside: Further problems of the op that will be requested. Predicting them together takes little longer.
@@ -116,7 +116,7 @@ class VendorModel:
         return _finished(latencies, problem, gpu)
 
     def fastest(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return the fastest backend of each set that has the problem, which include the fastest of all."""
+        """Return the fastest backend of each set that covers the problem; the overall fastest is among them."""
         plain = as_recorded(problem)
         if (plain, gpu.name) in self._predicted:
             return self.latencies(problem, gpu)
@@ -124,12 +124,12 @@ class VendorModel:
         return _finished([timed.latency(timed.fastest(number), number) for timed, number in parts], problem, gpu)
 
     def at_least_roof(self, latency: Predicted, problem: Problem, gpu: GPU) -> Predicted:
-        """Return a latency as `operating_point.at_point` gives it at the GPU's default limit and clock."""
+        """Raise a latency to the roof at the GPU's default limit and clock, as `operating_point.at_point` does."""
         (least_s,) = roofs_s([problem], gpu)
         return raised(latency, least_s)
 
     def refusals(self, problem: Problem, gpu: GPU) -> Mapping[str, str]:
-        """Return the reasons why backends cannot run a problem of a recorded kind, by backend."""
+        """Return, by backend, the reasons why a backend cannot run a problem of a recorded kind."""
         refused: dict[str, str] = {}
         run: set[str] = set()
         plain = as_recorded(problem)
@@ -143,8 +143,8 @@ class VendorModel:
         return {stack: reason for stack, reason in refused.items() if stack not in run}
 
     def predict_many(self, problems: Sequence[Problem], gpu: GPU) -> None:
-        """Predict problems of the op together, for later calls of `predict`. One pass over the trees takes as long for
-        a few problems as for one.
+        """Predict problems of the op together, for later calls of `predict`. A pass over the trees takes equally long
+        for one and for a few problems.
         """
         if len(self._predicted) > _KEPT:
             self._predicted.clear()
@@ -208,9 +208,9 @@ class VendorModel:
         return [number for number, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
 
     def _nearest(self, dtype: str, layout: str, gpu: GPU) -> list[tuple[int, RecordedSet, bool]]:
-        """Return index in `sets`, set, and whether it has the GPU, for sets that accept a data type and layout.
+        """Return index, set, and whether the set has the GPU, for each set that accepts a data type and layout.
 
-        The nearest to a GPU comes first. The result is empty if the GPU cannot compute in the type.
+        The set nearest to the GPU comes first. The result is empty if the GPU cannot compute in the type.
         """
         key = dtype, layout, gpu.name
         if (nearest := self._accepting.get(key)) is None:
@@ -229,7 +229,7 @@ def _finished(latencies: list[Latency], problem: Problem, gpu: GPU) -> list[Late
 
 @lru_cache(maxsize=1024)
 def _farness(recorded: tuple[str, ...], gpu: GPU) -> tuple[bool, bool, int]:
-    """Return the sort key of sets for a GPU: having the GPU, its architecture, then most architectures."""
+    """Return a set's sort key for a GPU: first sets with the GPU, then its architecture, then most architectures."""
     architectures = {find_gpu(name).arch for name in recorded}
     return gpu.name not in recorded, gpu.arch not in architectures, -len(architectures)
 

@@ -1,8 +1,8 @@
 """File of a baseline model: a JSON card, which states its training data, and compressed trees.
 
-The trees of each GPU are compressed separately, because an answer needs those of one.
+The trees of each GPU are compressed separately, because an answer needs only one GPU's trees.
 
-The card is written last and contains the SHA-256 of the trees. Nothing is unpickled, and a file that does not fit
+The card is written last and contains the SHA-256 of the trees. Loading unpickles nothing. A file that does not match
 causes a one-line error. Neither file contains rows of the recordings.
 """
 
@@ -37,7 +37,7 @@ def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folde
 
     Args:
         card: Card as `load` reads it, without `format` and `trees`.
-        trees: Trees by the name in a head of the card. Those from `stored` are already compressed.
+        trees: Trees by the name in a head of the card. Trees from `stored` are already compressed.
         folder: Folder, created if missing.
     """
     content = pack({}, {name: f if isinstance(f, np.ndarray) else compressed(f) for name, f in trees.items()})
@@ -51,7 +51,7 @@ def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folde
 
 
 def stored(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the card and the compressed trees of a model, to save them again with others. Raises `UsageError`."""
+    """Return a model's card and compressed trees, to save them with other trees. Raises `UsageError` like `load`."""
     load(path)
     card = json.loads(_content(path))
     return card, unpack(_content(path.parent / card["trees"]["file"]))[1]

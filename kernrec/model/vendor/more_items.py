@@ -1,10 +1,10 @@
 """Enforce that a backend never takes longer for n items than for n + 1, because it can pad rows, images or sequences.
 
-Trees are not monotonic: they may predict less time for more rows. So they are only evaluated at numbers of items that
-recorders choose (`chosen`). There, the time is the minimum of its own and of larger numbers' times. Between two of
-them, the bound, which is monotonic, interpolates. Contiguous rows are not changed, because their alignment matters.
+Trees are not monotonic: they may predict less time for more rows. So they are only evaluated at item counts that
+recorders choose (`chosen`). The time at such a count is the minimum of its own and of larger counts' predictions.
+Between two counts, the monotonic bound interpolates. Contiguous rows are not changed, because their alignment matters.
 
-Larger numbers are considered completely up to the next point of a coarse grid, and beyond it only on the grid.
+All larger counts are considered up to the next point of a coarse grid; beyond this point, only points of the grid.
 """
 
 from bisect import bisect_left, bisect_right
@@ -21,26 +21,26 @@ Array = np.ndarray
 _HALVES = range(256, 1024)
 """Numbers between which the coarse grid has 3 x 2^k besides 2^k."""
 _AHEAD = 4
-"""Minimum number of points of the coarse grid, beyond the next one, that bound a time."""
+"""Minimum number of coarse grid points, beyond the next point, that bound a time."""
 _FAR = {"elementwise": 1 << 20}
-"""Number of items up to which points go on, by op. For elementwise ops, it is more than a launch hides."""
+"""Largest point by op. For elementwise ops, so many items take longer than a launch."""
 _FAR_ELSE = 1 << 14
-"""The same for other ops. All numbers of items share the last point. Otherwise a number could be faster only because a
-far point counts from there on."""
+"""Largest point for other ops. All item counts share the last point. Otherwise a count could be faster only because it
+reaches a further point."""
 
 
 @dataclass(frozen=True)
 class Points:
-    """Numbers of items that determine the time of a number of items."""
+    """Item counts whose predictions determine the time of an item count."""
 
     numbers: tuple[int, ...]
-    """The largest grid point that does not exceed it, then `near` chosen numbers up to the next point, then further
-    points.
+    """Largest grid point at or below the item count, then `near` chosen counts up to the next grid point, then further
+    grid points.
     """
     near: int
-    """0 for a point of the grid."""
+    """Number of chosen counts in `numbers`; 0 if the item count is a grid point."""
     between: bool
-    """Whether the number of items is strictly between the first two of `near`."""
+    """Whether the item count is strictly between the first two of the `near` counts."""
 
 
 def item_place(op: str, layout: str, batched: bool, dims: Sequence[str]) -> int | None:
@@ -49,7 +49,7 @@ def item_place(op: str, layout: str, batched: bool, dims: Sequence[str]) -> int 
     Args:
         op: Name of the op.
         layout: Layout of the problems.
-        batched: Whether there are several matmuls, which are the items then.
+        batched: Whether there are several matmuls; the matmuls are then the items.
         dims: Names of the dimensions.
     """
     name = padded_dimension(op, layout, batched)
@@ -72,7 +72,7 @@ def points(items: int, op: str = "") -> Points:
 
 @lru_cache(maxsize=4096)
 def _grid_from(items: int, op: str) -> tuple[int, ...]:
-    """Return the points of the coarse grid from the largest that does not exceed `items`: 2^k and some 3 x 2^k."""
+    """Return the coarse grid (2^k and some 3 x 2^k), starting with the largest point at or below `items`."""
     power = 1 << items.bit_length() - 1
     grid = [power + power // 2 if power in _HALVES and 3 * power <= 2 * items else power]
     while len(grid) < 2 + _AHEAD or grid[-1] < _FAR.get(op, _FAR_ELSE):
@@ -87,7 +87,7 @@ def _grid_from(items: int, op: str) -> tuple[int, ...]:
 def chosen(low: int, high: int) -> list[int]:
     """Return numbers of items that recorders choose, from `low` to `high`, ascending.
 
-    These are all up to 17, then quarters of a power of two, at least 16 apart, and each of them plus one.
+    They are all numbers up to 17, then quarters of powers of two, at least 16 apart, and each quarter plus one.
     """
     quarters, power = list[int](), max(1 << max(low.bit_length() - 1, 0), 16)
     while power <= high:
@@ -102,10 +102,10 @@ def ordered_seconds(own_points: Points, own_s: float, bounds_s: Array, seconds: 
     """Return the time of a number of items for each backend, (S,).
 
     Args:
-        own_points: Points of that number of items.
+        own_points: Points of the number of items.
         own_s: Bound of the items.
         bounds_s: Bound at each of the points, (P,).
-        seconds: Predictions of the trees there, (S, P).
+        seconds: Predictions of the trees at the points, (S, P).
     """
     last = own_points.near
     upper: Array = np.minimum.reduce(seconds[:, max(last, 1) :], axis=1)

@@ -1,13 +1,13 @@
-"""Transfer a backend's prediction to a power limit and a clock, with the GPU model that kernels use.
+"""Transfer a backend's prediction to a power limit and a clock, by the GPU model that kernels use.
 
 A backend's time and power are predicted at the GPU's default power limit and clock. Its time is split in proportion to
 the parts of the roofline: arithmetic and L2 follow the core clock, DRAM and the start of a launch do not. The energy of
-the core's events depends on the problem and the GPU, so one figure is used for all backends. Then recorded and
-predicted powers are transferred alike, and backends change places only for physical reasons. The figure is what the
-known powers leave for the core (the median of the backends). It is at least the energy of the arithmetic if the limit
-slows it down or no power is known, and at most what the fastest backend can have used at the clock that its time
-requires. This launch goes through `PowerModel.apply_power_limit` at both points, and the prediction changes by the
-ratio.
+the core's events depends on the problem and the GPU, so all backends share one value. Then recorded and predicted
+powers are transferred alike, and the order of backends changes only for physical reasons. The value is the median
+energy that the known powers leave for the core. It is at least the energy of the arithmetic if the limit slows the
+arithmetic down or no power is known. It is at most the energy that the fastest backend can have used at the clock that
+its time requires. `PowerModel.apply_power_limit` evaluates this launch at both points, and the prediction changes by
+the ratio.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from kernrec.model.vendor.predicted import Predicted, StackPrediction
 
 CAPPED = 0.95
-"""Fraction of the power limit from which a predicted power counts as limited, because the mean power of a throttled
+"""Minimum fraction of the power limit at which a predicted power counts as limited. The mean power of a throttled
 loop stays a little below the limit.
 """
 REACHED = 0.9
 """Maximum fraction of the arithmetic rate at the sustained clock that a backend reaches. Recorded large matmuls reach
-0.79 of the data sheet's (`TENSOR_SHARE`), at a clock that a limit lowers.
+0.79 of the data sheet's rate (`TENSOR_SHARE`), at a clock that a limit lowers.
 """
 EXTRAPOLATED = 0.6
-"""Standard deviation of the error of a change of time or power, relative to the logarithm of that change: the median of
-nine transferred changes of matmul_tf32_limits_rtx3090.csv from 400 W on; 0.65 in mean square.
+"""Standard deviation of the error of a transferred change of time or power, relative to the logarithm of the change. It
+is the median of nine changes in matmul_tf32_limits_rtx3090.csv from 400 W on (root mean square: 0.65).
 """
 MODELLED = 1.35
 """Factor of the 90 % interval of a modeled power, given the backend's time (`tools/evidence power`)."""
@@ -49,7 +49,7 @@ _ROUNDS = 40
 
 
 class Point(Protocol):
-    """A power limit (W) and a locked clock (Hz), each None for the GPU's default."""
+    """Power limit (W) and locked clock (Hz); None means the GPU's default."""
 
     @property
     def power_limit_w(self) -> float | None: ...
@@ -60,13 +60,13 @@ class Point(Protocol):
 def at_point(
     predictions: "Iterable[StackPrediction]", gpu: GPU, point: Point, problem: Problem | None = None
 ) -> "list[StackPrediction]":
-    """Return predictions of one problem at a power limit and clock, in their order, within the roof and the limit.
+    """Transfer one problem's predictions to a power limit and clock, within the roof and the limit, in the same order.
 
-    A prediction without recorded power gets that of the GPU's power model.
+    A prediction without recorded power gets the power by the GPU's power model.
 
     Args:
         predictions: Results of `VendorModel.predict`, at the default power limit with the clock not locked. Pass all
-            that are compared, because they share the energy of the core's events.
+            compared predictions together, because they share the energy of the core's events.
         point: The power limit and clock.
         problem: The problem. Its arithmetic determines the energy of a limited part, and bounds the time.
 
@@ -88,7 +88,7 @@ def at_point(
 
 
 def recorded_within(prediction: "StackPrediction", gpu: GPU, problem: Problem) -> "StackPrediction":
-    """Return a recording at the default point with a power within the limit."""
+    """Return a recording at the default point, with its power clamped to the limit."""
     if prediction.power_w is None:
         return _modelled(prediction, gpu, problem)
     return replace(prediction, power_w=_at_most(prediction.power_w, gpu.tdp_w))
@@ -108,7 +108,7 @@ def _modelled(prediction: "StackPrediction", gpu: GPU, problem: Problem | None) 
 
 
 def raised(latency: "Predicted", least_s: float) -> "Predicted":
-    """Return a latency that is at least a roof."""
+    """Return a latency, raised to the roof `least_s` if it is lower."""
     return latency if latency.value >= least_s else _scaled(latency, least_s / latency.value, 1.0)
 
 
@@ -119,11 +119,11 @@ _MOST_ROOFS = 4096
 def roofs_s(
     problems: Sequence[Problem], gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None
 ) -> list[float]:
-    """Return the minimum time of each problem in seconds, for any backend."""
+    """Return the minimum time in seconds that any backend needs, for each problem."""
     roofs = {problem: _ROOFS.get((problem, gpu, limit_w, clock_hz)) for problem in problems}
     new = [problem for problem, least_s in roofs.items() if least_s is None]
     costs = {problem: ideal_of(gpu, problem.op, problem.dtype).costs(problem) for problem in new}
-    if costs := {problem: parts for problem, parts in costs.items() if any(parts)}:  # problems within L2 have no roof
+    if costs := {problem: parts for problem, parts in costs.items() if any(parts)}:  # Problems within L2 have no roof.
         launches = np.array([*costs.values()]).T.copy()
         limited = _power_of(gpu).limit_launches(launches, ((limit_w, clock_hz),))
         if len(_ROOFS) >= _MOST_ROOFS:
@@ -178,13 +178,13 @@ def _at_most(quantity: "Predicted", most: float) -> "Predicted":
 
 
 def _launch(prediction: "StackPrediction", core_j: float, gpu: GPU, power: PowerModel) -> NominalCosts:
-    """Return the launch with the predicted time at the default point, and this energy of core events."""
+    """Return a launch that takes the predicted time at the default point, with this energy of core events."""
     busy, latency_s = prediction.busy, prediction.latency_s.value
     core_s, dram_s = max(busy["math"], busy["l2"]), busy["dram"]
     fixed_s = min(busy["launch"], 0.9 * latency_s)
     dram_j = _dram_energy(prediction, gpu, power)
     clock_hz = _held_clock(power, core_j, dram_j, latency_s)
-    # Scale the parts so that together they take the predicted time at that clock.
+    # Scale the parts so that they add up to the predicted time at the clock.
     slowed = core_s * power.boost_hz / clock_hz
     together = (slowed**OVERLAP + dram_s**OVERLAP) ** (1.0 / OVERLAP)
     scale = (latency_s - fixed_s) / together if together else 1.0
@@ -194,11 +194,11 @@ def _launch(prediction: "StackPrediction", core_j: float, gpu: GPU, power: Power
 def _core_energy(
     predictions: "Iterable[StackPrediction]", gpu: GPU, power: PowerModel, problem: Problem | None
 ) -> float:
-    """Return joules of the core's events at nominal voltage, one figure for all backends of a problem."""
+    """Return the joules of the core's events at nominal voltage, one value for all backends of a problem."""
     left_j, most_j, held, math_s = [], inf, False, 0.0
     for each in predictions:
         math_s, latency_s = max(math_s, each.busy["math"]), each.latency_s.value
-        # The clock was high enough for the arithmetic to fit into its time.
+        # The clock must have been high enough for the arithmetic to fit into the time.
         core_s = max(each.busy["math"], each.busy["l2"])
         least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
         most_j = min(most_j, _left_for_core(each, gpu.tdp_w, least_hz, gpu))
@@ -220,7 +220,7 @@ def _median(values: list[float]) -> float:
 
 
 def _left_for_core(prediction: "StackPrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
-    """Return the joules at nominal voltage that a power leaves for core events in the predicted time."""
+    """Return the joules, at nominal voltage, that remain for core events over the predicted time at a given power."""
     power = _power_of(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
     core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)
@@ -236,7 +236,7 @@ def _without_core(power: PowerModel, clock_hz: float) -> float:
 
 
 def _held_clock(power: PowerModel, core_j: float, dram_j: float, latency_s: float) -> float:
-    """Return the clock at which a launch of these energies and this time draws the default limit, or the highest."""
+    """Return the clock at which a launch of these energies and this time draws the default limit, else the highest."""
     low, high = power.minimum_hz, power.running_hz
 
     def drawn_w(clock_hz: float) -> float:

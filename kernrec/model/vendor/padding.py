@@ -1,4 +1,4 @@
-"""Matmuls with unaligned rows, and the aligned ones that they could be padded to."""
+"""Find aligned forms to which matmuls with unaligned rows could be padded."""
 
 from functools import lru_cache
 from itertools import product
@@ -7,7 +7,7 @@ from kernrec.op import Problem
 from kernrec.op.problem import ANY_LAYOUT, LARGEST
 
 _MULTIPLES = (8, 64)
-"""Multiples for padding rows of a matmul: 16 bytes of 16-bit elements, and a tile."""
+"""Multiples to which rows of a matmul are padded: 16 bytes of 16-bit elements, and a tile."""
 
 
 @lru_cache(maxsize=256)
@@ -28,8 +28,8 @@ def _multiples(size: int) -> set[int]:
 
 
 def _contiguous(problem: Problem) -> tuple[str, ...]:
-    """Return the dimensions of a matmul that are contiguous rows in some operand."""
-    if problem.op != "matmul" or problem.layout == ANY_LAYOUT:  # a spec's own problem may have any name
+    """Return the dimensions along which some operand of a matmul has contiguous rows."""
+    if problem.op != "matmul" or problem.layout == ANY_LAYOUT:  # A problem that a spec declares may have any name.
         return ()
     a, b = tuple(problem.layout)
     return tuple(dict.fromkeys(("k" if a == "n" else "m", "n" if b == "n" else "k", "n")))

@@ -1,4 +1,4 @@
-"""Baselines of unrecorded problems: bytes, arithmetic, launch, and the efficiency of the most similar operator.
+"""Predict baselines of unrecorded problems from bytes, arithmetic, launch and the efficiency of similar operators.
 
     time = start + (arithmetic^3 + memory^3 + longest block^3)^(1/3)
 
@@ -8,7 +8,7 @@ arithmetic  matmuls, and convolutions as implicit matmuls: tiles in waves (`feat
 the block   an operator over rows assigns a row to a block, whose few threads wait for DRAM repeatedly
 
 `operating_point.at_point` raises a time below the roof at the clock under the power limit, adds the power, and
-transfers both to other limits.
+transfers time and power to other limits.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,24 +32,24 @@ FACTOR = 2.0
 """Factor of the 90 % interval. `tools/evidence derived` prints its coverage of DeepBench's convolutions and matmuls."""
 _COLD = Timing(0.0, np.inf)
 _DRAM_SHARE = 0.9
-"""Fraction of a copy's bandwidth that operators reach which do more than copy."""
+"""Fraction of a copy's bandwidth that other operators reach."""
 _MATVEC_SHARE = 0.75
 """Fraction of a copy's bandwidth for a matrix times vectors (1,350 GB/s on an A100, 2,200 GB/s on an H100)."""
 _BLOCK_BYTES = {"layernorm": 128 * 16, "rmsnorm": 512 * 16, "softmax": 1024 * 16, "reduce": 512 * 16}
-"""Bytes in flight in the block of a row, whose threads load 16 bytes each, then wait."""
+"""Bytes in flight per block, by op: each thread of a row's block loads 16 bytes, then waits."""
 _PASSES = {"layernorm": 2, "rmsnorm": 2, "softmax": 3, "reduce": 1}
-"""Number of times that a block reads a row that does not fit its registers."""
+"""Number of times that a block reads a row, by op, if the row does not fit the registers."""
 _WAIT_S = 0.6e-6
-"""Seconds of a load from DRAM."""
+"""Seconds that a load from DRAM takes."""
 _ATTENTION_SHARE = {True: 0.55, False: 0.35}
-"""Fraction of the data sheet's rate that attention reaches, on tensor cores and outside of them."""
+"""Fraction of the data sheet's rate that attention reaches on tensor cores (True) and outside of them (False)."""
 _CONVOLUTION = {True: 1.2, False: 1.0}
-"""Time of an implicit matmul relative to a matmul of the same size, on tensor cores and outside of them."""
+"""Time of an implicit matmul relative to a matmul of the same size, on tensor cores (True) and outside (False)."""
 _WINOGRAD = 0.55
 """Time of a 3x3 convolution by Winograd's algorithm relative to the implicit matmul, outside of tensor cores."""
 _WINOGRAD_CHANNELS = 32
 _DEPTHWISE_SHARE = 0.25
-"""Fraction of the rate outside of tensor cores that a convolution reaches whose groups have few channels."""
+"""Fraction of the rate outside of tensor cores that convolutions with few channels per group reach."""
 _FEW_CHANNELS = 8
 
 
@@ -58,9 +58,9 @@ class Busy:
     """Seconds that a call keeps parts of a GPU busy."""
 
     math_s: float
-    """Arithmetic at the kernel's rate."""
+    """Seconds of arithmetic at the kernel's rate."""
     peak_s: float
-    """Arithmetic at the data sheet's rate."""
+    """Seconds of arithmetic at the data sheet's rate."""
     block_s: float = 0.0
     """Seconds of the longest block."""
     dram_share: float = _DRAM_SHARE
@@ -92,13 +92,13 @@ def _rows(problem: Problem, gpu: GPU) -> Busy:
     if in_flight is None:
         return Busy(flops_s, flops_s)
     row_bytes = sizes["columns"] * ELEMENT_BYTES[problem.dtype]
-    resident = 2048 * 16 / in_flight * gpu.sms  # concurrent blocks on the GPU
+    resident = 2048 * 16 / in_flight * gpu.sms  # Count the concurrent blocks on the GPU.
     waits = np.ceil(row_bytes / in_flight) * _PASSES[problem.op] * np.ceil(sizes["rows"] / resident)
     return Busy(flops_s, flops_s, float(waits) * _WAIT_S)
 
 
 def _product(problem: Problem, gpu: GPU) -> Busy:
-    """Return the time of a matmul with the fastest library tile; a matrix times vectors reads the matrix once."""
+    """Return the time of a matmul with the fastest library tile. A matrix-vector product reads the matrix once."""
     sizes = problem.sizes
     if not gpu.peak_flops(problem.dtype, tensor=True) and is_matvec(sizes):
         flops_s = problem.flops / rate_of(gpu, problem.dtype)

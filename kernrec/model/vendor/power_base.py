@@ -1,9 +1,9 @@
-"""Power of a backend's kernel by the power model, given its time, which trees of power correct.
+"""Power of a backend's kernel by the power model, given its time; power trees correct this prediction.
 
-    W = the GPU's at its clock + (arithmetic + bytes from DRAM through L2 to the SMs, in joules) / time,
+    W = the GPU's W at its clock + (arithmetic + bytes from DRAM through L2 to the SMs, in joules) / time,
         at most the power limit
 
-A recorded GPU keeps the three figures that its trees were trained with. Other GPUs have current ones.
+A recorded GPU keeps the three figures that its trees were trained with. Other GPUs have current figures.
 """
 
 from functools import lru_cache
@@ -29,12 +29,12 @@ class PowerBase:
     math_w: float
     """Additional power of tensor cores at the data sheet's rate, equal in every data type."""
     dram_w: float
-    """Additional power at the data sheet's bandwidth, including L2 and L1. Without it, power on an H200, predicted from
-    recordings of Blackwell, is too low for DRAM-bound matmuls.
+    """Additional power at the data sheet's bandwidth, including L2 and L1. Without L2 and L1, power on an H200,
+    predicted from recordings of Blackwell, is too low for DRAM-bound matmuls.
     """
 
     def watts(self, bound: Bound, latency_s: Array, most_w: float) -> Array:
-        """Return the power at `latency_s`, whose last axis is that of the problems, at most `most_w`."""
+        """Return the power, at most `most_w`, if problems take `latency_s`; the last axis is the problem."""
         events_j = self.math_w * bound.parts["math"] + self.dram_w * bound.parts["dram"]
         return np.asarray(np.minimum(self.running_w + events_j / latency_s, most_w))
 

@@ -1,11 +1,11 @@
-"""Data types in a backend's kernel: bytes of elements that it reads and writes, and its arithmetic."""
+"""Data types in a backend's kernel: bytes of the elements that the kernel reads and writes, and its arithmetic rate."""
 
 from kernrec.gpu import GPU
 from kernrec.op.dtype import ELEMENT_BYTES, FORMATS, activation_bytes, math_dtype, weight_bytes
 from kernrec.util.light_dataclass import dataclass
 
 _BY_THE_CALL = ("f8e4m3",)
-"""Types that backends create from 16-bit activations in the call. For formats, the activations' type decides."""
+"""Types to which backends convert 16-bit activations in the call. For formats, the activations' type counts."""
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,11 @@ class Precision:
     a_bytes: float
     """Bytes of an activation element, as the matmul reads it."""
     b_bytes: float
-    """Bytes of a weight element, with its share of scales."""
+    """Bytes of a weight element, including its share of the scales."""
     c_bytes: float
     """Bytes of a result element."""
     quantising_bytes: float
-    """Bytes per activation element to quantize it: 16 bits are read, the result is written."""
+    """Bytes per activation element for quantization, which reads 16 bits and writes the result."""
 
 
 def precision_of(dtype: str) -> Precision:
@@ -30,6 +30,6 @@ def precision_of(dtype: str) -> Precision:
 
 
 def rate_of(gpu: GPU, dtype: str) -> float:
-    """Return the FLOP/s of a backend in a data type at the data sheet's rate; 0 if the GPU lacks such arithmetic."""
+    """Return the data sheet's FLOP/s for a backend in a data type; 0 if the GPU lacks this arithmetic."""
     rate = math_dtype(dtype)
     return gpu.peak_flops(rate, tensor=True) or gpu.peak_flops(rate)

@@ -22,19 +22,19 @@ class StackPrediction:
 
     stack: str
     version: str | None
-    """Recorded version on this GPU, or range of versions on others; None if not stated."""
+    """Recorded version on this GPU, or range of versions on other GPUs; None if not stated."""
     latency_s: Predicted
     power_w: Predicted | None
-    """Power; None if nobody recorded it and `at_point` has not filled it in."""
+    """Power; None if it was not recorded and `at_point` has not filled it in."""
     gpus: tuple[str, ...]
     """GPUs in the training data of the latency."""
     recorded_as: str | None
     """Recorded data type and layout, if they differ from the problem's."""
     busy: Mapping[str, float]
-    """Overlapping seconds that `math`, `dram`, `l2` and the `launch` are busy at the rates of the data sheet, for
+    """Seconds that `math`, `dram`, `l2` and `launch` are busy at the rates of the data sheet, possibly overlapping, for
     transfers to other power limits and clocks.
     """
     power_predicted: bool = False
-    """Whether the power is from the power model, because nobody recorded it."""
+    """Whether the power is from the power model, because it was not recorded."""
     derived: bool = False
-    """Whether the latency is from `physics`, because nobody recorded such a problem."""
+    """Whether the latency is from `physics`, because no similar problem was recorded."""

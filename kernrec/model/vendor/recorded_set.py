@@ -1,4 +1,4 @@
-"""Recorded set of backends, and its trees: the parts of a baseline model as in its file."""
+"""Recorded sets of backends and their trees: the parts of a baseline model's file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -37,48 +37,48 @@ class RecordedSet:
     name: str
     op: str
     case: str
-    """Case of the op; a key of `CASES` of its features."""
+    """Case of the op: a key of `CASES` in the op's module of features."""
     stacks: Mapping[str, Mapping[str, str | None]]
-    """Recorded GPUs by backend, by catalog name, with the version if stated. A backend that ends in `@` and a version
-    has been superseded, and is used only if that version is requested.
+    """Recorded GPUs by catalog name, with the version if stated, for each backend. A name that ends in `@` and a
+    version is superseded, and is used only if this version is requested.
     """
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     alike: tuple[str, ...]
     """Other data types and layouts for which a backend takes about as long."""
     alike_width: float
-    """Logarithmic width of the difference: 90 % of these are within a factor exp(`alike_width`) of the recording."""
+    """Logarithmic width of the difference: 90 % of these are within a factor exp(`alike_width`) of a recording."""
     timing: Timing
     grid: tuple[str, ...]
-    """Dimensions of which few sizes were recorded."""
+    """Dimensions with few recorded sizes."""
     multiples: Mapping[str, Mapping[str, int]]
-    """Dimensions by backend whose sizes must be multiples of a number. The backend refuses other problems."""
+    """Required multiples of sizes by dimension, for each backend; the backend refuses other problems."""
     local: tuple[str, ...]
-    """Backends whose time is the host's instead of the GPU's. They are only reported on recorded GPUs."""
+    """Backends whose time depends on the host instead of the GPU. They are only reported on recorded GPUs."""
     origin: Mapping[str, str]
     """Description: `source`, `licence`, `library` and the `recorded` problems."""
     kinds: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    """Recorded kinds (`kind_of`) by backend and GPU, if they are not all of the set's."""
+    """Recorded kinds (`kind_of`) by backend and GPU, if only a part of the set's kinds was recorded."""
 
     def exactly(self, problem: Problem) -> bool:
         """Return whether the data type and layout of a problem were recorded."""
         return problem.dtype in self.dtypes and problem.layout in self.layouts
 
     def covers(self, problem: Problem) -> bool:
-        """Return whether the set has a problem, or a similar one."""
+        """Return whether the set covers a problem: its data type, layout (or similar ones) and dimensions."""
         return self.accepts(problem.dtype, problem.layout) and self.has_case(problem)
 
     def accepts(self, dtype: str, layout: str) -> bool:
-        """Return whether the set has problems in a data type and layout, or similar ones."""
+        """Return whether the set has problems in this data type and layout, or in a similar data type and layout."""
         return dtype in self.dtypes + self.alike and layout in self.layouts + self.alike
 
     def has_case(self, problem: Problem) -> bool:
-        """Return whether the dimensions of a problem belong to the set's case."""
+        """Return whether the recorded set covers a problem with these dimensions."""
         return self.is_case(problem.sizes)
 
     @cached_property
     def is_case(self) -> Callable[[Mapping[str, int]], bool]:
-        """Return the function that checks whether dimensions belong to the set's case."""
+        """Return the function that checks whether the recorded set covers given dimensions."""
         return features_of(self.op).CASES[self.case]
 
     @cached_property
@@ -87,15 +87,15 @@ class RecordedSet:
         return tuple(sorted({gpu for cards in self.stacks.values() for gpu in cards}))
 
     def stacks_on(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
-        """Return the backends with predictions on a GPU: those recorded there with problems of this kind.
+        """Return the backends with predictions on a GPU: backends recorded on this GPU with problems of this kind.
 
-        On a GPU without recordings, it returns all that were recorded with such problems anywhere, except for `local`
-        ones. If the GPU cannot compute in the dtype, it returns all.
+        On a GPU without recordings, return all backends that were recorded with such problems anywhere, except
+        `local` backends. If the GPU cannot compute in the dtype, return all backends.
         """
         return self.stacks_recorded(gpu, problem) if rate_of(gpu, problem.dtype) else tuple(self.stacks)
 
     def stacks_recorded(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
-        """Return the `stacks_on` a GPU that can compute in the dtype."""
+        """Return the backends as in `stacks_on`, for a GPU that can compute in the dtype."""
         kind = kind_of(self.op, problem.dtype if problem.dtype in self.dtypes else self.dtypes[0], problem.sizes)
         if (stacks := self._stacks_on.get((gpu.name, kind))) is None:
             stacks = self._stacks_on[gpu.name, kind] = self._with_kind(gpu, kind)
@@ -118,13 +118,13 @@ class RecordedSet:
         )
 
     def refusal(self, stack: str, problem: Problem, gpu: GPU) -> str | None:
-        """Return why a backend does not run a problem of the set; None if it does."""
+        """Return the reason why a backend does not run a problem of the set; None if it runs the problem."""
         if not rate_of(gpu, problem.dtype):
             return f"{gpu.title} has no {problem.dtype} arithmetic"
         return self.misaligned(stack, problem)
 
     def misaligned(self, stack: str, problem: Problem) -> str | None:
-        """Return why a backend does not run a problem on a GPU that can compute in its dtype; None if it does."""
+        """Return the reason why a problem's sizes prevent a backend from running it; None if they do not."""
         for name, step in self.multiples.get(stack, {}).items():
             if problem.sizes[name] % step:
                 return f"{name} = {problem.sizes[name]} is not a multiple of {step}, as {problem.dtype} needs there"
@@ -133,14 +133,14 @@ class RecordedSet:
 
 @dataclass(frozen=True)
 class Head:
-    """Trees of one quantity for one GPU, or for those without recordings."""
+    """Trees of one quantity for one GPU, or for all GPUs without recordings."""
 
     columns: tuple[str, ...]
     """Features of the trees, in order."""
     packed: Array = field(repr=False)
-    """Trees as in the file, compressed."""
+    """Trees in the compressed form of the file."""
     recorded: Interval
-    """Interval calibrated on held-out problems of recorded sizes, or on held-out GPUs for unrecorded GPUs."""
+    """Interval calibrated on held-out problems of recorded sizes; for unrecorded GPUs, on held-out GPUs."""
     between: Interval
     """Interval calibrated on held-out sizes of the grid."""
     sustained: bool = False
@@ -169,16 +169,16 @@ class SetModel:
 
     recorded: RecordedSet
     sizes: Mapping[str, tuple[int, ...]]
-    """Recorded sizes of the dimensions of the grid."""
+    """Recorded sizes of each dimension in `RecordedSet.grid`."""
     extent: Extent
     """Recorded region of the logarithms of the dimensions."""
     heads: Mapping[tuple[str, str], Head]
-    """Trees by quantity (`latency` or `power`) and GPU, architecture or `OTHER`. Those of an architecture are for its
-    GPUs without recordings, and only for power.
+    """Trees by quantity (`latency` or `power`) and GPU, architecture or `OTHER`. Trees of an architecture predict only
+    power, for its GPUs without recordings.
     """
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Host seconds of a call timed alone, and the ratio of the GPU's work to the bound, by GPU; empty if calls were
-    timed in a stream.
+    """Host seconds of a call that was timed alone, and the ratio of the GPU's work to the bound, by GPU. Empty if calls
+    were timed in a stream.
     """
     work: Extent | None = None
     """Recorded region of the logarithm of `Bound.work_s`, if there are floors."""
@@ -186,7 +186,7 @@ class SetModel:
     """Bases that trees of power correct, by GPU; None for the power limit."""
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether a problem has a size of the grid that was not recorded."""
+        """Return whether a problem's size was not recorded, in a dimension with few recorded sizes."""
         return any(sizes[name] not in recorded for name, recorded in self._grid)
 
     @cached_property
@@ -194,7 +194,7 @@ class SetModel:
         return [(name, frozenset(sizes)) for name, sizes in self.sizes.items()]
 
     def outside(self, bound: Bound) -> Array | None:
-        """Return how far problems are outside of the recorded sizes or work, (N,); None if all are inside."""
+        """Return the distance of problems from the recorded sizes or work, (N,); None if all are inside."""
         work = None if bound.work_s is None else self.work
         if len(bound.total_s) == 1:
             inside = self.extent.has(bound.log_sizes[:, 0].tolist())
@@ -206,7 +206,7 @@ class SetModel:
         return distances
 
     def streamed(self, call: Predicted, gpu: GPU, bound: Bound, number: int) -> Predicted:
-        """Convert a call timed alone to a call in a stream; unrecorded GPUs use the lowest floor and its ratio."""
+        """Convert the time of a single call to a call in a stream; unrecorded GPUs use the lowest floor and ratio."""
         if not self.floors or bound.work_s is None:
             return call
         floor_s, ratio = self.floors.get(gpu.name) or self._least_floor

@@ -1,4 +1,4 @@
-"""Release dates of recorded backend versions, which show how old a baseline is."""
+"""Release dates of recorded backend versions, which answers show as the age of a baseline."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,9 +18,9 @@ _RELEASED: Mapping[str, Mapping[str, str]] = {
     },
     "PyTorch": {"2.1": "2023-10-04", "of August 2024": "2024-08"},
 }  # fmt: skip
-"""Date by backend and version: the day on which the first wheel of the version was published, according to Python's
+"""Release date by backend and version: the day on which the version's first wheel was published, according to Python's
 package index (looked up on 28 November 2026; PyTorch 2.1 is 2.1.0). The index has no wheels of TensorRT-LLM 1.3.0rc17
-and 1.3.0rc20, and recordings of cuDNN name no patch release: these have no date, or an empty one.
+and 1.3.0rc20, and recordings of cuDNN name no patch release. These versions have no date, or an empty date.
 """
 _TO = " to "
 
@@ -28,7 +28,7 @@ _TO = " to "
 def released(stack: str, version: str | None) -> str | None:
     """Return a version's release date, such as `2026-06-30`; None if unknown.
 
-    A range of versions from `versions_text` has the dates of both ends if both are known.
+    For a range of versions from `versions_text`, return the dates of both ends if both are known.
 
     Args:
         stack: Backend, such as `SGLang` or `SGLang (static scales)`.
@@ -46,11 +46,11 @@ def known_versions(stack: str) -> tuple[str, ...]:
 
 
 def versions_text(versions: Iterable[str | None]) -> str | None:
-    """Return versions as `0.14.0 to 0.24.0`, the earliest and the latest; None if none is known."""
+    """Return the earliest and latest version, as in `0.14.0 to 0.24.0`; None if no version is known."""
     ordered = sorted({version for version in versions if version}, key=by_number)
     return _TO.join(dict.fromkeys((ordered[0], ordered[-1]))) if ordered else None
 
 
 def by_number(version: str) -> list[tuple[int, str]]:
-    """Order versions by their numbers: 0.5.9 is before 0.5.10."""
+    """Return a sort key that orders versions by their numbers: 0.5.9 is before 0.5.10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[a-z]+", version)]

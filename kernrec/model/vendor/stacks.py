@@ -1,4 +1,4 @@
-"""Backends by name and by other common spellings."""
+"""Find backends by name or by other common spellings."""
 
 from collections.abc import Collection, Iterable
 
@@ -8,7 +8,7 @@ from kernrec.model.vendor.releases import known_versions
 STACKS = ("PyTorch", "vLLM", "SGLang", "TensorRT-LLM", "cuBLAS", "cuDNN", "FlashAttention")
 
 AT = "@"
-"""Separates a backend from a version that is not its newest: `TensorRT-LLM@1.2.0rc5`."""
+"""Separator between a backend and a superseded version, as in `TensorRT-LLM@1.2.0rc5`."""
 
 _SPELLINGS = {fold(name): name for name in STACKS} | {
     "torch": "PyTorch", "trtllm": "TensorRT-LLM", "tensorrt": "TensorRT-LLM", "trt": "TensorRT-LLM",
@@ -17,7 +17,7 @@ _SPELLINGS = {fold(name): name for name in STACKS} | {
 
 
 def stacks_named(names: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return the backends of these names, given separately or comma-separated; empty for None.
+    """Return the backends with these names, given as a sequence or comma-separated; empty for None.
 
     A name may end in `@` and a version.
 

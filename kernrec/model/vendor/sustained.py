@@ -1,4 +1,4 @@
-"""Tensor core rate that a GPU sustains in large matmuls: at the clock under its power limit."""
+"""Tensor core rate that a GPU sustains in large matmuls, at the clock under its power limit."""
 
 from functools import lru_cache
 
@@ -8,15 +8,15 @@ from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.sustained_roof import arithmetic
 
 BESIDE_ARITHMETIC = {True: 1.59, False: 1.27}
-"""Energy of a matmul's core events relative to its arithmetic, on tensor cores and outside of them: the median of the
-best kernel for 8,192^3 on ten GPUs.
+"""Ratio of the energy of a matmul's core events to its arithmetic, on tensor cores (True) and outside (False): the
+median over ten GPUs, for the best 8,192^3 kernel.
 """
 _FLOPS = 2.0 * 8192.0**3
 
 
 @lru_cache(maxsize=256)
 def sustained_flops(gpu: GPU, dtype: str) -> float:
-    """Return the FLOP/s of an 8,192^3 matmul whose core events take the energy of recorded matmuls."""
+    """Return the FLOP/s of an 8,192^3 matmul whose core events take as much energy as in recorded matmuls."""
     power = PowerModel.for_gpu(gpu)
     peak, joules = arithmetic(gpu, power, dtype)
     seconds, core_j = _FLOPS / peak, _FLOPS * joules * BESIDE_ARITHMETIC[True]

@@ -1,4 +1,4 @@
-"""Times and powers of backends for problems of one kind on one GPU, in one pass over features and trees."""
+"""Predict times and powers of backends for problems of one kind on one GPU, in one pass over features and trees."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,15 +26,15 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 _FAMILY = {"sm_103": "sm_100"}
-"""Architectures that use the trees of another one: a B300 has the tensor cores of a B200."""
+"""Architectures that use another architecture's trees: a B300 has the tensor cores of a B200."""
 _USED = tuple(f"share.used.{part}" for part in PARTS)
-"""Names of `used`."""
+"""Names of the features that `used` returns."""
 _NONE = np.empty((0, 1, 1))
 
 
 @dataclass(frozen=True, eq=False)
 class Reader:
-    """Positions of the features that trees of a quantity read for problems of a kind."""
+    """Trees of a quantity, prepared to read the features of problems of one kind."""
 
     in_engine: Any
     """Trees with the features that problems of the kind share, in the engine's form."""
@@ -43,12 +43,12 @@ class Reader:
     names: tuple[str, ...]
     """Names of the features in a table."""
     own: tuple[str, ...]
-    """Names of features that differ between backends, some of `used`."""
+    """Names of the features from `used` that the trees read; they differ between backends."""
     recorded: Interval
     between: Interval
-    """Interval of the head, wider if another data type or layout was recorded."""
+    """Interval of the trees, wider if another data type or layout was recorded."""
     transferred: bool
-    """Whether nobody recorded the quantity on the GPU."""
+    """Whether the quantity was not recorded on this GPU."""
 
     def corrected(self, table: Array, own: Mapping[str, Array], base: Array, least: Array, most: float) -> Array:
         """Return the base corrected by the trees, (S, N).
@@ -56,7 +56,7 @@ class Reader:
         Args:
             table: Features, (F, N).
             own: Features that differ between backends, (S, N) each.
-            base: Base, (S, N), or (1, N) if it is the same for all backends.
+            base: Values to correct, (S, N), or (1, N) if equal for all backends.
             least: Minimum values, (N,).
             most: Maximum value.
         """
@@ -66,7 +66,7 @@ class Reader:
         return values
 
     def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
-        """Return the factor of each problem's interval to either side. The arguments are fields of `Timed`."""
+        """Return the factor from each problem's value to either end of its interval. See `Timed` for the arguments."""
         if self.transferred:
             off_grid = [False] * len(off_grid)
         if distances is None:
@@ -101,13 +101,13 @@ class Kind:
 
     @cached_property
     def dims_of(self) -> Callable[[Mapping[str, int]], tuple[int, ...]]:
-        """Return a function that gives the sizes of the features' dimensions, in order."""
+        """Return a function that maps a problem to the sizes of the features' dimensions, in order."""
         first, *others = self.features.DIMS
         return itemgetter(first, *others) if others else lambda sizes: (sizes[first],)
 
     @cached_property
     def card(self) -> Card:
-        """Return the GPU for such problems."""
+        """Return the GPU's rates for problems of this kind."""
         timing = self.chosen.recorded.timing
         return card_of(
             self.gpu, self.dtype, replace(timing, sustained=True) if self.head("latency").sustained else timing
@@ -122,14 +122,14 @@ class Kind:
 
     @cached_property
     def versions(self) -> list[str | None]:
-        """Return the version of each backend: the recorded one on the GPU, or the range on other GPUs."""
+        """Return each backend's version: the recorded version on the GPU, or the range of versions on other GPUs."""
         recorded, name = self.chosen.recorded.stacks, self.gpu.name
         every = ([cards[name]] if name in cards else cards.values() for cards in map(recorded.__getitem__, self.stacks))
         return [versions_text(versions) for versions in every]
 
     @property
     def _nearest(self) -> tuple[str, str, str]:
-        """Return keys of the trees for the GPU, nearest first: its own, its architecture's, those for any GPU."""
+        """Return the keys of the GPU's trees, nearest first: the GPU, its architecture, then `OTHER`."""
         return self.gpu.name, _FAMILY.get(self.gpu.arch, self.gpu.arch), OTHER
 
     def head(self, quantity: str) -> Head:
@@ -144,7 +144,7 @@ class Kind:
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
     def reader(self, quantity: str, bound: Bound) -> Reader:
-        """Return the reader of a bound's table for the trees of a quantity, cached for tables with the same names."""
+        """Return the trees of a quantity, prepared for a bound's table; cached for tables with the same names."""
         reader = self._readers.get(quantity)
         if reader is None or reader.names != bound.names:
             reader = self._readers[quantity] = self._new_reader(quantity, bound)
@@ -175,7 +175,7 @@ class Kind:
 
 
 def _with_points(kind: Kind, sizes: Array) -> tuple[Array, Array, list[Points | None]]:
-    """Return the sizes of problems, (N, D), each followed by those at its points; the index of each; and its points."""
+    """Return the sizes of problems, (N, D), each followed by its points' sizes; each problem's index; its points."""
     op, dims = kind.chosen.recorded.op, kind.features.DIMS
     places = [item_place(op, kind.layout, dims[0] == "batch" and size[0] > 1, dims) for size in sizes]
     items = [None if place is None else points(int(size[place]), op) for size, place in zip(sizes, places, strict=True)]
@@ -189,7 +189,7 @@ def _with_points(kind: Kind, sizes: Array) -> tuple[Array, Array, list[Points | 
 
 
 def _ordered(bounds_s: Array, seconds: Array, starts: Array, items: Sequence[Points | None]) -> Array:
-    """Return the seconds of problems, (S, N), from the seconds at their points, (S, P).
+    """Return the seconds of problems, (S, N), given the seconds at their points, (S, P).
 
     Args:
         starts: Index of each problem.
@@ -204,7 +204,7 @@ def _ordered(bounds_s: Array, seconds: Array, starts: Array, items: Sequence[Poi
 
 @dataclass(frozen=True, eq=False)
 class Timed:
-    """N problems of a kind and the backends that run them. Power is computed on demand."""
+    """Times of N problems of a kind for each backend that runs them. Power is computed on demand."""
 
     kind: Kind
     bound: Bound
@@ -224,11 +224,11 @@ class Timed:
         sizes = np.array([size for each in every for size in kind.dims_of(each)], dtype=float)
         sizes, starts, items = _with_points(kind, sizes.reshape(len(every), -1))
         bound = kind.features.bound(kind.card, sizes.T, kind.layout)
-        if kind.card.timing.sustained:  # power and the roof use the data sheet's rate
+        if kind.card.timing.sustained:  # Power and the roof use the data sheet's rate.
             share = kind.card.peak_flops / rate_of(kind.gpu, kind.dtype)
             bound = replace(bound, parts={**bound.parts, "math": bound.parts["math"] * share})
         reader = kind.reader("latency", bound)
-        # Trees that learned other GPUs could exceed the roof of this GPU.
+        # Trees trained on other GPUs could predict times below this GPU's roof.
         least = bound.parts["math"] if reader.transferred else np.zeros(len(sizes))
         seconds = reader.corrected(bound.table, {}, bound.total_s[np.newaxis], least, inf)
         if len(sizes) > len(every):
@@ -238,7 +238,7 @@ class Timed:
 
     @cached_property
     def power(self) -> tuple[Array, list[float]] | None:
-        """Return watts, (S, N), and the factors of their intervals; None if nobody recorded power."""
+        """Return watts, (S, N), and the factors of their intervals; None if power was not recorded."""
         chosen, gpu, seconds = self.kind.chosen, self.kind.gpu, self.seconds
         if ("power", OTHER) not in chosen.heads:
             return None
@@ -250,11 +250,11 @@ class Timed:
         return watts, reader.factors_at(self.distances, self.off_grid)
 
     def fastest(self, number: int) -> int:
-        """Return the index of the fastest backend for a problem, also if calls were timed alone."""
+        """Return the index of the fastest backend for a problem; also valid if calls were timed one at a time."""
         return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
 
     def latency(self, place: int, number: int) -> tuple[str, Predicted, float]:
-        """Return backend, latency and seconds of the launch, for a backend and a problem."""
+        """Return a backend's name, its latency for a problem, and the seconds of the launch in this latency."""
         kind, chosen, bound = self.kind, self.kind.chosen, self.bound
         launch_s = NORMAL_S if chosen.floors else bound.parts["launch"].item(number)
         reader = kind.reader("latency", bound)

@@ -49,12 +49,12 @@ def waits_for_loads(piece: Sequence[BasicBlock], ran: Mapping[int, float]) -> fl
 
 
 def as_one(piece: Sequence[BasicBlock]) -> BasicBlock:
-    """Return one basic block with the instructions of several, each guarded by the branch that skips it."""
+    """Merge several basic blocks into one; a branch that skips a block becomes a guard of its instructions."""
     return BasicBlock(piece[0].index, tuple(ins for _, instructions in _guarded(piece) for ins in instructions), ())
 
 
 def _guarded(piece: Sequence[BasicBlock]) -> Iterator[tuple[BasicBlock, Sequence[Instruction]]]:
-    """Yield each basic block with its instructions. If a branch skips the block, its predicate guards them."""
+    """Yield each basic block with its instructions, guarded by the predicate of a branch that skips the block."""
     guard = None
     for block in piece:
         yield block, block.instructions if guard is None else [_with(guard, ins) for ins in block.instructions]

@@ -108,13 +108,13 @@ class _Folding:
         self.divergent = divergent
         self.instructions = function.instructions
         self.cost = [machine_cost(ins) for ins in function.instructions]
-        self.merged: set[int] = set()  # sums and logic functions that absorbed another instruction
+        self.merged: set[int] = set()  # Sums and logic functions that absorbed another instruction.
         self.factors: set[tuple[int, object]] = set()  # (basic block, literal held in a register)
 
     def costs(self) -> list[Cost]:
         for position in removed_copies(self.function):
             self.cost[position] = _NOTHING
-        read: set[str] = set()  # special registers read so far
+        read: set[str] = set()  # Special registers that were read so far.
         for position, ins in enumerate(self.instructions):
             if ins.opcode in ("mov", "cvta"):
                 self.cost[position] = self._move(position, ins, read)
@@ -150,7 +150,7 @@ class _Folding:
             return _NOTHING
         to, source = ins.operands[0], ins.operands[1]
         if isinstance(to, Vector):
-            return _NOTHING  # unpacking costs nothing: it names the halves of a register
+            return _NOTHING  # Unpacking costs nothing, because it only names the halves of a register.
         if isinstance(source, Vector):
             packs = ins.modifiers[-1] == "b32" and len(source.items) == 2
             return (("alu", 1),) if packs and not self._made_by_conversion(source) else _NOTHING
@@ -235,7 +235,7 @@ class _Folding:
         return in_address and not any(Register(name) in elements(o) for o in values)
 
     def _sum(self, position: int, ins: Instruction) -> None:
-        """Fold a shift by a literal into an addition (LEA), and two additions into one (IADD3)."""
+        """Fold a shift by a literal into an addition (LEA), and two additions into a single IADD3."""
         for operand in ins.operands[1:]:
             writer = self._writer_near(operand, position)
             if writer is not None and self.instructions[writer].opcode == "shl" and self._shifts_by_literal(writer):

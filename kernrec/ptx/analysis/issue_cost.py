@@ -52,7 +52,7 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
     kind = modifiers[-1] if modifiers else ""
     if kind in ("f16", "bf16") and "f32" in modifiers and opcode in ("add", "sub", "fma"):
         return (("fma32", 1),)  # FHADD and FHFMA: the f32 pipe reads halves from sm_100
-    if "argument" in modifiers:  # arguments of a call: the assembler keeps them in registers
+    if "argument" in modifiers:  # The assembler keeps the arguments of a call in registers.
         return (("mov", 1),)
     if opcode in ("ld", "ldu", "st", "atom", "red"):
         return ((_memory(opcode, modifiers), 1),)

@@ -1,7 +1,8 @@
 """Estimate the machine instructions that a warp issues for each basic block after assembly.
 
 The GPU does not run PTX. `machine_cost` counts the machine instructions of one PTX instruction, and `folding` finds
-those that others absorb. This module lowers control flow. The assembler replaces a branch over a short piece of code by
+instructions that others absorb. This module lowers control flow. The assembler replaces a branch over a short piece of
+code by
 predicates, so every warp executes that piece. If threads of a warp may diverge, two more instructions (BSSY and BSYNC)
 reconverge them. `tools/evidence counters` compares the result with counters of a real GPU.
 """
@@ -30,7 +31,7 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
     """
     instructions = function.instructions
     divergent: set[str] = set()
-    regions: set[int] = set()  # divergent branches already propagated to the code below
+    regions: set[int] = set()  # Divergent branches whose effect on later code is already known.
     work = [position for position, ins in enumerate(instructions) if ins.opcode in _MIXING]
     work += [place for name, places in def_use.readers.items() if name.startswith(_VARYING) for place in places]
     while work:
@@ -72,7 +73,7 @@ _MOST_GUARDS = 6
 P6 in NVIDIA's "CUDA Binary Utilities"), and the enclosing loop is assumed to use one. ptxas 13 keeps five such loads in
 flight. A predicate that only guards loads is free once they are issued, so ptxas 13.5 keeps sixteen of them in flight.
 """
-_PROLOGUE = 1  # sets the stack pointer
+_PROLOGUE = 1  # This instruction sets the stack pointer.
 _STAYS = frozenset(
     {
         "bar", "barrier", "shfl", "mma", "wmma", "wgmma", "tcgen05", "vote", "match", "redux", "ldmatrix", "bra", "brx",

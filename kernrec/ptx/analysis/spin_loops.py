@@ -21,7 +21,7 @@ def spins(block: BasicBlock) -> bool:
     if last.operands[0].name not in block.labels or not any(ins.opcode in _LOOKS for ins in block.instructions):
         return False
     written: set[str] = set()
-    carried: set[str] = set()  # read before written
+    carried: set[str] = set()  # The block reads these registers before writing them.
     for ins in block.instructions:
         if ins.opcode in _ACTS or (ins.opcode == "atom" and not _NEVER_PROGRESS & set(ins.modifiers)):
             return False

@@ -188,7 +188,7 @@ class _KnownBits:
         bits_of = self._known
         needed = [] if register.name in bits_of else [register.name]
         bits_of |= dict.fromkeys(needed)
-        for name in needed:  # the loop appends to this list
+        for name in needed:  # Iterate over a copy, because the loop appends to this list.
             for place in self._def_use.writers.get(name, ()):
                 new = [source for source in self._instructions[place].sources if source not in bits_of]
                 needed += new

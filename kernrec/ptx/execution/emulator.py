@@ -4,7 +4,7 @@ Counters are totals over the blocks that ran. `issue.<class>` counts machine ins
 `analysis.issue_cost` estimates them; `issue` is their sum. `lanes` counts their active lanes, including lanes whose
 predicate is off, because the warp issues the instruction anyway. `shared.{load,store,atomic}_{wavefronts,ideal}` count
 wavefronts of shared memory, actual and without bank conflicts. `shared.atomic_repeats` counts the additional wavefronts
-needed if lanes that add 1 to one word took turns. `barriers` counts barriers that blocks passed.
+that would be needed if lanes that add 1 to one word took turns. `barriers` counts barriers that blocks passed.
 `global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}` and `local.{read,write}_{sectors,requests,bytes}` count
 accesses. `atomic.<buffer>` and `atomic.shared` count lane operations, and `mma.<type>` operations of tensor cores. On
 request, `lanes.<class>` divides `lanes` by class.
@@ -32,7 +32,7 @@ from kernrec.ptx.state.launch_layout import (
 )
 from kernrec.ptx.state.register_pool import WARP
 
-_MOST_CLUSTER_BLOCKS = 16  # CUDA C++ Programming Guide: 8, or 16 if the kernel requests it
+_MOST_CLUSTER_BLOCKS = 16  # The CUDA C++ Programming Guide allows 8 blocks, or 16 if the kernel requests it.
 
 
 def emulate(
@@ -168,7 +168,7 @@ class Emulation:
 
     @property
     def sites(self) -> list[engine.SiteCounts]:
-        """Data moved by each instruction so far; empty without checks."""
+        """Return the data that each instruction has moved so far; empty without checks."""
         return self._engine.sites
 
     def activity(self) -> list[tuple[BasicBlock, int, int]]:
@@ -216,7 +216,7 @@ def _sizes(launch: KernelLaunch, layout: LaunchLayout) -> dict[str, int]:
         "%reserved_smem_offset_begin": reserved,
         "%reserved_smem_offset_end": reserved + RESERVED_BYTES,
         "%reserved_smem_offset_cap": reserved + RESERVED_BYTES,
-        # The compiler decides what these two parts hold; they only must not overlap.
+        # The compiler decides the contents of these two parts, which only must not overlap.
         "%reserved_smem_offset_0": reserved,
         "%reserved_smem_offset_1": reserved + RESERVED_BYTES // 2,
     }

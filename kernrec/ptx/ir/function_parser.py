@@ -204,7 +204,7 @@ class FunctionParser:
         return _NAME.sub(lambda match: _innermost(scopes, match.group()), text)
 
 
-_LAST = ("ret", "exit", "bra", "trap")  # control does not continue after these instructions
+_LAST = ("ret", "exit", "bra", "trap")  # Control does not continue after these instructions.
 
 
 def _innermost(scopes: _Scopes, name: str) -> str:

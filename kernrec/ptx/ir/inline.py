@@ -16,9 +16,9 @@ from kernrec.ptx.ir.program import Function, Instruction, Module
 from kernrec.util.light_dataclass import dataclass
 
 _MOST_INSTRUCTIONS = 1 << 18
-_WITHOUT_EFFECT = ("vprintf", "cudaGraphSetConditional")  # they do not change a kernel's results
+_WITHOUT_EFFECT = ("vprintf", "cudaGraphSetConditional")  # These functions do not change a kernel's results.
 _ZERO = Immediate(0, "int")
-_ASSERT_FAILS = ("__assertfail", "__assert_fail")  # assert() calls this function if its condition is false
+_ASSERT_FAILS = ("__assertfail", "__assert_fail")  # A failing assert() calls this function.
 
 
 def inlined(module: Module, name: str) -> Function:
@@ -30,7 +30,7 @@ def inlined(module: Module, name: str) -> Function:
     if _Inliner not in memo or memo[_Inliner][0]() is not module:
         inliner = _Inliner(module, function)
         inliner.append(_Body(function, {}, "", (function.name,), None))
-        memo[_Inliner] = ref(module), inliner.result  # a reference cycle would delay release
+        memo[_Inliner] = ref(module), inliner.result  # A reference cycle would delay the release of memory.
     whole: Function = memo[_Inliner][1]
     return whole
 
@@ -108,7 +108,7 @@ class _Inliner:
         suffix = f"@call{self.calls}"
         names = dict(zip((v.name for v in (*callee.returns, *callee.parameters)), (*results, *arguments), strict=True))
         for variable in callee.variables.values():
-            if variable.space == "shared":  # all calls share one variable
+            if variable.space == "shared":  # All calls share one variable.
                 result.variables[variable.name] = variable
             else:
                 names[variable.name] = variable.name + suffix
@@ -172,7 +172,7 @@ class _Inliner:
 
         def register(name: str) -> str:
             kind = body.function.register_type(name)
-            if kind is None:  # special register
+            if kind is None:  # This is a special register.
                 return name
             self.result.registers[name + body.suffix] = kind
             return name + body.suffix
@@ -195,7 +195,7 @@ def _through_arguments(ins: Instruction, function: Function) -> Instruction:
         return ins
     base = next((o.base for o in ins.operands if isinstance(o, Address)), None)
     if not isinstance(base, Symbol) or base.name not in function.variables:
-        return ins  # kernel parameter
+        return ins  # This is a kernel parameter.
     return replace(ins, modifiers=tuple("argument" if m == "param" else m for m in ins.modifiers))
 
 

@@ -179,7 +179,7 @@ class Function:
         """Cached results of analyses of this function, by key."""
         return {}
 
-    def __getstate__(self) -> dict[str, Any]:  # derived values are not pickled
+    def __getstate__(self) -> dict[str, Any]:  # Do not pickle derived values.
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def register_type(self, name: str) -> str | None:
@@ -204,8 +204,8 @@ class Function:
     def blocks(self) -> tuple[BasicBlock, ...]:
         """Basic blocks in text order."""
         starts = {0, *self.labels.values()}
-        together = False  # whether all lanes of a warp are sure to be at this instruction
-        groups_together = False  # whether all lanes of a warpgroup are
+        together = False  # Whether all lanes of a warp are certainly at this instruction.
+        groups_together = False  # Whether all lanes of a warpgroup are certainly at this instruction.
         for i, ins in enumerate(self.instructions):
             together = together and i not in starts
             groups_together = groups_together and i not in starts

@@ -3,7 +3,7 @@
 Like the assembler, it rejects undeclared registers, a wrong number of operands, an integer register in f32 arithmetic,
 a literal with more bits than its type, and an unknown symbol, each with the line. It also rejects a register that is
 read but never written, except for a part of a pack (`mov.b64 %rd1, {%r1, %r2}`) with other written parts. Compilers
-leave a half undefined if nothing unpacks it. Instructions without an entry in `signatures` are only checked for
+leave a half undefined if no instruction unpacks it. Instructions without an entry in `signatures` are only checked for
 declared registers, and may write all of them.
 """
 

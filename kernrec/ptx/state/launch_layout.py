@@ -58,7 +58,7 @@ class KernelLaunch:
     block: Sequence[int]
     """Threads per block: one to three extents, x first."""
     arguments: Sequence[Any]
-    """Arguments in the order of the parameters. A pointer is the name of a buffer, a `BufferPlace` inside a buffer, or
+    """Arguments in the order of the parameters. A pointer is a buffer's name, a `BufferPlace` inside a buffer, or
     0 for null. Other arguments are NumPy scalars of the parameter's size, ints for integer parameters, a `TensorMap`
     for 128 bytes, or `bytes`.
     """

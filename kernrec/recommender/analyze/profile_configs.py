@@ -51,7 +51,7 @@ class ProfilingOptions:
     only: Sequence[Config] | None = None
     """Configs to profile, in this order; None for every valid config."""
     whole: bool = False
-    """Whether to profile every config of a large space, not only those that may be among the best."""
+    """Whether to profile every config of a large space, not only configs that may be among the best."""
     progress: Progress | None = None
     first_front: Callable[[Recommendation, int], None] | None = None
     """Callback for the first answer while a large space is profiled, and for the number of configs profiled so far."""

@@ -92,10 +92,10 @@ class Belief:
         return exp(self.lead * (1.0 - self.share))
 
     def believed(self, costs: Costs) -> Costs:
-        """Return the costs of a kernel that nobody ran, with its lead shrunk.
+        """Return the costs of an unmeasured kernel, with its lead shrunk.
 
         One factor raises all configs, because they share most of the error. The lower ends of the intervals follow from
-        the reference time; the upper ends stay those of the analytical model.
+        the reference time; the upper ends do not change.
         """
         slower, wide = self.slower, exp(DEVIATIONS * self.deviation)
         return Costs(costs.latency.raised(slower, wide), costs.energy.raised(slower, wide), costs.power_w)
@@ -135,7 +135,7 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
         return None
     best, first = None, (True, inf)
     for stack, latency, launch_s in model.fastest(problem, gpu):
-        if latency.transferred:  # recordings on this GPU already respect its roof
+        if latency.transferred:  # Recordings on this GPU already respect its roof.
             latency = model.at_least_roof(latency, problem, gpu)
         # Replace the recorder's launch overhead with ours, because it does not belong to the kernel.
         started_s = max(latency.value - launch_s, 0.25 * latency.value) + _START_S
@@ -150,7 +150,7 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
 def predict_yardsticks(
     problems: Sequence[Problem], gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM
 ) -> None:
-    """Predict the baselines of several problems together for `yardstick_of`; single predictions take far longer."""
+    """Predict the baselines of several problems in one batch, so that later calls of `yardstick_of` are fast."""
     if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problems[0]).op)) is None:
         return
     from kernrec.model.vendor.operating_point import roofs_s
@@ -182,8 +182,8 @@ def fastest(yardsticks: Sequence[Yardstick]) -> Yardstick | None:
 def without_slow(yardsticks: Sequence[Yardstick], problem: Problem, gpu: GPU) -> list[Yardstick]:
     """Return the reference times of Triton kernels, or the physical baseline if it is certainly faster than all.
 
-    Nobody recorded a backend on the problem. Its libraries then have kernels that Triton's template lacks, such as
-    those for f32 matmuls of few rows.
+    If no backend was recorded on the problem, libraries may have kernels that Triton's template lacks, such as
+    kernels for f32 matmuls of few rows.
     """
     from kernrec.model.vendor.physics import derived
 
@@ -207,7 +207,7 @@ def learned_yardstick(name: str, latency_s: float, best: Estimate) -> Yardstick:
 
 
 def unsure(deviation: float) -> float:
-    """Return the risk factor for the costs of a config that nobody ran.
+    """Return the risk factor for the costs of an unmeasured config.
 
     Args:
         deviation: standard deviation of the logarithm of the kernel's time.
@@ -216,7 +216,7 @@ def unsure(deviation: float) -> float:
 
 
 def caution(latency: Estimates, deviation: float, of_card: bool, measured: bool) -> np.ndarray:
-    """Return the risk factors of C candidates when compared with configs that somebody ran, (C,).
+    """Return the risk factors of C candidates in comparisons with measured configs, (C,).
 
     Args:
         latency: estimates at one operating point.

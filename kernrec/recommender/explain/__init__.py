@@ -1,1 +1,1 @@
-"""Explain why a config costs what it does, and which change would gain most."""
+"""Explain the costs of a config, and find the change with the largest gain."""

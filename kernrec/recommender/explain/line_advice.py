@@ -16,7 +16,7 @@ _WORTH = 0.03
 _POOR = 0.6
 """Fraction of bytes, lanes or wavefronts in use below which a line gets advice."""
 _CHEAP_DIVISION = 0.1
-"""Ratio of a shift's or multiplication's machine instructions to those of a division."""
+"""Machine instructions of a shift or multiplication, as a fraction of a division's instructions."""
 _CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1", "L2")
 _ON_CHIP = ("LSU", "L1", "L2")
 
@@ -162,7 +162,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
         )
     if access.space == "local":
         rest = 1 - access.moved / total.sectors
-        issued = 1 - 2 * access.requests / total.issued  # Each access takes a second instruction for its address.
+        issued = 1 - 2 * access.requests / total.issued  # Each access also computes its address.
         yield advice(
             f"local array: {100 * access.moved / total.sectors:.0f} % of the sectors are local memory",
             "index it by constants (unroll the loop), so that it stays in registers",

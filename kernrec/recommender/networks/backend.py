@@ -132,7 +132,7 @@ def _line_of(program: str, lines: Sequence[Baseline]) -> Baseline | None:
 
 
 def _in_batches(workload: Workload, answered: Sequence[tuple[Layer, Recommendation]]) -> list[Counted]:
-    """Return the answered layers at each of `BATCHES`, without those that cannot be scaled."""
+    """Return the answered layers at each of `BATCHES`, without layers that cannot be scaled."""
     if any(layer.alone for layer in workload.layers):
         return []
     layers = tuple([replace(layer, problem=answer.problem) for layer, answer in answered])

@@ -1,4 +1,4 @@
-"""Audit a deployment: which tuned files the engine looks for, which it has, and what each is worth."""
+"""Audit a deployment: list the tuned files that the engine looks for and lacks, and the gain from each file."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -52,10 +52,10 @@ class AuditedFile:
     of_this_triton: bool
     """Whether the file is for the requested release of Triton."""
     taken: str
-    """Kernel that the engine runs instead of the tuned kernel; empty if it runs the tuned one."""
+    """Kernel that the engine runs instead of the tuned kernel; empty if the engine runs the tuned kernel."""
     comparisons: tuple[Comparison, ...] = ()
     why_none: str = ""
-    """Reason why nothing was compared."""
+    """Reason why no configs were compared for this file; empty if there are comparisons."""
     kernel: str = ""
     """Kernel that was analyzed."""
 
@@ -159,7 +159,7 @@ class AuditRequest:
     compare: bool = True
     """Whether to compare missing files; otherwise they are only listed."""
     everything: bool = False
-    """Whether to compare also files that the engine has, or whose kernel it does not run."""
+    """Whether to also compare files that the engine has, and files whose kernel the engine does not run."""
     download: bool = False
 
     def __post_init__(self) -> None:
@@ -196,7 +196,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
     notes += _notes_on(model, served, files)
     wanted = [_looked_up(file, served, shipped) for file in files]
     seconds = [_looked_up(each, served, shipped) for file in files if (each := second_file(file, served)) is not None]
-    wanted += [second for second in seconds if second.shipped]  # SGLang does not need the others
+    wanted += [second for second in seconds if second.shipped]  # SGLang does not need the missing files.
     if not request.compare:
         return ServingAudit(model, served, shipped, tuple(wanted), tuple(notes))
     due = [f for f in wanted if not f.why_none and (request.everything or (f.missing and not f.taken))]
@@ -220,7 +220,7 @@ def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]
             raise unknown("release of Triton", request.triton, releases)
         return text, []
     if request.engine == "vllm":
-        return "", []  # its names and folders do not depend on it
+        return "", []  # File names and folders of other engines do not depend on Triton.
     try:
         return version("triton"), [f"Triton {version('triton')}, which is installed, was taken (--triton)"]
     except PackageNotFoundError:
@@ -265,7 +265,7 @@ def _compared(
             if progress is not None:
                 progress(f"{audited.file.name}: {count} tokens")
             made.append(comparing.compare(audited.file, served, count))
-    except KernrecError as error:  # such as a kernel that cannot be imported: compare the other files
+    except KernrecError as error:  # Compare the other files, for example if a kernel cannot be imported.
         if not made:
             return _with(audited, (), str(error), "")
     kernel = own_kernel(served, audited.file) or f"a stand-in for {OWN_KERNELS[served.engine, audited.file.kind]}"

@@ -9,7 +9,7 @@ from kernrec.recommender.serving.engines import Deployment, Kind, TunedFile
 
 
 def kernel_taken(file: TunedFile, served: Deployment) -> str:
-    """Return the kernel that the engine prefers to the tuned one, with the flag to change it; else empty."""
+    """Return the kernel that the engine prefers to the tuned kernel, with the flag that changes this; else empty."""
     sm = served.gpu.sm
     if file.quantization.group:
         if file.quantization.method != "compressed-tensors":
@@ -37,7 +37,7 @@ def _vllm_experts(file: TunedFile, served: Deployment, sm: int) -> str:
             return "FlashInfer CUTLASS" if served.ep > 1 else ""
         return {10: "FlashInfer TRTLLM", 12: "DeepGEMM"}.get(family, "")
     if file.block is not None:
-        return ""  # only the Triton kernel accepts other blocks
+        return ""  # Only the Triton kernel accepts other blocks.
     return {9: "FlashInfer or vLLM's CUTLASS", 10: "FlashInfer", 12: "FlashInfer CUTLASS"}.get(family, "")
 
 

@@ -1,7 +1,7 @@
 """Select the configs to compare for a number of tokens: a short list by problem size, and the engine's default.
 
 The engines' tuners try 640 to 1,920 configs, but few tile sizes win for each problem size. The list contains the tiles
-that occur most often in the 16-bit and 8-bit files of vLLM 0.33.0. It is a rule, not a copy of a file. The number of
+that occur most often in the 16-bit and 8-bit files of vLLM 0.33.0, selected by a rule. The number of
 tokens per expert determines the rows of a tile. Shared memory limits its columns and depth.
 """
 
@@ -22,33 +22,33 @@ _LARGE = (
 )  # fmt: skip
 """16-bit tiles: (rows, columns, depth, warps, stages)."""
 _OF_LANE = range(4, 33)
-"""State elements per thread: fewer leave a thread little work, more need too many registers."""
+"""State elements per thread. Fewer give a thread too little work; more need too many registers."""
 
 
 def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
     """Return configs worth comparing, in the form of a file's entries.
 
     Args:
-        file: the file that they are for.
+        file: the file that the configs are for.
         tokens: number of tokens in a step.
-        gpu: GPU whose shared memory they must fit.
+        gpu: GPU whose shared memory must hold the configs.
     """
     if file.state is not None:
         return _of_state(file.state)
     shape = file.products[0]
-    rows = tokens * shape.top / min(shape.experts, max(1, tokens * shape.top))  # per expert, if routing is even
+    rows = tokens * shape.top / min(shape.experts, max(1, tokens * shape.top))  # Assume that routing is even.
     tiles = list(_SMALL) if rows <= 16 else []
     tiles += _MIDDLE if 8 < rows <= 160 else ()
     tiles += _LARGE if rows > 64 else ()
     grouped = 1 if rows <= 64 else 16
-    eight = file.weights is not None and not file.quantization.group  # both operands have 8 bits
+    eight = file.weights is not None and not file.quantization.group  # Both operands have 8 bits.
     unique: dict[tuple[int, ...], Tiles] = {}
     for m, n, k, warps, stages in tiles:
         k = k * 2 if eight and file.block is None and k < 256 else k
         k = min(k, file.block[1]) if file.block else k
         k = max(k, file.block[1]) if file.block and file.kind is Kind.BLOCK_GEMM else k
         while file.quantization.group and any(product.depth % k for product in file.products):
-            k //= 2  # the kernel reads only whole steps of weights
+            k //= 2  # The kernel reads only whole steps of weights.
         width = 1 if eight else 2
         while (m + n) * k * width * (stages - 1) > gpu.limits.smem_per_block and stages > 2:
             stages -= 1

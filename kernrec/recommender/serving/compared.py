@@ -20,14 +20,14 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
 PAIR_SPREAD = 0.16
-"""Standard deviation of the log of the predicted over the true ratio of two configs' times.
+"""Standard deviation of log(predicted ratio / true ratio) of two configs' times.
 
-vLLM's tuner selected the configs of its files as the best of hundreds. So the factor by which a prediction ranks such
-a config behind the first candidate is an error. The value is its root mean square over eight pairs of an A100 and an
+vLLM's tuner selected each config in its files as the best of hundreds. So the predicted slowdown of this config
+relative to the first candidate is an error. The value is its root mean square over eight pairs of an A100 and an
 H100 with 1,024 tokens. With 16 tokens, the candidates are too similar (`tools/evidence expert-files`).
 """
 OTHER_SPREAD = math.log(SPREADS[REGIMES.index("DRAM")].ratio) / DEVIATIONS
-"""Standard deviation as `PAIR_SPREAD`, for kernels without engine files. It is the analytical model's on other kernels
+"""Standard deviation like `PAIR_SPREAD`, for kernels without engine files: the analytical model's on other kernels
 bound by DRAM."""
 
 
@@ -51,11 +51,11 @@ class Comparison:
     own_cost: Cost | None
     """Cost of the engine's default config; None if it cannot run on the GPU."""
     ranked: tuple[tuple[Tiles, Cost], ...]
-    """Candidates and the engine's default config, best first; measured ones precede all others."""
+    """Candidates and the engine's default config, best first; measured configs precede all others."""
     compared: tuple[Tiles, ...]
     """Compiled configs, in order of compilation."""
     spread: float = PAIR_SPREAD
-    """Standard deviation of the log of a predicted over a true ratio."""
+    """Standard deviation of log(predicted ratio / true ratio)."""
 
     @property
     def best(self) -> Tiles:
@@ -74,9 +74,9 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """90 % interval of the ratio; without width if both configs were measured.
+        """90 % interval of the ratio; both ends are equal if both configs were measured.
 
-        If the engine's default is predicted to be best, the upper end is the possible gain of the second config.
+        If the engine's default is predicted to be best, the upper end is the possible gain from the second config.
         """
         if self.own_cost is not None and self.own_cost.measured and self.best_cost.measured:
             return self.ratio, self.ratio
@@ -88,7 +88,7 @@ class Comparison:
 
 
 class Comparer:
-    """Estimator of configs, with processes that compile and emulate until the block ends."""
+    """Estimate the costs of configs, with worker processes that compile and emulate until the `with` block ends."""
 
     def __init__(self, database: Path, processors: Processors) -> None:
         self._database, self._processors = database, processors
@@ -111,7 +111,7 @@ class Comparer:
     def costs(
         self, file: TunedFile, served: Deployment, tokens: int, configs: Sequence[Tiles]
     ) -> list[tuple[Tiles, Cost]]:
-        """Return the cost of each config, without duplicate launches and configs that cannot run."""
+        """Return the cost of each config; skip duplicate launches and configs that cannot run."""
         unique = {_key(served.engine, file, config): config for config in distinct(served.engine, file, configs)}
         parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(file.launches)]
         both = [key for key in unique if all(key in part for part in parts)]
@@ -120,7 +120,7 @@ class Comparer:
         return [(unique[key], _sum([part[key] for part in parts])) for key in both]
 
     def _product(self, step: Step, configs: Sequence[Tiles]) -> Mapping[tuple[tuple[str, int], ...], Cost]:
-        """Return the costs of one matmul, by the constants and options of each config."""
+        """Return the costs of one matmul; the keys are the constants and options of a config."""
         costs: dict[tuple[tuple[str, int], ...], Cost] = {}
         gpu, engine, file = step.served.gpu, step.served.engine, step.file
         for call, group in calls(step, configs):
@@ -132,7 +132,7 @@ class Comparer:
             except KernrecError:
                 if len(calls(step, configs)) == 1:
                     raise
-                continue  # none of these runs, for example because of shared memory
+                continue  # None of these configs runs, for example because of shared memory.
             for choice in answer.recommendation.choices:
                 for config in group:
                     key = _key(engine, file, config)
@@ -143,12 +143,12 @@ class Comparer:
 
 
 def _key(engine: str, file: TunedFile, config: Tiles) -> tuple[tuple[str, int], ...]:
-    """Return the constants and options that a config is launched with."""
+    """Return the constants and options with which the engine launches a config."""
     return tuple(sorted(launched(engine, file, config).items()))
 
 
 def distinct(engine: str, file: TunedFile, configs: Sequence[Tiles]) -> list[Tiles]:
-    """Return the configs without those that launch like an earlier one."""
+    """Return the configs without duplicates, which launch like an earlier config."""
     unique: dict[tuple[tuple[str, int], ...], Tiles] = {}
     for config in configs:
         unique.setdefault(_key(engine, file, config), config)

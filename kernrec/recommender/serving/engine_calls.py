@@ -2,7 +2,7 @@
 
 If the engine is installed, its own kernel is imported and launched. An unknown argument is an error, because its
 meaning cannot be guessed. Otherwise a kernel with the same tunables replaces it (`kernels/experts.py`). Blocks beyond
-the last tile, which end immediately, are left out.
+the last tile are left out, because they end immediately.
 """
 
 import ast
@@ -29,7 +29,7 @@ OWN_KERNELS = {
     ("sglang", Kind.EXPERTS): "sglang.kernels.ops.moe.fused_moe_triton_kernels:fused_moe_kernel",
     ("sglang", Kind.BLOCK_GEMM): "sglang.kernels.ops.gemm.fp8_kernel:_w8a8_block_fp8_matmul",
 }
-"""Kernels that read a file's configs, as `module:function`."""
+"""Engine kernels that a file's configs tune, as `module:function`."""
 _OF_GROUPS = "_gptq_awq"
 """Suffix of the kernel name for experts with groups of integers, in both engines."""
 _ELEMENTS = {None: "bf16", "fp8_w8a8": "f8e4m3", "int8_w8a8": "i8", "int8_w8a16": "bf16", "int4_w4a16": "bf16"}
@@ -39,7 +39,7 @@ _NONE = {"python": "None"}
 
 @dataclass(frozen=True)
 class Step:
-    """One matmul of a file's layers, in a step with this number of tokens."""
+    """One matmul of a file's layers, in a step with a given number of tokens."""
 
     file: TunedFile
     served: Deployment
@@ -54,11 +54,11 @@ class Step:
 
     @property
     def rows(self) -> int:
-        """Rows of the inputs; the second matmul has one for each choice of an expert."""
+        """Rows of the inputs; the second matmul has one row for each (token, expert) pair."""
         return self.tokens if self.product == 0 else self.tokens * self.shape.top
 
     def routing(self, rows: int) -> Routing:
-        """Return the routing with tiles of this number of rows."""
+        """Return the routing for tiles with this number of rows."""
         top, experts = self.shape.top, self.shape.experts
         apart = self.served.engine == "vllm" and self.file.kind is Kind.EXPERTS
         return routed(self.tokens, experts, top, rows, ranks=self.served.ep, apart_allowed=apart)
@@ -71,12 +71,12 @@ def own_kernel(served: Deployment, file: TunedFile) -> str | None:
 
 
 def own_alone(file: TunedFile) -> bool:
-    """Return whether kernrec has no replacement for the engine's kernel."""
+    """Return whether only the engine's kernel can be launched, because kernrec has no replacement."""
     return file.state is not None or file.quantization.group > 0
 
 
 def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[Tiles]]]:
-    """Return calls that cover all configs, each with its configs: routing depends on the rows of a tile.
+    """Return calls that together cover all configs. Routing depends on a tile's rows, so one call does not suffice.
 
     Raises:
         KernrecError: the engine is not installed and its kernel has no replacement, or the kernel has unknown
@@ -90,14 +90,14 @@ def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[T
         tiles = [launched(step.served.engine, step.file, config) for config in configs]
         return [(state_call(step.file.state, step.tokens, tiles, _file_of(step, own), own), list(configs))]
     by_rows: dict[tuple[int, bool], list[Tiles]] = {}
-    for config in configs:  # a config that the engine completes is separate, because it could launch like another
+    for config in configs:  # A config that the engine completes could launch like another, so keep it separate.
         by_rows.setdefault((config["BLOCK_SIZE_M"], "BLOCK_SIZE_N" in config), []).append(config)
     make = _stand_in_call if own is None else _own_call
     return [(make(step, rows, group, own or ""), group) for (rows, _), group in by_rows.items()]
 
 
 def _operands(step: Step, routing: Routing) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return inputs, weights and outputs in the form of a call's tensors."""
+    """Return the inputs, weights and outputs as tensors of a call."""
     shape, element = step.shape, _ELEMENTS[step.file.weights]
     stored = "u8" if step.file.quantization.group else element
     return (
@@ -108,7 +108,6 @@ def _operands(step: Step, routing: Routing) -> tuple[dict[str, Any], dict[str, A
 
 
 def _packed(file: TunedFile) -> int:
-    """Return the number of weights per byte."""
     return 2 if file.weights == "int4_w4a16" else 1
 
 
@@ -155,7 +154,7 @@ def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> T
 
 
 def _top(step: Step) -> int:
-    """Return the number of choices that share a row of the inputs: those of a token in the first matmul."""
+    """Return the number of expert choices that share an input row: all of a token's choices in the first matmul."""
     return step.shape.top if step.product == 0 else 1
 
 

@@ -1,6 +1,6 @@
-"""Reproduce an engine's default config without a tuned file, and its selection of a file's entry.
+"""Reproduce how an engine picks its default config without a tuned file, and the entry of a tuned file.
 
-The rules are those for NVIDIA GPUs in vLLM 0.30.0 to 0.33.0 (`get_default_config` in `fused_moe.py`,
+The rules follow the code for NVIDIA GPUs in vLLM 0.30.0 to 0.33.0 (`get_default_config` in `fused_moe.py`,
 `w8a8_triton_block_scaled_mm` in `fp8_utils.py`; in 0.33.0 `_get_default_ssm_launch_config` in `mamba_ssm.py`) and
 SGLang 0.5.20 to 0.5.23 (`get_default_config` in `fused_moe_triton_config.py`, `fp8_kernel.py`).
 """
@@ -13,19 +13,19 @@ from kernrec.recommender.serving.engines import Kind, TunedFile
 Tiles = Mapping[str, int]
 
 KEYS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
-"""Numbers of tokens in 288 of the 338 expert files of vLLM 0.33.0, and in most of SGLang's."""
+"""Numbers of tokens with entries in 288 of the 338 expert files of vLLM 0.33.0, and in most SGLang files."""
 _LITTLE_SHARED = 128 << 10
 """Bytes of shared memory per block below which SGLang has other fp8 defaults."""
 
 _CUDA_GROUPS, _CUDA_ROWS = (32, 64, 128), 6
-"""Group sizes, and rows per expert up to which vLLM's CUDA kernel for 4-bit weights applies, with its own rule."""
+"""Group sizes, and maximum rows per expert, for which vLLM uses its CUDA kernel for 4-bit weights."""
 _DATA_CENTER_BLACKWELL = 10
 _BY_STATE = {16: (32, 4), 32: (16, 4), 64: (8, 4), 128: (4, 4)}
-"""Rows and warps of state-space layers in vLLM, by the largest state size they apply to."""
+"""Rows and warps of state-space layers in vLLM, by maximum state size."""
 
 
 def entry_for(keys: Iterable[int], tokens: int) -> int:
-    """Return the entry with the nearest number of tokens, as engines do; of two equally near, the first."""
+    """Return the entry with the nearest number of tokens, as engines do; the first entry wins a tie."""
     return min(keys, key=lambda key: abs(key - tokens))
 
 
@@ -36,7 +36,7 @@ def default_config(engine: str, file: TunedFile, tokens: int, gpu: GPU) -> dict[
         engine: `vllm` or `sglang`.
         file: the missing file.
         tokens: number of tokens in a step.
-        gpu: GPU whose shared memory decides in SGLang.
+        gpu: GPU, whose shared memory determines SGLang's default.
     """
     if file.kind is Kind.BLOCK_GEMM:
         n, k = file.block or (128, 128)
@@ -65,7 +65,7 @@ def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
 
 
 def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
-    """Return the rows of the config for integer weights with 16-bit activations; `stated_tiles` adds the rest."""
+    """Return only the rows of the config for integer weights with 16-bit activations; `stated_tiles` adds the rest."""
     shape = file.products[0]
     few = file.weights == "int4_w4a16" and file.quantization.group in _CUDA_GROUPS
     if few and tokens * shape.top <= _CUDA_ROWS * shape.experts:
@@ -76,10 +76,10 @@ def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
 
 
 def stated_tiles(tiles: Tiles, rows: int) -> Tiles:
-    """Return a config with columns and depth; vLLM's values replace missing ones.
+    """Return a config with columns and depth; fill in vLLM's values if they are missing.
 
     Args:
-        tiles: the config; for state-space layers it needs neither.
+        tiles: the config; a config of state-space layers needs no columns or depth.
         rows: rows of the inputs.
     """
     if "BLOCK_SIZE_N" in tiles or "GROUP_SIZE_M" not in tiles:
@@ -119,7 +119,7 @@ def _config(m: int, n: int, k: int, group: int, warps: int, stages: int) -> dict
 
 
 def launched(engine: str, file: TunedFile, tiles: Tiles) -> dict[str, int]:
-    """Return the constants and options that the kernel is compiled with for a config.
+    """Return the constants and options with which the engine compiles the kernel for a config.
 
     Triton's defaults replace missing values. With blocks of scales, vLLM limits `BLOCK_SIZE_K` to a block.
     """

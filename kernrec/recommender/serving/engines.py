@@ -1,6 +1,6 @@
 """Derive the names and locations of the tuned files that vLLM and SGLang look for.
 
-The rules are those of vLLM 0.33.0 (`fused_moe.py`, `fp8_utils.py`, `mamba_ssm.py`, `lora/ops/triton_ops/utils.py`) and
+The rules follow vLLM 0.33.0 (`fused_moe.py`, `fp8_utils.py`, `mamba_ssm.py`, `lora/ops/triton_ops/utils.py`) and
 SGLang 0.5.23 (`fused_moe_triton_config.py`, `fp8_kernel.py`, `lora_tuning_config.py`).
 """
 
@@ -18,7 +18,7 @@ from kernrec.util.light_dataclass import dataclass
 
 ENGINES = ("vllm", "sglang")
 _LEAST_REFINED = 32
-"""Smallest block size to which vLLM divides blocks of scales that do not fit a rank."""
+"""Minimum block size when vLLM divides blocks of scales that do not fit a rank."""
 
 
 class Kind(StrEnum):
@@ -40,7 +40,7 @@ class Deployment:
     tp: int = 1
     ep: int = 1
     triton: str = ""
-    """Release of Triton, such as `3.6.0`: SGLang has a folder for each."""
+    """Release of Triton, such as `3.6.0`; SGLang has a folder for each release."""
     lora_rank: int | None = None
     device: str = ""
     """Name of the GPU according to its driver; empty for the catalog's."""
@@ -54,7 +54,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class ProductShape:
-    """Matmul that a file's configs are for, on one GPU."""
+    """Sizes, on one GPU, of a matmul that a file's configs tune."""
 
     rows: int
     """Columns of the output, which are the rows of the weights."""
@@ -65,7 +65,7 @@ class ProductShape:
 
 @dataclass(frozen=True)
 class StateShape:
-    """State-space layers of one GPU."""
+    """Sizes of the state-space layers on one GPU."""
 
     heads: int
     width: int
@@ -74,7 +74,7 @@ class StateShape:
     """State elements for each element of a head."""
     groups: int
     cache_dtype: str
-    """Data type of the state, `float32` or `float16`; the latter also represents bfloat16."""
+    """Data type of the state, `float32` or `float16`; `float16` also represents bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ class TunedFile:
     layers: str
     """Layers that read the file."""
     products: tuple[ProductShape, ...] = ()
-    """Matmuls that run with the file's configs, one after another."""
+    """Matmuls that run with the file's configs, in order."""
     dtype: str | None = None
-    """Name of the quantization in the file name; None if it has none."""
+    """Name of the quantization in the file name; None if the file name has none."""
     quantization: Quantization = UNQUANTIZED
     """Quantization of the weights on one GPU; blocks and groups that do not fit are divided."""
     from_folder: bool = True
@@ -113,7 +113,7 @@ class TunedFile:
         return len(self.products) or int(self.state is not None)
 
     def entry(self, tokens: int) -> int:
-        """Return the entry for a number of tokens; for state-space layers it is the number of heads of all tokens."""
+        """Return the key of the entry for a number of tokens; for state-space layers, the total number of heads."""
         return tokens * (self.state.heads if self.state is not None else 1)
 
 
@@ -130,7 +130,7 @@ def tuned_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
 def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
     """Return the experts of one GPU, and the columns of half of an expert's first matmul.
 
-    vLLM keeps experts whole under expert parallelism. SGLang divides each among the `tp / ep` GPUs of its group.
+    vLLM keeps experts whole under expert parallelism. SGLang divides each expert among the `tp / ep` GPUs of a group.
 
     Raises:
         UsageError: the experts cannot be divided this way.
@@ -155,7 +155,7 @@ def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
 
 
 def _divisors_near(size: int, gpus: int) -> str:
-    """Return a text with the nearest numbers of GPUs that divide a size."""
+    """Return a text that lists the divisors of a size nearest to the number of GPUs."""
     below = next(number for number in range(gpus, 0, -1) if size % number == 0)
     above = next((number for number in range(gpus, size + 1) if size % number == 0), None)
     return f"{below} does" if above is None else f"{below} and {above} do"
@@ -172,14 +172,14 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     if dtype is None and model.dtype == "float32":
         dtype = "float32"
     if served.engine == "vllm" and dtype == "int8_w8a8":
-        dtype = None  # vLLM has no name for it in file names
+        dtype = None  # vLLM has no name for this type in file names.
     if served.engine == "vllm" and block and (width % block[0] or (served.tp > 1 and width % block[1])):
         refined = math.gcd(*block, width, model.hidden)
         if refined < _LEAST_REFINED:
             raise UsageError(f"{model.title}: {width} columns a GPU cannot be divided into blocks of {block[0]}")
         note, block = f"scales of {block[0]} x {block[1]} are divided to fit {width} columns", (refined, refined)
     group, sglang = _group(model, width), served.engine == "sglang"
-    stored = width // 2 if sglang and dtype == "int4_w4a16" else width  # SGLang counts bytes of two weights
+    stored = width // 2 if sglang and dtype == "int4_w4a16" else width  # SGLang counts bytes, two weights each.
     device, by_row = served.device_name.replace("_", " "), sglang and quantization.by_row
     layer = ExpertLayer(count, stored, parse("m"), device, dtype, block, by_row)
     top = model.experts.top + fused
@@ -192,7 +192,7 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
 
 
 def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
-    """Return the file that SGLang prefers for the second matmul of experts; None if there is none for a kernel."""
+    """Return the file that SGLang prefers for the second matmul of experts; None if the kernel has no second file."""
     if served.engine != "sglang" or file.kind is not Kind.EXPERTS:
         return None
     name, note = f"{file.name.removesuffix('.json')}_down.json", f"without it, {file.name} is read"
@@ -201,13 +201,13 @@ def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
 
 def reads_files(quantization: Quantization, engine: str) -> bool:
     """Return whether an engine has a kernel with tuned files for these weights."""
-    if quantization.method == "compressed-tensors" and engine == "sglang":  # only Marlin runs its other groups
+    if quantization.method == "compressed-tensors" and engine == "sglang":  # Only Marlin runs other groups.
         return not (quantization.elsewhere or quantization.zero_points or quantization.kind == "int8_w8a16")
     return not quantization.elsewhere
 
 
 def _group(model: ServedModel, width: int) -> int:
-    """Return the columns that share a scale on one GPU; both engines halve a group until it divides both matmuls."""
+    """Return how many columns share a scale on one GPU; engines halve a group until it divides both matmuls."""
     group = model.quantization.group
     while group and (width % group or model.hidden % group):
         group //= 2
@@ -219,7 +219,7 @@ def _group(model: ServedModel, width: int) -> int:
 
 
 def _named(name: str, served: Deployment) -> str:
-    """Return a name with the driver's spelling of the GPU, because `ExpertLayer` replaces underscores with spaces."""
+    """Restore the driver's spelling of the GPU in a name, because `ExpertLayer` replaces underscores with spaces."""
     device = served.device_name
     if served.engine == "vllm" and "H200" in device.split("_"):
         return name

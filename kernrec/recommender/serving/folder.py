@@ -1,8 +1,8 @@
 """Write the predicted configs of an audit to a folder that the engine reads instead of its own files.
 
 A file has an entry for every number of tokens that the engines' files have, because the engine selects the nearest
-entry. Where nothing is gained, the entry is the engine's default. So a step of many tokens does not run a config that
-was selected for few.
+entry. If there is no gain, the entry is the engine's default. So a step of many tokens does not run a config that
+was selected for few tokens.
 """
 
 import math
@@ -26,8 +26,8 @@ VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DI
 def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
     """Return the entries of a file, by number of tokens (times the heads for state-space layers).
 
-    The comparison with the nearest number of tokens, by ratio, decides. Its best config is used if it is worth it.
-    Otherwise the entry is the engine's default for this number of tokens.
+    Use the comparison with the nearest number of tokens, by ratio. Take its best config if the gain is worth it.
+    Otherwise take the engine's default for this number of tokens.
     """
     entries: dict[int, Tiles] = {}
     by_tokens = {made.tokens: made for made in audited.comparisons}
@@ -39,7 +39,7 @@ def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
 
 
 def relative_place(audited: AuditedFile, served: Deployment) -> str:
-    """Return the path of a file below the folder; a file read only from the package keeps its path there."""
+    """Return a file's path below the folder; a file that engines read only from their package keeps its path there."""
     file = audited.file
     if not file.from_folder:
         return f"package/{FOLDERS[served.engine][file.kind]}/{file.name}"
@@ -49,7 +49,7 @@ def relative_place(audited: AuditedFile, served: Deployment) -> str:
 
 
 def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
-    """Write each file that is worth it; files with other names stay.
+    """Write each file that is worth it, and keep files with other names.
 
     Returns:
         Paths of the files. If none is worth it, no folder is created.

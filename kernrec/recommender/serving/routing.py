@@ -1,4 +1,4 @@
-"""Route tokens to experts in the form that kernels take: choices ordered by expert, in whole tiles of rows."""
+"""Route tokens to experts in the form that kernels read: (token, expert) choices by expert, in whole tiles of rows."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _SEED = 20261126
 _APART = 4
-"""Ratio of experts to choices from which vLLM gives each choice its own tile."""
+"""Minimum ratio of experts to choices at which vLLM gives each choice its own tile."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,11 +20,11 @@ class Routing:
     choices: int
     """Number of choices of all tokens, including those for other GPUs."""
     apart: bool
-    """Whether each choice has its own tile, whatever its expert."""
+    """Whether each choice has its own tile, even if choices share an expert."""
 
 
 def routed(tokens: int, experts: int, top: int, rows: int, *, ranks: int = 1, apart_allowed: bool = False) -> Routing:
-    """Return the routing of tokens that choose their experts uniformly at random, equal in every call.
+    """Return the routing of tokens that choose experts uniformly at random; a fixed seed makes calls repeatable.
 
     Args:
         tokens: number of tokens in a step.
@@ -32,7 +32,7 @@ def routed(tokens: int, experts: int, top: int, rows: int, *, ranks: int = 1, ap
         top: number of different experts per token.
         rows: rows of a tile.
         ranks: number of GPUs that share the experts; choices for other GPUs are left out.
-        apart_allowed: whether few choices get a tile each, as in vLLM.
+        apart_allowed: whether each choice gets its own tile if there are few choices, as in vLLM.
     """
     total, choices = experts * ranks, tokens * top
     draw = np.random.default_rng(_SEED)
@@ -41,7 +41,7 @@ def routed(tokens: int, experts: int, top: int, rows: int, *, ranks: int = 1, ap
     else:
         chosen = np.argpartition(draw.random((tokens, total)), top - 1, axis=1)[:, :top].reshape(-1)
     own = np.flatnonzero(chosen < experts)
-    if not len(own):  # at least one choice: a GPU without work has no config to compare
+    if not len(own):  # Keep at least one choice, because a GPU without work has no config to compare.
         own, chosen = np.zeros(1, np.int64), np.zeros_like(chosen)
     apart = apart_allowed and ranks == 1 and choices * _APART <= experts
     if apart:

@@ -55,7 +55,7 @@ class Shipped:
     """Folder of the installed package; None if the names come from the table."""
 
     def place_of(self, kind: Kind, name: str, triton: str) -> tuple[str, bool]:
-        """Return the shipped file that the engine reads (empty for none), and whether it is for this release of Triton.
+        """Return the shipped file that the engine reads (or an empty text), and whether it is for this Triton release.
 
         If SGLang has no file for a release of Triton, it reads the file of another release, newest first.
         """
@@ -75,7 +75,7 @@ class Shipped:
 
 
 def release(name: str) -> tuple[int, ...]:
-    """Return the release of Triton of a name's folder, for comparisons; empty for none."""
+    """Return, for comparisons, the Triton release in a name's folder; empty if there is no such folder."""
     match = _TRITON.match(name)
     return tuple(map(int, match[1].split("_"))) if match else ()
 
@@ -140,11 +140,11 @@ def table() -> Mapping[str, Mapping[str, Any]]:
 
 
 def divided(name: str) -> tuple[str, str] | None:
-    """Return the device, and the name with `*` in its place; None for a name without a device."""
+    """Return the device in a file name, and the name with `*` instead; None if the name has no device."""
     match = _DEVICE.search(name)
     return (match[1], name[: match.start(1)] + "*" + name[match.end(1) :]) if match else None
 
 
 def whole(name: str, device: str) -> str:
-    """Return the original name from the results of `divided`."""
+    """Return the original file name, given the results of `divided`."""
     return name.replace("*", device, 1)

@@ -1,6 +1,6 @@
-"""Build the launch of vLLM's kernel for one token per sequence of state-space layers, with a file's configs.
+"""Build the launch of vLLM's kernel for state-space layers, for one token per sequence, with a file's configs.
 
-The arguments are those of vLLM 0.33.0 (`mamba_ssm.py`, `mamba_mixer2.py`), without speculative decoding and with the
+The arguments follow vLLM 0.33.0 (`mamba_ssm.py`, `mamba_mixer2.py`), without speculative decoding and with the
 state rounded to the nearest value.
 """
 
@@ -29,8 +29,8 @@ def state_call(shape: StateShape, batch: int, tiles: Sequence[Tiles], path: Path
         own: the kernel as `module:function`.
     """
     heads, width, state = shape.heads, shape.width, shape.state
-    mixed = heads * width + 2 * shape.groups * state  # output of the preceding convolution per token
-    sequences = np.arange(1, batch + 1, dtype=np.int32)  # entry 0 belongs to no sequence
+    mixed = heads * width + 2 * shape.groups * state  # Each token has this many outputs of the preceding convolution.
+    sequences = np.arange(1, batch + 1, dtype=np.int32)  # Entry 0 belongs to no sequence.
     of_tokens = {"dtype": "bf16", "shape": [batch, mixed]}
     of_heads = {"dtype": "bf16", "shape": [heads]}
     cache = {"float32": "f32", "float16": "bf16"}[shape.cache_dtype]

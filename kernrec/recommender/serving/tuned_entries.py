@@ -44,7 +44,7 @@ class JudgedEntry:
     config: Mapping[str, int]
     judgment: Judgment
     reason: str
-    """Reason why it cannot run, or the GPU it was tuned for; else empty."""
+    """Reason why the entry cannot run, or the GPU that it was tuned for; else empty."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class JudgedFile:
 
 
 def is_tuned_file(place: str) -> bool:
-    """Return whether a path is a tuned file, judged by its name, and not a model's config."""
+    """Return whether the name of a path is that of a tuned file, not of a model's config."""
     path = Path(place)
     return path.is_file() and path.name != "config.json" and _NAME.fullmatch(path.name) is not None
 

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from kernrec.recommender.serving.compared import Comparison
 
 NOTHING = 1.03
-"""Gain that counts as none: users measured -3 to +3 % noise between equal configs (vLLM's issue 44688)."""
+"""Maximum gain that counts as no gain: users measured -3 to +3 % noise between equal configs (vLLM's issue 44688)."""
 LITTLE = 1.05
-"""Upper end of a gain below which the advice is to leave the file out."""
+"""If the upper end of the gain is below this value, the advice is to leave the file out."""
 
 
 class Verdict(StrEnum):

@@ -17,21 +17,21 @@ from kernrec.store.share.privacy import PRIVATE
 from kernrec.util.scratch import scratch_folder
 
 _MOST_UNPACKED = 4
-"""Most unpacked bytes per byte of a zip file: files in it are stored, and Parquet hardly compresses further."""
+"""Maximum unpacked bytes per byte of a zip file: its files are not compressed, and Parquet hardly compresses."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle of which only the manifest was read."""
+    """A bundle whose manifest was read, but not its segments."""
 
     place: Place
     manifest: Manifest
     content: bytes
-    """The bytes of the manifest."""
+    """Bytes of the manifest."""
 
     @property
     def signer(self) -> str:
-        """Public key of the valid signature; the caller decides whether to trust it."""
+        """Public key of the valid signature; the caller decides whether to trust the key."""
         return self.manifest.owner
 
 
@@ -63,14 +63,14 @@ def write_content(place: Place, name: str, content: bytes) -> None:
 
 
 def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
-    """Return the bundle of a manifest at a place, once the manifest and its signature were checked.
+    """Check a manifest and its signature, and return the bundle.
 
     Args:
         place: Place of the bundle's files.
         name: Name of its manifest.
 
     Raises:
-        UsageError: It is not a bundle, or its signature does not fit.
+        UsageError: The file is not a manifest, or its signature does not match.
     """
     manifest, content = read_signed(place, name, parse_manifest)
     if isinstance(place, ZipFile) and manifest.size > _MOST_UNPACKED * place.path.stat().st_size:
@@ -79,7 +79,7 @@ def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
 
 
 def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> tuple[Any, bytes]:
-    """Return a document of a place and its bytes; its signature is in the file beside it.
+    """Return a signed document of a place, and its bytes; the signature is in a file beside the document.
 
     Raises:
         UsageError: `parse` refuses the document, or its owner has not signed it.
@@ -95,13 +95,13 @@ def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> 
 
 
 def import_bundle(database: Database, bundle: Bundle) -> int:
-    """Add the rows of a bundle that are not in a database yet, all or nothing; return the number of new rows.
+    """Add the rows of a bundle that a database lacks, all or nothing; return the number of new rows.
 
-    The database's own rows that came back without their private columns are not new. Withdrawals in a bundle of kernrec
-    0.1 are not taken.
+    The database's own rows that return without their private columns are not new. Withdrawals in a bundle of kernrec
+    0.1 are ignored.
 
     Raises:
-        UsageError: A file is not what the manifest says, or a row cannot be taken.
+        UsageError: A file does not match the manifest, or a row is refused.
     """
     with scratch_folder() as checked:
         take_groups([bundle], checked, bundle.place.title)
@@ -109,7 +109,7 @@ def import_bundle(database: Database, bundle: Bundle) -> int:
 
 
 def import_to(path: Path, bundle: Bundle) -> int:
-    """Do what `import_bundle` does to the database at a path, which is opened only once the rows were checked."""
+    """Import a bundle like `import_bundle`, but check the rows before opening the database at `path`."""
     with scratch_folder() as checked:
         take_groups([bundle], checked, bundle.place.title)
         with adding_to(path, checked) as database:
@@ -117,19 +117,19 @@ def import_to(path: Path, bundle: Bundle) -> int:
 
 
 def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: bool = False) -> None:
-    """Write the checked rows of bundles to a folder, as `exchange.add_rows` reads them.
+    """Write the checked rows of bundles to a folder, in the form of `exchange.add_rows`.
 
-    Each bundle must contain the configs and problems of its measurements. `exchange.SOURCES` lists by number which
-    bundles contain a measurement. The folder is private to this program.
+    Each bundle must contain the configs and problems of its measurements. `exchange.SOURCES` lists the numbers of the
+    bundles that contain a measurement. The folder is private to this program.
 
     Args:
         bundles: At least one bundle.
         folder: Folder for the rows.
         title: Name of all bundles in messages.
-        placed: Whether the bundles are at a place, where rows are measurements of the manifest's GPU.
+        placed: Whether the bundles are at a place, so that their rows must be measurements of the manifest's GPU.
 
     Raises:
-        UsageError: A file does not match the manifest, or a row cannot be accepted.
+        UsageError: A file does not match the manifest, or a row is refused.
     """
     with scratch_folder() as temporary:
         files: list[dict[str, list[Path]]] = []
@@ -154,7 +154,7 @@ def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: 
 
 
 def fetch(place: Place, item: Segment, target: Path) -> None:
-    """Copy a segment from a place; raise `UsageError` if its size or hash is not that of the manifest."""
+    """Copy a segment from a place; raise `UsageError` if its size or hash differs from the manifest."""
     digest = hashlib.sha256()
     with target.open("xb") as file:
         for piece in place.read(item.name, item.size):

@@ -1,4 +1,4 @@
-"""Check a whole place: pull it into a separate database with every key trusted, and inspect the result."""
+"""Check a whole place: pull all of its rows into a separate database with every key trusted, and inspect the result."""
 
 from dataclasses import dataclass, field
 
@@ -24,10 +24,10 @@ class PlaceReport:
     rows: list[dict[str, object]] = field(default_factory=list)
     """Contents of the good bundles (`coverage.contributed`)."""
     cards: list[CardScale] = field(default_factory=list)
-    """Scales of GPUs that can be compared with those of two or more other people."""
+    """Scales of GPUs that can be compared with GPUs of two or more other people."""
 
     def unlike(self) -> list[str]:
-        """Return a line for each GPU whose costs differ from its model's."""
+        """Return a line for each GPU whose costs differ from those of its model."""
         lines = (shown(card, f"the {card.gpu} of {signer_name(card.contributor)}") for card in self.cards)
         return [line for line in lines if line is not None]
 

@@ -1,4 +1,4 @@
-"""Signed documents of places: manifests of bundles, and withdrawals. They are untrusted until parsed."""
+"""Parse and write the signed documents of places: manifests of bundles, and withdrawals. Documents are untrusted."""
 
 import hashlib
 import json
@@ -13,22 +13,22 @@ from kernrec.errors import UsageError
 from kernrec.store.rows import KEY_DIGITS
 
 LICENCE = "CC0-1.0"
-"""License of shared rows, unless their owner names another one."""
+"""License of shared rows, unless their owner names another license."""
 TABLES = ("config", "problem", "profile", "measurement", "retraction")
-"""Tables of bundles. Kernels are not shared, because their source is code; retractions only occur in bundles of kernrec
-0.1."""
+"""Tables of bundles. Kernels are not shared, because their source is code. Only bundles of kernrec 0.1 have
+retractions."""
 
 LARGEST_DOCUMENT = 2**22
-"""Most bytes of a manifest, a withdrawal or a list of names."""
+"""Maximum bytes of a manifest, a withdrawal or a list of names."""
 MOST_WITHDRAWN = 50_000
-"""Most rows of one withdrawal, so that it fits into `LARGEST_DOCUMENT`."""
+"""Maximum rows of one withdrawal, so that it fits into `LARGEST_DOCUMENT`."""
 MOST_TEXTS = 1000
-"""Most GPUs, ops or kernels that a manifest names."""
+"""Maximum number of GPUs, ops or kernels that a manifest names."""
 TEXT = re.compile(
     r"[^\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     r"\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]{0,200}"
 )
-"""One line without control characters and without zero-width characters."""
+"""Matches one line without control characters and zero-width characters."""
 
 _VERSION = 1
 _BUNDLE, _WITHDRAWAL, _OLD_WITHDRAWAL = "kernrec bundle", "kernrec withdrawal", "kernrec retraction"
@@ -64,21 +64,21 @@ class Manifest:
 
     segments: tuple[Segment, ...]
     models: tuple[str, ...] = ()
-    """Names of model files, which bundles of kernrec 0.1 could have; they are never read."""
+    """Names of model files in bundles of kernrec 0.1; these files are never read."""
     created_at: str = ""
     """UTC."""
     made_by: str = ""
     """Program and version."""
     licence: str = LICENCE
     provenance: Mapping[str, list[str]] = field(default_factory=dict)
-    """GPUs, ops and tools of the measurements, and the days of the first and the last."""
+    """GPUs, ops and tools of the measurements, and the first and last day."""
     schema: int = 0
     owner: str = ""
-    """Public key that must have signed the manifest; empty until the bundle is written."""
+    """Public key of the required signature; empty until the bundle is written."""
 
     @property
     def size(self) -> int:
-        """Bytes of its segments."""
+        """Total bytes of the segments."""
         return sum(segment.size for segment in self.segments)
 
     @property
@@ -87,29 +87,29 @@ class Manifest:
         return {table: sum(each.rows for each in self.segments if each.table == table) for table in TABLES}
 
     def to_bytes(self) -> bytes:
-        """Return the content of the manifest's file; equal manifests have equal bytes."""
+        """Return the content of the manifest's file; equal manifests give equal bytes."""
         document = {"version": _VERSION, "format": _BUNDLE, **asdict(self), "rows": self.rows}
         return json.dumps(document, sort_keys=True, indent=1, ensure_ascii=True).encode() + b"\n"
 
 
 @dataclass(frozen=True)
 class Withdrawal:
-    """Measurements that their signer withdraws; it applies only to rows that the same signer shared."""
+    """Measurements that their signer withdraws; a withdrawal applies only to rows that the same signer shared."""
 
     sessions: Mapping[str, list[str]]
-    """Measurements by session, as `outgoing.likeness_key`; in kernrec 0.1 as keys, under an empty session."""
+    """Measurements by session, as `outgoing.likeness_key`; kernrec 0.1 stored row keys under an empty session."""
     created_at: str
     """UTC."""
     made_by: str
     """Program and version."""
     reason: str
     owner: str
-    """Public key that must have signed the withdrawal."""
+    """Public key of the required signature."""
     by_key: bool = False
     """Whether measurements are named by key (kernrec 0.1)."""
 
     def to_bytes(self) -> bytes:
-        """Return the line of the withdrawal's file that is signed."""
+        """Return the signed line of the withdrawal's file."""
         document = asdict(self)
         del document["by_key"]
         return json.dumps({"version": _VERSION, "format": _WITHDRAWAL, **document}, sort_keys=True).encode()
@@ -123,7 +123,7 @@ def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
         content: Content of the manifest's file; None: `Manifest.to_bytes`.
 
     Raises:
-        UsageError: It has several GPUs, or none.
+        UsageError: The manifest has several GPUs, or none.
     """
     gpus = manifest.provenance.get("gpus", [])
     if len(gpus) != 1:
@@ -133,7 +133,7 @@ def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
 
 
 def parse_manifest(content: bytes, title: str) -> Manifest:
-    """Return an untrusted manifest; raise `UsageError` of one line unless everything in it is as expected."""
+    """Parse an untrusted manifest; raise a one-line `UsageError` if anything in it is invalid."""
     with parsing(title, "the manifest of a bundle"):
         document = json.loads(content)
         if not isinstance(document, dict) or document.get("format") != _BUNDLE:
@@ -158,7 +158,7 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
 
 
 def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
-    """Return an untrusted withdrawal, also one of kernrec 0.1; raise `UsageError` of one line if it is invalid."""
+    """Parse an untrusted withdrawal, including those of kernrec 0.1; raise a one-line `UsageError` if it is invalid."""
     with parsing(title, "a withdrawal"):
         document = json.loads(content)
         old = document["format"] == _OLD_WITHDRAWAL
@@ -185,7 +185,7 @@ def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
 
 @contextmanager
 def parsing(title: str, kind: str) -> Iterator[None]:
-    """Turn each error in an untrusted document into a `UsageError` of one line."""
+    """Convert each error in an untrusted document to a one-line `UsageError`."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -194,7 +194,7 @@ def parsing(title: str, kind: str) -> Iterator[None]:
 
 
 def listed(document: Mapping[str, Any], name: str, most: int) -> list[Any]:
-    """Return a list of at most `most` values from a document."""
+    """Return a document's list called `name`, which may have at most `most` values."""
     values = document[name]
     if not isinstance(values, list) or len(values) > most:
         raise ValueError(f"its {name} are not a list of at most {most}")

@@ -1,6 +1,6 @@
-"""Places by URL: `s3://` and `gs://` through obstore, web servers and folders.
+"""Open places by URL: `s3://` and `gs://` through obstore, web servers and folders.
 
-Credentials are never in a URL or in kernrec's settings. Object stores take them from the same sources as their own
+URLs and kernrec's settings never contain credentials. Object stores read credentials from the same sources as their own
 tools: environment variables such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, or
 the machine's role.
 """
@@ -75,7 +75,7 @@ def place_of(url: str) -> Place:
 
 
 class ObjectStore:
-    """A bucket, or a folder in one."""
+    """A place in a bucket, or in a folder of a bucket."""
 
     def __init__(self, url: str) -> None:
         """Prepare the client, without network access."""
@@ -99,7 +99,7 @@ class ObjectStore:
                 yield bytes(piece)
 
     def write(self, name: str, source: Path) -> None:
-        """See `Place.write`. A file that never changes is written only if there is none yet."""
+        """See `Place.write`. A file that never changes is written only if it does not exist."""
         mode = "create" if stays(checked_name(name)) else "overwrite"
         with _reaching(self.title, name):
             try:
@@ -131,7 +131,7 @@ def _reaching(title: str, name: str) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise MissingFileError(f"{title} has no {name}") from None
-    except Exception as error:  # network clients raise the errors of their transport
+    except Exception as error:  # Network clients raise many types of errors from their transport.
         if type(error).__name__ in ("UnauthenticatedError", "PermissionDeniedError"):
             raise KernrecError(f"{title}: no access to {name}; check your credentials") from None
         raise KernrecError(f"{title}: {_reason(error)}") from None

@@ -1,7 +1,7 @@
-"""Rows that leave a machine: selected measurements as segments, and the manifest that lists them.
+"""Write the rows that leave a machine: segments of selected measurements, and the manifest that lists the segments.
 
-A segment is a Parquet file of rows of one table, named by its content. Private columns are changed (privacy.py), so a
-row may leave with another key than it has here.
+A segment is a Parquet file of rows of one table, named by a hash of its content. Private columns are changed
+(privacy.py), so a row's key may change when it leaves.
 """
 
 import hashlib
@@ -20,24 +20,24 @@ from kernrec.version import __version__
 
 MADE_BY = f"kernrec {__version__}"
 SEGMENT_ROWS = 250_000
-"""Most rows of a segment; a measurement takes some 200 bytes in it."""
+"""Maximum rows of a segment; a measurement takes some 200 bytes."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The measurements to share; None: all."""
+    """Selection of measurements to share; a field that is None selects all."""
 
     gpu: str | None = None
     op: str | None = None
     kernel: str | None = None
     fresh: bool = False
-    """Whether to select only measurements that `keep_fresh` kept."""
+    """Whether to select only measurements that `keep_fresh` stored."""
 
     def condition(self) -> str:
         """Return the selection as an SQL condition on `measurement JOIN problem`."""
         parts = [
             "measurement_id NOT IN (SELECT measurement_id FROM db.retraction)",
-            "replayed IS DISTINCT FROM true",  # a replay only repeats a recording
+            "replayed IS DISTINCT FROM true",  # A replayed row only repeats a recording.
         ]
         for column, value in (("gpu", self.gpu), ("op", self.op), ("kernel", self.kernel)):
             if value is not None:
@@ -47,7 +47,8 @@ class Selection:
         return " AND ".join(parts)
 
     def source(self) -> str:
-        """Return SQL for the selected rows, to follow `SELECT` and columns of `measurement` or the op."""
+        """Return the SQL of the selection from `FROM` on; it follows `SELECT` and columns of `measurement` or the
+        op."""
         return (
             "FROM db.measurement AS measurement JOIN (SELECT problem_id, op FROM db.problem) USING (problem_id) "
             f"WHERE {self.condition()}"
@@ -56,13 +57,13 @@ class Selection:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Rows that would leave."""
+    """Rows that would leave the machine."""
 
     manifest: Manifest
     files: Mapping[str, Path]
     """Files of the manifest's segments, by name."""
     changed: Mapping[str, int]
-    """Number of measurements in which a column is changed, by column."""
+    """Number of measurements with a changed value, by private column."""
 
     @property
     def measurements(self) -> int:
@@ -70,7 +71,7 @@ class Outgoing:
         return self.manifest.rows["measurement"]
 
     def by_table(self, tables: Iterable[str]) -> dict[str, list[Path]]:
-        """Return the files of the segments by table."""
+        """Return the segments' files by table."""
         segments = self.manifest.segments
         return {table: [self.files[each.name] for each in segments if each.table == table] for table in tables}
 
@@ -92,7 +93,7 @@ def outgoing(
         licence: License of the rows; None: `LICENCE`.
 
     Raises:
-        UsageError: Others could not read the manifest.
+        UsageError: Other people could not read the manifest.
     """
     if licence is not None and not TEXT.fullmatch(licence):
         raise UsageError("--licence: expected one line of at most 200 characters")
@@ -106,20 +107,20 @@ def outgoing(
         provenance(database, selection),
         database.schema,
     )
-    parse_manifest(manifest.to_bytes(), "what would leave")  # rows that others would refuse stay here
+    parse_manifest(manifest.to_bytes(), "what would leave")  # Rows that others would refuse stay here.
     files = {segment.name: folder / f"{segment.sha256}.parquet" for segment in segments}
     return Outgoing(manifest, files, taken_out(database, selection, secret))
 
 
 def now() -> str:
-    """Return the present time as a manifest has it, UTC."""
+    """Return the present UTC time in the format of a manifest."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def write_segments(database: Database, selection: Selection, secret: str, folder: Path) -> list[Segment]:
-    """Write the public form of the selected measurements, with their configs, problems and profiles.
+    """Write the selected measurements without private values, with their configs, problems and profiles.
 
-    Files are named after their segments; segments with equal rows are equal.
+    Files have the names of their segments; segments with equal rows are equal.
     """
     segments = []
     for table, query in _queries(database, selection, secret).items():
@@ -132,7 +133,7 @@ def write_segments(database: Database, selection: Selection, secret: str, folder
 
 
 def _queries(database: Database, selection: Selection, secret: str) -> dict[str, str]:
-    """Return the query for the rows that leave, in the order of their keys, by table."""
+    """Return by table the query for the rows that leave, sorted by key."""
     kinds = database.columns("measurement")
     key = next(iter(kinds))
     chosen = f"SELECT measurement.* {selection.source()}"
@@ -155,35 +156,35 @@ def _public(kinds: Mapping[str, str], secret: str) -> str:
 
 
 def provenance(database: Database, selection: Selection) -> dict[str, list[str]]:
-    """Return the origin of the selected measurements, as a manifest has it."""
+    """Return the origin of the selected measurements, in the form of `Manifest.provenance`."""
     values: dict[str, list[str]] = {}
     for name, column in (("gpus", "gpu"), ("ops", "op"), ("kernels", "kernel")):
         texts = database.query(f"SELECT DISTINCT {column} {selection.source()} ORDER BY 1 LIMIT {MOST_TEXTS}")
         values[name] = [str(value) for (value,) in texts]
-    stated = "FILTER (measured_at > TIMESTAMP '1970-01-01')"  # the time of recordings without a date
+    stated = "FILTER (measured_at > TIMESTAMP '1970-01-01')"  # Recordings without a date have this time.
     query = f"SELECT min(measured_at) {stated}, max(measured_at) {stated} {selection.source()}"
     values["days"] = [f"{moment:%Y-%m-%d}" for moment in database.query(query)[0] if moment is not None]
     return values
 
 
 def taken_out(database: Database, selection: Selection, secret: str) -> dict[str, int]:
-    """Return the number of selected measurements in which a column is changed, by column."""
+    """Return by private column the number of selected measurements whose value changes."""
     changed = [f'count(*) FILTER ("{name}" IS DISTINCT FROM {public_column(name, secret)})' for name in PRIVATE]
     (counts,) = database.query(f"SELECT {', '.join(changed)} {selection.source()}")
     return {name: count for name, count in zip(PRIVATE, counts, strict=True) if count}
 
 
 def keep_fresh(database: Database, selection: Selection, stale: Mapping[str, Sequence[Path]]) -> None:
-    """Keep the selected measurements that a place lacks, for a later `Selection(fresh=True)`.
+    """Store which selected measurements a place lacks, for a later `Selection(fresh=True)`.
 
-    Rows are compared without private columns. A row of another person that came in a bundle and leaves again with
-    another hash for the GPU is the same measurement; shared twice, the two would contradict each other.
+    Rows are compared without private columns. If another person's row came in a bundle, it would leave with another
+    hash for the GPU, although it is the same measurement. Both versions would contradict each other.
 
     Args:
         database: Database to read.
         selection: Measurements to compare.
-        stale: Parquet files of measurements to exclude: `likeness` (`likeness_hash`) of those at the place, and
-            `withdrawn` (`likeness_key`) of withdrawn ones.
+        stale: Parquet files of measurements to exclude: `likeness` (`likeness_hash`) of measurements at the place, and
+            `withdrawn` (`likeness_key`) of withdrawn measurements.
     """
     kinds = database.columns("measurement")
     conditions = {"likeness": likeness_hash(kinds), "withdrawn": likeness_key(kinds)}
@@ -193,13 +194,13 @@ def keep_fresh(database: Database, selection: Selection, stale: Mapping[str, Seq
 
 
 def likeness_hash(kinds: Mapping[str, str]) -> str:
-    """Return SQL for a fast hash of a measurement without private columns; it differs between versions of DuckDB."""
+    """Return SQL for a fast hash of a measurement without private columns; the hash depends on DuckDB's version."""
     _, *names = kinds
     listed = ", ".join(f'"{name}"' for name in names if name not in PRIVATE)
     return f"hash({listed})"
 
 
 def likeness_key(kinds: Mapping[str, str]) -> str:
-    """Return SQL for a key of a measurement without private columns, stable in later versions of DuckDB and of the
+    """Return SQL for a measurement's key without private columns, stable across versions of DuckDB and of the
     schema."""
     return key_expression("measurement", {name: kind for name, kind in kinds.items() if name not in PRIVATE})

@@ -1,6 +1,6 @@
-"""Places of bundles and of their files: a folder or a zip file; see object_store.py and web_server.py for others.
+"""Read and write places of bundles: folders and zip files; see object_store.py and web_server.py for other places.
 
-Names have the closed form of `checked_name`; no text from outside is ever used as a path.
+`checked_name` restricts names, so that no text from outside is ever used as a path.
 """
 
 import io
@@ -16,26 +16,26 @@ from kernrec.util.input_file import open_input
 
 MANIFEST, INDEX = "manifest.json", "index.json"
 BUNDLE = re.compile(r"[a-z0-9][a-z0-9-]{0,60}/\d{4}-\d\d-\d\d-([0-9a-f]{8})-[0-9a-f]{12}\.zip")
-"""Name of a bundle at a place; its group is the beginning of the signer's key."""
+"""Matches the name of a bundle at a place; the group is the beginning of the signer's key."""
 WITHDRAWAL = re.compile(r"withdrawn/[0-9a-f]{64}\.json")
 OLD = re.compile(r"manifests/[0-9a-f]{64}\.(?:json|sig)")
-"""Name of a manifest or signature of a remote of kernrec 0.1, which stored bundles in parts."""
+"""Matches the name of a manifest or signature at a remote of kernrec 0.1, which stored bundles in parts."""
 _CHANGES = re.compile(r"manifest\.json|manifest\.sig|index\.json")
 _PART = re.compile(r"segments/[0-9a-f]{64}\.parquet")
 _NAME = re.compile("|".join(each.pattern for each in (_CHANGES, _PART, OLD, WITHDRAWAL, BUNDLE)))
 MOST_NAMES = 20_000
-"""Most names of a place."""
+"""Maximum number of files at a place."""
 _CHUNK = 2**20
 _LARGEST_DIRECTORY = 2**22
-"""Most bytes of the list of files in a zip file: 40,000 names of files in a bundle."""
+"""Maximum bytes of a zip file's directory, enough for 40,000 files of a bundle."""
 
 
 class MissingFileError(UsageError):
-    """A place has no file with this name."""
+    """The place has no file with this name."""
 
 
 class Place(Protocol):
-    """A store of files by name. A file appears whole or not at all."""
+    """A store of files by name, which writes each file atomically."""
 
     @property
     def title(self) -> str:
@@ -46,29 +46,29 @@ class Place(Protocol):
 
         Args:
             name: Name of the file.
-            most: Most bytes of the file.
+            most: Maximum bytes of the file.
 
         Raises:
-            MissingFileError: There is no such file.
-            UsageError: The file is larger.
+            MissingFileError: The file does not exist.
+            UsageError: The file is larger than `most`.
         """
 
     def write(self, name: str, source: Path) -> None:
-        """Write a file, whole or not at all; an existing segment stays."""
+        """Write a file atomically; an existing segment stays."""
 
     def names(self, under: str = "") -> list[str]:
-        """Return the sorted names of files that a bundle or place can have and that begin with `under`."""
+        """Return the sorted names of files that begin with `under`, ignoring names that no bundle or place can have."""
 
 
 def checked_name(name: str) -> str:
-    """Return a name if a bundle or place can have it; else raise `UsageError`."""
+    """Return a name; raise `UsageError` if no bundle or place can have it."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name[:80]!r} is not the name of a file in a bundle")
     return name
 
 
 def bundle_names(names: Iterable[str], under: str) -> list[str]:
-    """Return the sorted names that a bundle or place can have and that begin with `under`."""
+    """Return those `names` that begin with `under` and that a bundle or place can have, sorted."""
     chosen = sorted(name for name in names if name.startswith(under) and _NAME.fullmatch(name))
     if len(chosen) > MOST_NAMES:
         raise UsageError(f"more than {MOST_NAMES} files are listed, more than any place has")
@@ -115,11 +115,11 @@ class Folder:
 
 
 class ZipFile:
-    """A bundle in a zip file; files in it are stored, because Parquet is compressed already.
+    """A bundle in a zip file; its files are stored uncompressed, because Parquet is compressed already.
 
     Args:
         path: Path of the file.
-        title: Its name in messages; empty: the path.
+        title: Name of the file in messages; empty: the path.
     """
 
     def __init__(self, path: Path, title: str = "") -> None:
@@ -137,11 +137,11 @@ class ZipFile:
             raise MissingFileError(f"{self.title} has no {name}") from None
         except UsageError:
             raise
-        except Exception as error:  # each decompressor raises its own errors for damaged data
+        except Exception as error:  # Each decompressor raises its own errors for damaged data.
             raise UsageError(f"{name} of {self.title} cannot be read: {error}") from None
 
     def write(self, name: str, source: Path) -> None:
-        """See `Place.write`; the file is complete once the manifest, the last, is written."""
+        """See `Place.write`; the zip file is complete once the manifest is written, which must be last."""
         entry = zipfile.ZipInfo(checked_name(name), (1980, 1, 1, 0, 0, 0))  # no clock: equal bundles have equal bytes
         self._archive = None
         with file_errors(self.path, "written"), zipfile.ZipFile(self.path, "a", zipfile.ZIP_STORED) as archive:
@@ -164,10 +164,10 @@ class ZipFile:
 
 
 class _Bounded(io.BufferedReader):
-    """A file that is read in pieces of bounded size, because an untrusted zip file states how long its directory is."""
+    """A file that limits the size of each read, because an untrusted zip file can claim any length of its directory."""
 
     def read(self, size: int | None = -1) -> bytes:
-        """See `io.BufferedReader.read`; raises `BadZipFile` for a larger piece."""
+        """See `io.BufferedReader.read`; raises `BadZipFile` if `size` exceeds the limit."""
         piece = b""
         if size is None or size <= _LARGEST_DIRECTORY:
             piece = super().read(_LARGEST_DIRECTORY + 1 if size is None or size < 0 else size)
@@ -177,8 +177,7 @@ class _Bounded(io.BufferedReader):
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder and of its folders. Links to folders, which could lead anywhere, are yielded as they
-    are."""
+    """Yield the files below a folder, without following links to folders, which could lead anywhere."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink() or not path.is_dir():
             yield path
@@ -187,14 +186,14 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def place_at(path: Path) -> Folder | ZipFile:
-    """Return the folder or zip file at a path; a missing path is a zip file if its name ends in .zip."""
+    """Return the folder or zip file at a path; a path that does not exist is a zip file if its name ends in .zip."""
     if path.is_dir() or (not path.exists() and path.suffix != ".zip"):
         return Folder(path)
     return ZipFile(path)
 
 
 def pieces(file: IO[bytes], most: int, title: str) -> Iterator[bytes]:
-    """Yield the content of an open file in pieces; raise `UsageError` once it is larger than `most` bytes."""
+    """Yield the content of an open file in pieces; raise `UsageError` if it exceeds `most` bytes."""
     size = 0
     while piece := file.read(_CHUNK):
         size += len(piece)

@@ -1,8 +1,8 @@
-"""Private values, which never leave a machine: names of its user and of itself, GPU UUIDs, paths.
+"""Remove private values from rows that leave a machine: names of user and machine, GPU UUIDs, paths.
 
-A row contains the hash of a GPU's UUID, which distinguishes the rows of several GPUs. A hash of that hash and of a
-secret beside the database leaves, so that nobody else can link it to the GPU. Folders, UUIDs of GPUs, and the names of
-user and host are removed from errors and compiler options.
+A row contains a hash of the GPU's UUID, which distinguishes the rows of several GPUs. When a row leaves, this hash is
+combined with a secret beside the database and hashed again, so that nobody else can link the row to the GPU. Folders,
+UUIDs of GPUs, and the names of user and host are removed from errors and compiler options.
 """
 
 import getpass
@@ -16,12 +16,12 @@ from kernrec.errors import UsageError, file_errors
 from kernrec.store.connection import quoted
 
 PRIVATE = ("device_uuid_hash", "error", "compiler_flags", "measured_by")
-"""Columns of `measurement` that may be changed; rows that differ only in these are the same measurement."""
+"""Columns of `measurement` that may change; rows that differ only in these columns are the same measurement."""
 
 _FOLDERS = r"(?:[A-Za-z]:)?(?:[\\/]+[^\\/\s:\"'']+)+[\\/]+"
-"""Folders of an absolute path, before its last part."""
+"""Matches the folders of an absolute path, before its last part."""
 _UUID = r"(?i)\b(?:(?:GPU|MIG)-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
-"""UUID of a GPU, or of a part of one, as drivers name it in errors."""
+"""Matches the UUID of a GPU or MIG slice in drivers' errors."""
 
 _CONTROL = r"[\x00-\x1f\x7f-\x9f]+"
 
@@ -40,17 +40,17 @@ def secret_of(database: Path) -> str:
 
 
 def private_names() -> list[str]:
-    """Return the names of the user and of this machine, which texts must not contain."""
+    """Return the names of the user and of this machine, which must not leave."""
     names = {socket.gethostname(), socket.gethostname().partition(".")[0], Path.home().name}
-    with suppress(Exception):  # some containers have no user name
+    with suppress(Exception):  # Some containers have no user name.
         names.add(getpass.getuser())
-    # Common words and single letters identify nobody, and removing `root` would make errors unreadable.
+    # Keep common words and single letters, which identify nobody: removing `root` would make errors unreadable.
     words = [name for name in names if len(name) > 1 and name not in ("root", "home", "localhost")]
     return sorted(words, key=len)[::-1]
 
 
 def public_column(name: str, secret: str) -> str:
-    """Return SQL for a column of `measurement` as it may leave."""
+    """Return SQL for a column of `measurement` without private values."""
     column = f'"{name}"'
     if name == "device_uuid_hash":
         return f"substr(sha256({quoted(secret)} || {column}), 1, 16)"

@@ -1,6 +1,6 @@
-"""Pull the bundles of a place whose signers the user trusts, and check them like any other rows.
+"""Pull bundles by trusted signers from a place, and check their rows like all untrusted rows.
 
-A pull only adds: a bundle that a place no longer lists stays, and rows are removed only if their signer withdraws them.
+A pull only adds: bundles that a place no longer lists stay. Rows are removed only if their signer withdraws them.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ from kernrec.util.human import counted
 from kernrec.util.scratch import scratch_folder
 
 LARGEST_BUNDLE = 2**28
-"""Most bytes of a bundle at a place: more than a million rows."""
+"""Maximum bytes of a bundle at a place, enough for a million rows."""
 _SHOWN = 5
-"""Most unknown keys that get a line."""
+"""Maximum number of unknown keys that are listed separately."""
 
 
 @dataclass
@@ -38,18 +38,18 @@ class PullReport:
     measurements: int = 0
     """Number of new measurements."""
     withdrawn: int = 0
-    """Number of measurements that are no longer used, because their signer withdrew them."""
+    """Number of measurements that are no longer used because their signer withdrew them."""
     refused: dict[str, str] = field(default_factory=dict)
     """Reason for refusing a bundle or withdrawal, by its name."""
     missing: list[str] = field(default_factory=list)
     """A line for each listed file that is missing."""
     unknown: Counter[str] = field(default_factory=Counter)
-    """Number of skipped bundles by the signer's key, which is not trusted."""
+    """Number of skipped bundles by untrusted key."""
     notes: list[str] = field(default_factory=list)
 
     @property
     def left(self) -> list[str]:
-        """A line for each thing that was skipped; one for all missing files."""
+        """Return a line for each skipped item; all missing files share one line."""
         lines = [*self.notes, *(f"{name}: {reason}" for name, reason in self.refused.items())]
         for signer, count in self.unknown.most_common(_SHOWN):
             lines.append(f"skipped: {counted(count, 'bundle')}, signed by an unknown key, {signer}")
@@ -62,14 +62,14 @@ class PullReport:
 
 
 def pull(place: Place, *, untrusted: bool = False) -> PullReport:
-    """Pull what is new at a place.
+    """Pull new bundles and withdrawals from a place.
 
     Args:
         place: Place to read.
-        untrusted: Whether to accept bundles of unknown keys, too.
+        untrusted: Whether to also accept bundles of unknown keys.
 
     Raises:
-        KernrecError: The place cannot be reached; what was pulled before stays.
+        KernrecError: The place cannot be reached; rows that were pulled before stay.
     """
     with working_on(paths.pulled()):
         return take_new(place, paths.pulled(), lambda key: untrusted or trusts(key), None if untrusted else _keys())
@@ -82,13 +82,13 @@ def _keys() -> set[str]:
 def take_new(
     place: Place, path: Path, wanted: Callable[[str], bool], keys: set[str] | None = None, names: Sequence[str] = ()
 ) -> PullReport:
-    """Pull what is new and from a wanted signer; the caller holds `working_on`.
+    """Pull new bundles and withdrawals by wanted signers; the caller holds `working_on`.
 
     Args:
         place: Place to read.
         path: Path of the database of pulled rows.
-        wanted: Returns whether to accept what a public key signed.
-        keys: Only wanted keys, so that not every bundle of others is read; None: others may be wanted, too.
+        wanted: Function that returns whether to accept files signed by a public key.
+        keys: All wanted keys, to avoid reading other people's bundles; None if any key may be wanted.
         names: Names of the place, if the caller has listed it.
     """
     report, already = PullReport(), taken(path)
@@ -115,7 +115,7 @@ def _bundles(
     keys: set[str] | None,
     report: PullReport,
 ) -> Iterator[tuple[str, Bundle]]:
-    """Yield the wanted bundles, oldest day first; only one bundle of each unknown key is read."""
+    """Yield the wanted bundles, oldest day first; read only one bundle of each unknown key."""
     if any(map(_is_old, new)):
         report.notes.append(
             f"{place.title} is a remote of kernrec 0.1, which is only read: `kernrec db push` to a new place moves your"
@@ -148,7 +148,7 @@ def _bundles(
 
 
 def placed_bundle(place: Place, name: str, folder: Path) -> Bundle:
-    """Return the bundle with a name at a place; raise `UsageError` if a place may not have it.
+    """Return the bundle with this name at a place; raise `UsageError` if the name does not match the content.
 
     Args:
         place: Place to read.

@@ -1,9 +1,9 @@
-"""The database of pulled rows: a database like any other, all of whose rows came in bundles.
+"""Manage the database of pulled rows, an ordinary database whose rows all came in bundles.
 
-`merged` says which bundle and signer brought a row, `bundle` lists the pulled bundles, `withdrawn` what their signers
-withdrew. A row stays while somebody shares it who has not withdrawn it. Rows and the record of their bundle enter in
-one transaction: after a kill, a bundle is either missing or complete. Large bundles are added to a copy beside the
-database, which then replaces it, so that queries continue meanwhile.
+The table `merged` records each row's bundle and signer, `bundle` lists the pulled bundles, and `withdrawn` the
+withdrawn rows. A row stays while at least one signer shares it without withdrawing it. A bundle's rows and its record
+enter in one transaction: after a kill, a bundle is either missing or complete. Large bundles are added to a copy, which
+then replaces the database, so that queries continue meanwhile.
 """
 
 import os
@@ -27,14 +27,14 @@ from kernrec.store.share.outgoing import likeness_hash, likeness_key
 from kernrec.util.file_lock import lock_path
 
 _UNSETTLED = "CREATE OR REPLACE TABLE db.settled (rule VARCHAR)"
-"""The statement for a database whose rows change: the table is empty until scales are derived from all rows."""
+"""SQL that marks scales as outdated: `settled` is empty until `settle` derives them from all rows."""
 _IS_SETTLED = "SELECT count(*) FROM duckdb_tables() WHERE database_name = 'db' AND table_name = 'settled'"
 _WAIT_S = 10.0
-"""Longest wait in seconds for another process that pulls or pushes."""
+"""Maximum seconds to wait for another process that pulls or pushes."""
 
 
 def taken(path: Path) -> set[str]:
-    """Return the names of the bundles and withdrawals that were pulled."""
+    """Return the names of all pulled bundles and withdrawals."""
     if not path.exists():
         return set()
     with Database.open(path) as database:
@@ -42,7 +42,7 @@ def taken(path: Path) -> set[str]:
 
 
 def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int:
-    """Add the rows of bundles, all or nothing; return by how much the number of measurements grew.
+    """Add the rows of bundles, all or nothing; return the number of new measurements.
 
     Args:
         path: Path of the database, which is created if needed.
@@ -62,7 +62,7 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
             rows = f"(SELECT *, 0 AS number FROM read_parquet({quoted(exchange / 'measurement*.parquet')}))"
         return [
             f"INSERT INTO db.merged BY NAME SELECT DISTINCT measurement_id, gpu, problem_id, signer, bundle FROM {rows}"
-            # Same order as the measurements, so that a query about a problem reads only a part of both.
+            # Use the order of the measurements, so that a query about a problem reads only a part of both tables.
             f" JOIN (VALUES {numbers}) AS shared(number, bundle, signer) USING (number) ORDER BY gpu, problem_id",
             *_without_twins(likeness, bundles),
             *(_note(name, bundle.manifest, bundle.manifest.rows["measurement"]) for name, bundle in bundles.items()),
@@ -79,9 +79,9 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
 
 
 def _without_twins(likeness: str, names: Iterable[str]) -> list[str]:
-    """Return statements that keep one of the rows that one signer shared in several forms.
+    """Return SQL that removes duplicates of a measurement that one signer shared in several forms.
 
-    They differ only in private columns, because a later push removed more of them. Two would contradict each other.
+    Duplicates differ only in private columns: a later push removed more values. They would contradict each other.
     """
     listed = ", ".join(map(quoted, names))
     new = (
@@ -104,8 +104,7 @@ def _without_twins(likeness: str, names: Iterable[str]) -> list[str]:
 
 
 def apply_withdrawal(path: Path, name: str, withdrawal: Withdrawal) -> int:
-    """Apply a withdrawal to the rows that its owner shared; return the number of measurements that are no longer
-    used."""
+    """Apply a withdrawal to rows that its owner shared; return the number of measurements that are no longer used."""
     with Database.open(path, read_only=False, create=True) as database:
         before = database.counts()["measurement"]
         rows = [(row, session) for session, rows in withdrawal.sessions.items() for row in rows]
@@ -149,7 +148,7 @@ def _note(name: str, document: Any, measurements: int) -> str:
 
 
 def drop_signer(path: Path, signer: str) -> int:
-    """Delete the rows that only this signer shared; return their number."""
+    """Delete the rows that no other signer shared; return their number."""
     if not path.exists():
         return 0
     with working_on(path), Database.open(path, read_only=False) as database:
@@ -166,7 +165,7 @@ def drop_signer(path: Path, signer: str) -> int:
 
 
 def settle(path: Path) -> None:
-    """Derive the scales of GPUs and the file that queries read again, if rows were added or removed since."""
+    """Update the scales of GPUs and the query file if rows were added or removed."""
     if path.exists():
         with Database.open(path) as database:
             settled = database.query(_IS_SETTLED)[0][0] and database.query("FROM db.settled") == [(_rule(),)]
@@ -179,7 +178,7 @@ def settle(path: Path) -> None:
 def _settle(database: Database) -> None:
     dropped = [f"DROP TABLE IF EXISTS db.kept{name}" for name in ("", "_answers", "_failures", "_signers")]
     done = [_UNSETTLED, f"INSERT INTO db.settled VALUES ('{_rule()}')"]
-    database.change([*scale_statements(), *dropped, *done])  # earlier versions kept answers in the database
+    database.change([*scale_statements(), *dropped, *done])  # Earlier versions stored answers in the database.
 
 
 def _rule() -> str:
@@ -187,7 +186,7 @@ def _rule() -> str:
 
 
 def pulled_bundles(path: Path) -> Sequence[tuple[Any, ...]]:
-    """Return signer, bundles, measurements, licenses, first and last day of the pulled bundles, by signer."""
+    """Return a row for each signer: key, bundles, measurements, licenses, first and last day."""
     with Database.open(path) as database:
         return database.query(
             "SELECT signer, count(*), sum(measurements), list_sort(list(DISTINCT licence)),"
@@ -198,7 +197,7 @@ def pulled_bundles(path: Path) -> Sequence[tuple[Any, ...]]:
 
 @contextmanager
 def working_on(path: Path) -> Iterator[None]:
-    """Let only one process at a time pull or push on this machine; another one waits a little."""
+    """Let only one process at a time pull or push on this machine; other processes wait up to `_WAIT_S`."""
     lock = path.with_name(f"{path.name}.lock")
     with file_errors(lock, "written"):
         lock.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Push the rows of a database that a place lacks, as signed bundles, one for each GPU.
+"""Push the rows that a place lacks, as one signed bundle per GPU.
 
-Nothing at the place is changed, so several people may push at once. A bundle appears whole or not at all: a push that
-is killed leaves whole bundles, and the next one continues.
+Existing files never change, so several people may push at once. Each bundle is written atomically: a killed push leaves
+complete bundles, and the next push continues.
 """
 
 import json
@@ -40,13 +40,13 @@ def push(
     Args:
         place: Place to write to.
         database: Database to read.
-        selection: Its measurements to push. Rows that were withdrawn in the database are withdrawn at the place, too.
+        selection: Measurements to push. Rows that were withdrawn in the database are also withdrawn at the place.
         signer: Owner of the rows.
         licence: License of the rows; None: the usual one.
-        agree: Gets what would leave for each GPU, and how many measurements would be withdrawn; False: nothing leaves.
+        agree: Function that gets each GPU's outgoing rows and the number of withdrawals; returns whether to push.
 
     Returns:
-        Number of pushed and of withdrawn measurements; None: nothing was new, or `agree` returned False.
+        Number of pushed and of withdrawn measurements; None if nothing was new or `agree` returned False.
 
     Raises:
         KernrecError: The place cannot be reached or written, or others would refuse the rows.
@@ -55,7 +55,7 @@ def push(
     if any(map(OLD.fullmatch, names)):
         raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is only read; push to a new place")
     with working_on(path := paths.pulled()), scratch_folder() as temporary:
-        # Bundles that this key pushed earlier, also if that push was killed before it recorded them here.
+        # Include bundles of an earlier push with this key that was killed before it recorded them here.
         take_new(place, path, lambda key: key == signer.key, {signer.key}, names)
         with Database.open(path, read_only=False, create=True):
             pass
@@ -114,9 +114,9 @@ def _write(place: Place, path: Path, leaving: Outgoing, signer: Signer, folder: 
 
 
 def write_list(place: Place, without: Mapping[str, str] | None = None) -> int:
-    """Write the list of names, which readers of a web server need; return its length.
+    """Write the list of names for readers of a web server; return the list's length.
 
-    Two writers may do so at once: each looks again after writing, so the last writer has seen both.
+    Two writers may run at once: each checks the names again after writing, so the last list is complete.
 
     Args:
         place: Place to list.

@@ -1,7 +1,7 @@
-"""A place behind a web server: read only, its files listed in `index.json`.
+"""Read a place from a web server, which lists the files in `index.json`.
 
-A server that sends no byte for 30 s is given up. A redirect is followed only on the same host, because the user did not
-agree to another one, and only this machine may be able to reach it.
+A read fails if the server sends no byte for 30 s. Redirects are followed only on the same host: the user did not agree
+to another host, and a redirect could reach servers that are private to this machine's network.
 """
 
 import json
@@ -19,7 +19,7 @@ from kernrec.store.share.manifest import LARGEST_DOCUMENT, listed, parsing
 from kernrec.store.share.place import INDEX, MOST_NAMES, MissingFileError, bundle_names, checked_name
 
 SILENCE_S = 30.0
-"""Seconds without a byte after which a server is given up."""
+"""Seconds without a byte after which a read fails."""
 _TRIES, _PAUSE_S = 3, 1.0
 _PIECE = 2**16
 _TRANSIENT = (429, 500, 502, 503, 504)
@@ -38,7 +38,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
 
 
 class WebServer:
-    """The files below a URL of `http://` or `https://`."""
+    """A read-only place below a URL of `http://` or `https://`."""
 
     def __init__(self, url: str) -> None:
         """Prepare a place, without network access."""
@@ -70,7 +70,7 @@ class WebServer:
             ) from None
 
     def _opened(self, name: str) -> HTTPResponse:
-        """Return the response to a request for a file, once the server has begun to answer."""
+        """Request a file, and return the response."""
         for tried in range(1, _TRIES + 1):
             try:
                 response: HTTPResponse = self._opener.open(f"{self.title}/{name}", timeout=SILENCE_S)

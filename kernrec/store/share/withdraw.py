@@ -1,8 +1,8 @@
-"""Withdraw measurements: in the user's database, at a place that they were pushed to, and in copies of them.
+"""Withdraw measurements in the user's database, at a place, and in copies of the rows.
 
 In a database, a retraction names a measurement by its key (`kernrec.store.retractions`). At a place, a withdrawal names
-measurements by their columns that are not private (`outgoing.likeness_key`), and so applies to every copy, whatever its
-key. A push writes one for measurements that were withdrawn here.
+measurements by a hash of their public columns (`outgoing.likeness_key`). So it applies to every copy, regardless of its
+key. A push writes a withdrawal for measurements that were withdrawn here.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from kernrec.store.share.pulled import apply_withdrawal, settle, working_on
 from kernrec.util.scratch import scratch_folder
 
 Agree = Callable[[Sequence[Row]], bool]
-"""Function that gets the rows before anything is written; if it returns False, nothing is."""
+"""Function that gets the rows before anything is written; if it returns False, nothing is written."""
 Sessions = Mapping[str, list[str]]
 """Measurements by session, as `likeness_key`."""
 
@@ -57,12 +57,12 @@ def withdraw_there(
     """Withdraw measurements that this key pushed to a place; return their number.
 
     Args:
-        place: Place that they were pushed to.
+        place: Place to which the measurements were pushed.
         condition: See `withdraw_here`.
         signer: The user's key.
         reason: See `withdraw_here`.
         agree: See `withdraw_here`.
-        own: Database in which the same measurements are withdrawn, too.
+        own: Database in which to withdraw the same measurements.
     """
     names = place.names()
     if any(map(OLD.fullmatch, names)):
@@ -92,7 +92,7 @@ def withdraw_there(
 
 
 def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason: str) -> None:
-    """Write withdrawals to a place, and apply them to the database of pulled rows; the caller holds `working_on`."""
+    """Write withdrawals to a place and apply them to the database of pulled rows; the caller holds `working_on`."""
     pairs = [(session, row) for session, rows in sessions.items() for row in rows]
     for start in range(0, len(pairs), MOST_WITHDRAWN):
         part = _by_session(pairs[start : start + MOST_WITHDRAWN])
@@ -104,7 +104,7 @@ def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason
 
 
 def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequence[str]) -> dict[str, Sessions]:
-    """Return by reason what this key pushed in bundles with these names and has withdrawn in a database since."""
+    """Return by reason the measurements of these bundles that the signer has since withdrawn in a database."""
     mine = (
         "SELECT measurement_id, any_value(reason) AS reason FROM db.retraction "
         f"WHERE signer IN ('', {quoted(signer.key)}) GROUP BY ALL"
@@ -125,12 +125,12 @@ def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequen
 def withdraw_copies(path: Path) -> dict[str, int]:
     """Apply pulled withdrawals to the copies of measurements in a database.
 
-    Rows enter a database in many ways: a bundle, a colleague's file, the file of pulled rows. A copy stays in the log
-    and is no longer used once a trusted key withdraws what it shared, unless somebody else whose rows were pulled, or
-    the user, still shares the same measurement. `kernrec db trust KEY --remove` ends the withdrawal.
+    Copies enter a database through bundles, colleagues' files and the file of pulled rows. A copy stays in the log, but
+    is no longer used once a trusted key withdraws its measurement. An exception is a measurement that the user or
+    another pulled signer still shares. `kernrec db trust KEY --remove` ends the withdrawal.
 
     Returns:
-        Number of measurements that are no longer used, by the name of who withdrew them.
+        Number of measurements that are no longer used, by the name of the signer.
     """
     gone: Counter[str] = Counter()
     keys = [key for key in (*trusted(), own_key()) if key]
@@ -189,7 +189,7 @@ def _add(database: Database, keys: Iterable[str], reason: str) -> None:
 
 
 def _likenesses(database: Database, rest: str, folder: Path, more: str = "") -> list[Path]:
-    """Write the likenesses of measurements, with their sessions, to files.
+    """Write the `likeness_key` of measurements, with their sessions, to files.
 
     Args:
         database: Database to read.

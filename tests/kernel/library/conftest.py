@@ -1,4 +1,4 @@
-"""The card on which tests marked `gpu` run the library; without one they are skipped with the reason."""
+"""Fixture for the GPU on which tests marked `gpu` run the library; it skips them if there is no GPU."""
 
 import pytest
 

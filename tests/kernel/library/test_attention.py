@@ -1,4 +1,4 @@
-"""`attention_mma`, `attention_simt` and `attention_wgmma`, run by the emulator on awkward problems and held against the
+"""Test `attention_mma`, `attention_simt` and `attention_wgmma` in the emulator on awkward problems against the
 op's reference."""
 
 import numpy as np
@@ -71,13 +71,13 @@ SHAPES = (
     {"heads": 2, "queries": 5, "keys": 5, "causal": 1},
 )
 SCALED: tuple[dict[str, int], ...] = ({}, {"scales": 1}, {"output": 1})
-"""Forms of 8 bits that are tried in turn: one scale a tensor or one a head of keys, results in bf16 or f16."""
+"""Variants of 8-bit problems: one scale per tensor or per key head, and results in bf16 or f16."""
 
 
 @pytest.mark.every(12)
 @EACH_CASE
 def test_attention_matches_the_reference_within_its_rounding(case):
-    """On three of the shapes, each case beginning with another one; on more until its config fits as it is."""
+    """Each case runs on at least three shapes, and on more until its config fits a shape without changes."""
     kernel, config, dtype, dim = case
     place = CASES.index(case)
     ran: list[dict[str, int]] = []
@@ -131,7 +131,7 @@ def test_profile_predicts_instructions_of_every_block_including_edges(case):
     configs = [config | {"pack": 0, "split_keys": split_keys} for split_keys in splits] or [config]
     for shape in SHAPES[:4]:
         if kernel is WGMMA and shape["keys"] <= 2 * config["block_k"]:
-            shape = shape | {"keys": shape["keys"] + 2 * config["block_k"]}  # see the probes of its spec
+            shape = shape | {"keys": shape["keys"] + 2 * config["block_k"]}  # profiles need this many keys
         problem = problem_of(dtype, dim, shape)
         chosen = fitting(case, problem)
         assert unpredicted(kernel, configs, chosen, problem, sm, compiled, "issue shared barriers mma") == []
@@ -160,7 +160,7 @@ DECODE = {"heads": 4, "kv_heads": 2, "queries": 3, "keys": 300}
 PROMPT = {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 140, "causal": 1}
 
 MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
-    # barriers and copies
+    # mutants without barriers or copy waits
     ("        wait_for_copies<STAGES - 2>();\n", "", CASES[2], PROMPT),
     ("        __syncthreads();  // this tile has landed for all", "        //", CASES[2], PROMPT),
     ("        __syncthreads();  // the values have landed for all", "        //", CASES[3], PROMPT),
@@ -170,7 +170,7 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
     ("        __syncthreads();  // the next keys are there", "        //", CASES[15], PROMPT),
     ("    __syncthreads();  // all have done with the last tile", "    //", CASES[0], DECODE),
     ("    __syncthreads();  // the others' results are there", "    //", CASES[0], DECODE),
-    # guards
+    # mutants without bounds checks
     ("int(step) < left", "true", CASES[2], PROMPT),
     ("query < queries;", "true;", CASES[2], PROMPT),
     ("in_tile < tile_queries &&", "true ||", CASES[2], {**PROMPT, "heads": 3}),
@@ -178,19 +178,19 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
     ("Packet<4>{words[j]}, inside && at < head_dim)", "Packet<4>{words[j]}, inside)", CASES[2], PROMPT),
     ("int(i * GROUPS) < left ? columns : 0", "columns", CASES[12], DECODE),
     ("const bool inside = at < elements;", "const bool inside = true;", CASES[12], DECODE),
-    # masks
+    # mutants with wrong masks
     ("if (unmasked < int(BLOCK_K))", "if (false)", CASES[3], PROMPT),
     ("int(j * 8 + e % 2) < met[i][e / 2]", "int(j * 8 + e % 2) <= met[i][e / 2]", CASES[3], PROMPT),
     ("int(j * LANES) < met[i]", "int(j * LANES) <= met[i]", CASES[15], PROMPT),
     ("met[i][h] -= BLOCK_K", "met[i][h] -= 0", CASES[2], PROMPT),
     ("MASKED = -0x1p100f", "MASKED = -1e30f", CASES[0], {"heads": 2, "queries": 9, "keys": 9, "causal": 1}),
-    # indices
+    # mutants with wrong indices
     ("row - in_tile * packed", "0", CASES[0], DECODE),
     ("blockIdx.y * packed / group", "blockIdx.y", CASES[3], PROMPT),
     ("min(split, longer_shares)", "0", CASES[0], DECODE),
     ("(2 * i + half) ^ exchange(row)", "2 * i + half", CASES[2], PROMPT),
     ("2 * step + e / 2", "2 * step + e % 2", CASES[3], PROMPT),
-    # the running sums
+    # mutants with wrong running sums
     ("value = value * own", "value = value", CASES[0], DECODE),
     ("                sum[i][h] *= rescale;\n", "", CASES[2], PROMPT),
     ("result[i][j][2 * h] *= rescale;", "", CASES[2], PROMPT),

@@ -1,7 +1,7 @@
-"""`attention_triton`: right in the emulator, and among the answers where profiles are shipped.
+"""Test that `attention_triton` is correct in the emulator, and is recommended where its profiles ship.
 
-Where Triton is installed, configs are compiled and executed whole on problems that divide no tile, races in shared
-memory being errors; copies with one thing broken do not pass.
+If Triton is installed, the tests compile configs and emulate whole grids on problems that divide no tile, with shared
+memory races as errors. Copies of the kernel with one planted bug must fail.
 """
 
 from dataclasses import replace
@@ -20,19 +20,19 @@ from tests.kernel.library.test_attention import SHAPES
 KERNEL = find_kernel("attention_triton")
 COLUMNS = ("head", "block_m", "block_n", "num_stages", "num_warps")
 CASES = [
-    # sm, dtype, head_dim, config
+    # columns: sm, dtype, head_dim, config
     (80, "f16", 40, (64, 16, 128, 2, 4)),
     (86, "bf16", 64, (64, 128, 32, 4, 4)),
     (89, "f16", 104, (128, 16, 64, 3, 4)),
     (120, "bf16", 128, (128, 128, 64, 2, 8)),
     (80, "f16", 200, (256, 64, 32, 2, 4)),
-    (90, "f16", 64, (64, 128, 64, 3, 8)),  # weights are multiplied from registers
-    (100, "bf16", 128, (128, 128, 64, 2, 8)),  # halves of packs are left open
+    (90, "f16", 64, (64, 128, 64, 3, 8)),  # the weights stay in registers
+    (100, "bf16", 128, (128, 128, 64, 2, 8)),  # halves of packed registers stay undefined
 ]
 PROMPT = {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 140, "causal": 1}
 FULL = {"batch": 2, "heads": 2, "queries": 9, "keys": 75}
 MUTANTS = [
-    # what breaks, the source, broken
+    # columns: what breaks, original source, broken source
     ("keys past the end", "inside & (key < end)[:, None] if MASKED", "inside if MASKED"),
     ("the mask", "key[None, :] < visible[:, None]", "key[None, :] <= visible[:, None]"),
     ("keys that are not there", "tl.minimum(keys, row + 1 + older)", "row + 1 + older"),
@@ -50,12 +50,12 @@ MUTANTS = [
 
 
 def problem(dtype: str, head_dim: int, shape: dict[str, int], layout: str) -> Problem:
-    """A shape for a dtype, head_dim and layout."""
+    """Return a problem of this shape for a dtype, head_dim and layout."""
     return KERNEL.definition.problem(dtype, layout, head_dim=head_dim, **shape)
 
 
 def wrong(kernel: Kernel, runs: list[TritonRun]) -> list[str]:
-    """Faults of the results of runs."""
+    """Return the errors and wrong results of the runs."""
     faults = []
     for (_, solved, config), operands, outputs in results(kernel, runs, inputs):
         if isinstance(outputs, str):

@@ -1,4 +1,4 @@
-"""`attention_wgmma`: what holds of it beyond what every attention kernel keeps (test_attention.py); broken copies."""
+"""Test the specifics of `attention_wgmma` that test_attention.py does not cover, and broken copies of the kernel."""
 
 import pytest
 
@@ -32,8 +32,8 @@ def test_warpgroup_trip_loads_each_byte_once_and_multiplies_its_tiles(case):
     trip = per_trip(profiled(kernel, [config], dtype, "bhsd", 90, compiled)[0])
     tile = config["block_k"] * config["head"]
     size = 1 if dtype == "f8e4m3" else 2
-    assert trip["mma.f16"] == trip["wgmma.f16"] == 2 * size * config["block_q"] * tile  # of 8 bits, at twice the rate
-    # queries and keys of the first product of each warpgroup, values of the second
+    assert trip["mma.f16"] == trip["wgmma.f16"] == 2 * size * config["block_q"] * tile  # 8-bit runs at twice the rate
+    # Each warpgroup reads queries and keys for its first product, and values for its second.
     of_warpgroup = size * (64 * config["head"] + 2 * tile)
     assert trip["wgmma.shared_bytes"] == config["block_q"] // 64 * of_warpgroup
     for name in "kv":
@@ -128,7 +128,7 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
     ('asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");', "", THREE, PROMPT),
     ("setmaxnreg.dec.sync.aligned.u32 32;", "setmaxnreg.dec.sync.aligned.u32 40;", THREE, PROMPT),
     ("setmaxnreg.inc.sync.aligned.u32 160;", "setmaxnreg.inc.sync.aligned.u32 168;", THREE, PROMPT),
-    # 8 bits: barriers and fences
+    # mutants of 8-bit kernels without barriers or fences
     ("            barrier_wait(copied(last.number), last.parity);\n", "", TURNS_8BIT, LONG_8BIT),
     ("            barrier_wait(v_empty(last.number), last.parity ^ 1);\n", "", TURNS_8BIT, LONG_8BIT),
     ("barrier_wait(turned(stage.number), stage.parity ^ 1);", "", TURNS_8BIT, LONG_8BIT),
@@ -144,7 +144,7 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
     ("stage * STAGE_BARRIERS : v_full(stage); };", "stage * 32 : v_full(stage); };", TURNS_8BIT, PROMPT),
     ("setmaxnreg.dec.sync.aligned.u32 40;", "setmaxnreg.dec.sync.aligned.u32 48;", TURNS_8BIT, PROMPT),
     ("setmaxnreg.inc.sync.aligned.u32 232;", "setmaxnreg.inc.sync.aligned.u32 240;", TURNS_8BIT, PROMPT),
-    # 8 bits: values turned
+    # mutants of 8-bit kernels with wrongly transposed values
     ("i % 2 ? 0x7531 : 0x6420", "i % 2 ? 0x6420 : 0x7531", NARROW_8BIT, PROMPT),
     ("pairs[i / 2 * 2 + 1], i % 2", "pairs[i / 2 * 2], i % 2", NARROW_8BIT, PROMPT),
     ("m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\"\n                         : \"=r\"(pairs[0])",
@@ -155,7 +155,7 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
     ("column / ROW_BYTES * K_BOX", "column / ROW_BYTES * Q_BOX", NARROW_TILE, PROMPT),
     ("key / VALUES_ROW * VALUES_BOX + (to_piece", "key / 128 * VALUES_BOX + (to_piece", NARROW_8BIT, PROMPT),
     ("return key / VALUES_ROW * VALUES_BOX + key % VALUES_ROW;", "return key;", NARROW_8BIT, PROMPT),
-    # 8 bits: weights, scales, results
+    # mutants of 8-bit kernels with wrong weights, scales or results
     ("satfinite.e4m3x2.f32 low, %2, %1;", "satfinite.e4m3x2.f32 low, %1, %2;", NARROW_8BIT, PROMPT),
     ("4 * step + e / 2 * 2, h = e % 2 * 2;", "4 * step + e % 2 * 2, h = e / 2 * 2;", NARROW_8BIT, PROMPT),
     ("WEIGHT_SHIFT = 8;", "WEIGHT_SHIFT = 0;", NARROW_8BIT, PROMPT),
@@ -192,7 +192,7 @@ EQUIVALENT: list[tuple[str, str, str, Case, dict[str, int]]] = [
      "            release(turned(last.number));\n            release(v_full(last.number));",
      "            release(v_full(last.number));\n            release(turned(last.number));", TURNS_8BIT, LONG_8BIT),
 ]  # fmt: skip
-"""Changes that break nothing, and why."""
+"""Changes that break nothing, with the reason first."""
 
 
 @pytest.mark.every(8)

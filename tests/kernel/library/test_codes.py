@@ -1,4 +1,4 @@
-"""How many codes each kernel has to be profiled in, on which architectures, and that the greediest do not spill."""
+"""Test the number of compiled variants per kernel and architecture, and that the largest variants do not spill."""
 
 import pytest
 
@@ -11,7 +11,7 @@ CODES = {
     "attention_wgmma": (10, 40), "conv2d_implicit_gemm_mma": (20, 120), "conv2d_direct": (20, 80),
     "conv2d_depthwise": (20, 80),
 }  # fmt: skip
-"""By kernel the least and the most codes; halves of matmul_mma have 15 to 20 on Turing."""
+"""Minimum and maximum number of variants by kernel; on Turing, matmul_mma has 15 to 20 for half precision."""
 
 
 @pytest.mark.parametrize("name", CODES)
@@ -25,7 +25,7 @@ def test_each_architecture_has_dozens_of_variants_with_fast_profiles(name):
 
 
 HUNGRY = [
-    # kernel, values of its tunables, dtype, layout, sm, registers at most
+    # columns: kernel, values of its tunables, dtype, layout, sm, maximum registers
     *(
         ("matmul_mma", values, "f16", layout, 86, most)
         for layout in find_kernel("matmul_mma").layouts

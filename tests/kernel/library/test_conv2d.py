@@ -1,4 +1,4 @@
-"""The convolution kernels on tensor cores, direct and depthwise: what holds of them beyond test_kernels.py."""
+"""Test the specifics of convolution kernels (tensor cores, direct, depthwise) that test_kernels.py does not cover."""
 
 import dataclasses
 
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.slow
 MMA, DIRECT, DEPTHWISE = map(find_kernel, ("conv2d_implicit_gemm_mma", "conv2d_direct", "conv2d_depthwise"))
 KERNELS = (MMA, DIRECT, DEPTHWISE)
 EACH_KERNEL = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-AMPERE, TURING = (Case(MMA, "f16", "nhwc", sm) for sm in (86, 75))  # on sm_75 tiles come through registers
+AMPERE, TURING = (Case(MMA, "f16", "nhwc", sm) for sm in (86, 75))  # sm_75 loads tiles through registers
 EACH = pytest.mark.parametrize("case", [*(case for case in CASES if case.kernel in KERNELS), TURING], ids=str)
 
 
 def infinite(case: Case, operands: Tensors) -> Tensors:
-    """Operands of which a few neighboring elements of x are infinite: outputs that do not meet them must not notice."""
+    """Return operands with a few infinite elements in x, which must not affect outputs that do not read them."""
     x = operands["x"].copy()
     image = x[0] if case.layout == "nchw" else x[0].transpose(2, 0, 1)
     down, right = image.shape[1] // 2, image.shape[2] // 2
@@ -33,7 +33,7 @@ def infinite(case: Case, operands: Tensors) -> Tensors:
 
 
 def is_right(case: Case, config: Config, problem: Problem) -> bool:
-    """Whether a run on operands with infinite elements is within its roundings of the reference."""
+    """Return whether a run on operands with infinite elements matches the reference up to rounding."""
     operands = infinite(case, given_inputs(problem))
     with np.errstate(invalid="ignore"):
         return not flaws(problem, operands, run(case, config, problem, operands))
@@ -65,7 +65,7 @@ def test_edge_tiles_issue_what_the_profile_of_full_tiles_predicts(case):
 
 
 def notices(old: str, new: str, met_by: Config) -> bool:
-    """Whether a run of `MMA` whose config has `met_by` fails on infinite elements once the source is broken."""
+    """Return whether a broken `MMA` fails on infinite elements with a config that has the values `met_by`."""
     assert MMA.source.count(old) == 1
     case = dataclasses.replace(AMPERE, kernel=broken(MMA, old, new))
     met = [(config, problem) for config, problem in runs(AMPERE) if met_by.items() <= config.items()]

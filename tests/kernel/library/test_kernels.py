@@ -1,4 +1,4 @@
-"""Every kernel of the library, run by the emulator on small awkward problems and held against the op's reference."""
+"""Test every library kernel in the emulator on small awkward problems against the op's reference."""
 
 from functools import cache
 from pathlib import Path
@@ -18,13 +18,13 @@ ALONG_ROWS = ("softmax", "layernorm", "rmsnorm", "reduce")
 
 
 def _profiled(case: Case) -> list[Config]:
-    """The configs of the sample whose profiles are looked at: every other, and with the deep profile all."""
+    """Return the sample configs whose profiles are tested: every second, or all in the deep profile."""
     return sample(case)[:: 1 if DEEP else 2]
 
 
 @cache
 def _trips(case: Case) -> list[tuple[Config, dict[str, float]]]:
-    """For each of these configs, the counts of one trip of the main loop by one block."""
+    """Return each profiled config with the counts of one main loop iteration of one block."""
     kernel, dtype, layout, sm = case.kernel, case.dtype, case.layout, case.sm
     per_config = []
     for config in _profiled(case):
@@ -42,7 +42,7 @@ def test_every_op_with_a_kernel_is_tested():
 def test_every_problem_is_run_by_a_kernel_of_its_op():
     run_by: dict[tuple[str, str, str], set[str]] = {}
     for case in CASES:
-        # whatever the layout and architecture: of some there are only kernels for some shapes
+        # Ignore layout and architecture, because some kernels support only certain shapes.
         own = case.kernel.name if case.kernel.name in OPS[case.kernel.op].own else ""
         run = run_by.setdefault((case.kernel.op, case.dtype, own), set())
         run.update(str(problem.dims) for problem in case.problems)
@@ -59,7 +59,7 @@ def test_extreme_configs_compute_awkward_problems_without_races(case):
 
 
 NOWHERE = {("conv2d_implicit_gemm_simt", "block_n", 256)}
-"""Values that a spec lists and that none of its constraints lets through: to go when their profiles are made anew."""
+"""Tunable values that no config can use; remove them from their specs when the profiles are renewed."""
 
 
 @per_case(*PRODUCTS, tunable="block_k", without="cluster")
@@ -78,9 +78,9 @@ def test_main_loop_trip_has_one_barrier_or_two_with_one_stage(case):
 @per_case(*PRODUCTS, tunable="block_k", without="cluster")
 def test_main_loop_does_exactly_the_multiply_adds_of_its_tiles(case):
     for config, trip in _trips(case):
-        # a warp's f32 instruction does 32 of them; a multiply-add on tensor cores counts as two operations
+        # A warp's f32 instruction does 32 multiply-adds; each multiply-add on tensor cores counts as two operations.
         done = 32 * trip.get("issue.fma32", 0) + sum(v for name, v in trip.items() if name.startswith("mma.")) / 2
-        done *= 2 if case.dtype == "f8e4m3" else 1  # whose operations count as half as many of f16
+        done *= 2 if case.dtype == "f8e4m3" else 1  # an 8-bit operation counts as half an f16 one
         assert done == config["block_m"] * config["block_n"] * config["block_k"], config
 
 

@@ -1,4 +1,4 @@
-"""Bias and activation of the matmul kernels: every one, after whole and split reductions, at the edges too."""
+"""Test every bias and activation of the matmul kernels, with and without split-k, and at matrix edges."""
 
 import numpy as np
 import pytest
@@ -35,10 +35,10 @@ CASES: list[tuple[str, str, str, int, Config]] = [
     ("matmul_simt", "f32", "nt", 75, _SIMT | {"vector": 4, "stages": 2, "async_copy": 0}),
     ("matmul_simt", "f32", "nt", 86, _SIMT | {"vector": 1, "stages": 2, "async_copy": 0}),
 ]
-"""Tests below name a case by its number: new cases go to the end."""
-ENDS = ((1, 0), (0, 1), (1, 2), (1, 3))  # bias; relu; bias and gelu; bias and silu
+"""Append new cases at the end, because the tests below refer to cases by number."""
+ENDS = ((1, 0), (0, 1), (1, 2), (1, 3))  # bias, relu, bias with gelu, bias with silu
 SPREAD = [(case, 1 + (i + j // 2) % 2, *ENDS[(i + j) % 4]) for i, case in enumerate(CASES) for j in range(4)]
-"""Each case with every activation, with and without shares of the sum by turns: each activation has both."""
+"""Each case runs with every activation, alternating between split_k = 1 and 2 so that each activation has both."""
 
 
 def _name(value: object) -> str:
@@ -46,7 +46,7 @@ def _name(value: object) -> str:
 
 
 def _dims(kernel: str, vector: int) -> dict[str, int]:
-    """Sizes that divide nothing but what the config needs."""
+    """Return sizes that are only as aligned as the config requires."""
     if kernel == "matmul_skinny":
         return {"m": 5, "n": 67, "k": 2048 + 3 * vector}
     return {"m": 64 + 3 * vector, "n": 128 + 5 * vector, "k": 64 + 3 * vector}
@@ -64,7 +64,7 @@ def test_bias_and_activation_match_the_reference(case, split_k, bias, activation
 
 
 def _expected(problem, operands) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-untyped-def]
-    """The reference's c, and sum |a b| + |bias|."""
+    """Return the reference for c, and sum |a b| + |bias|."""
     sizes = {
         name: encode_elements(np.abs(decode_elements(value, problem.tensors[name].dtype)), problem.tensors[name].dtype)
         for name, value in operands.items()

@@ -1,4 +1,4 @@
-"""`matmul_mma`: what holds of it beyond what every kernel of the library keeps (test_kernels.py)."""
+"""Test the specifics of `matmul_mma` that test_kernels.py does not cover."""
 
 from functools import partial
 
@@ -39,7 +39,7 @@ ALL = [(SM, config) for config in CONFIGS] + [(75, config) for config in TURING]
 
 EACH = pytest.mark.parametrize(("sm", "config"), ALL, ids=named)
 SPREAD = [(*case, KERNEL.layouts[(i + step) % 4]) for i, case in enumerate(ALL) for step in (0, 2 - i // 4 % 2)]
-"""Each config in two of the layouts; each layout with six of the configs."""
+"""Each config with two of the layouts, so that each layout has six configs."""
 
 
 @pytest.mark.every(3)
@@ -51,7 +51,7 @@ def test_exact_sums_round_to_nearest_bit_for_bit_without_races(sm, config, layou
 
 @pytest.mark.parametrize("number", range(4))
 def test_batched_matmul_equals_separate_matmuls(number):
-    """Of whole tiles, of shares of the sum and of unaligned shares, each in another layout."""
+    """The four cases cover whole tiles, split sums and unaligned split sums, each in a different layout."""
     config, layout = CONFIGS[(0, 1, -1, 3)[number]], KERNEL.layouts[number]
     problem = awkward(config, "f16", layout, batch=3)
     operands = inputs(problem, seed=1)
@@ -64,7 +64,7 @@ def test_batched_matmul_equals_separate_matmuls(number):
 @pytest.mark.every(3)
 @EACH
 def test_partial_tiles_issue_the_same_instructions_as_full_tiles(sm, config):
-    """Each config in one layout, and each layout with three of the configs."""
+    """Each config runs in one layout, so that each layout has three configs."""
     layout = KERNEL.layouts[ALL.index((sm, config)) % len(KERNEL.layouts)]
     code = not_assembled(KERNEL, config, "f16", layout, sm)
     configs = [config | {"split_k": split_k} for split_k in (1, 2, 4, 8)]

@@ -1,4 +1,4 @@
-"""`matmul_tcgen05`: what holds of it beyond what every kernel of the library keeps (test_kernels.py)."""
+"""Test the specifics of `matmul_tcgen05` that test_kernels.py does not cover."""
 
 import pytest
 
@@ -13,7 +13,7 @@ CONFIG = {"block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster":
 
 
 LONG = CONFIG | {"block_tiles": 4}, {"m": 200, "n": 1032, "k": 72}
-"""Pairs of blocks that each compute three tiles: the third takes the place of the first in tensor memory."""
+"""Config and problem where each pair of blocks computes three tiles, and tile three reuses tile one's tensor memory."""
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ def test_sums_overwritten_too_early_by_a_pair_are_detected(old, new):
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_loop_trip_multiplies_its_tiles_and_loads_each_byte_once(cluster):
-    """Each block of a pair loads its tile of A and half of the tile of B; tensor cores read both once a product."""
+    """Each block of a pair loads its tile of A and half of the tile of B; tensor cores read each once per product."""
     config = CONFIG | {"cluster": cluster}
     code = not_assembled(KERNEL, config, "f16", "nt", SM)
     [launch] = profiled(KERNEL, [config], "f16", "nt", SM, code)

@@ -1,4 +1,4 @@
-"""`matmul_tf32`: what holds of it beyond what every kernel of the library keeps (test_kernels.py)."""
+"""Test the specifics of `matmul_tf32` that test_kernels.py does not cover."""
 
 from functools import partial
 
@@ -28,7 +28,7 @@ CONFIGS = (
     _config(64, 64, 16, 32, 32, vector=1, split_k=2), _config(32, 128, 16, 32, 32, vector=1, raster=8),
 )  # fmt: skip
 SPREAD = [(config, KERNEL.layouts[(i + step) % 4]) for i, config in enumerate(CONFIGS) for step in (0, 2 - i // 4)]
-"""Each config in two of the layouts; each layout with four of the configs."""
+"""Each config with two of the layouts, so that each layout has four configs."""
 
 
 @pytest.mark.every(3)
@@ -70,9 +70,9 @@ BREAKS = [
 @pytest.mark.parametrize(("number", "layout", "old", "new"), BREAKS, ids=[f"{b[1]} {b[2]}" for b in BREAKS])
 def test_mutated_source_fails(number, layout, old, new):
     config, kernel = CONFIGS[number], broken(KERNEL, old, new)
-    problem = awkward(config, "tf32", layout, k=156)  # shares of 2 or 3 tiles where there are four
+    problem = awkward(config, "tf32", layout, k=156)  # four shares have 2 or 3 tiles each
     if not breaks(kernel, config, problem, SM):
-        # the right words at the wrong places: the exchange does not do what it is there for
+        # The results stay correct, but the broken swizzle must cause bank conflicts.
         code = not_assembled(kernel, config, "tf32", layout, SM)
         counts = profiled(kernel, [config | {"split_k": 1}], "tf32", layout, SM, code)[0].profile.counts(
             {"block": 1, "k_tiles": 1}

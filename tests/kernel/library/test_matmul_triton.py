@@ -1,7 +1,7 @@
-"""The library's matrix product in Triton: right in the emulator, and among the answers where profiles are shipped.
+"""Test that the library's Triton matmul is correct in the emulator, and is recommended where its profiles ship.
 
-Where Triton is installed, configs of every dtype and layout are compiled and executed whole on problems that divide no
-tile, races in shared memory being errors; copies with one thing broken do not pass.
+If Triton is installed, the tests compile configs of every dtype and layout and emulate whole grids on problems that
+divide no tile, with shared memory races as errors. Copies of the kernel with one planted bug must fail.
 """
 
 from dataclasses import replace
@@ -25,14 +25,14 @@ DIMS = [
     {"m": 37, "n": 48, "k": 72}, {"m": 24, "n": 80, "k": 99}, {"m": 48, "n": 33, "k": 40}, {"m": 19, "n": 37, "k": 51},
     {"m": 3, "n": 2, "k": 5},
 ]  # fmt: skip
-"""Short of a tile, of a step and of the stages, beyond one band of tile rows; rows of 16 elements, of 16 bytes, odd."""
+"""Sizes below a tile, a k step or the stages, and above a band of tile rows; rows of 16n, 8n or odd size."""
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps", "group_m", "unaligned")
 SMALL = dict(zip(COLUMNS, (16, 32, 16, 3, 2, 8, 0), strict=True))
 DEEP = dict(zip(COLUMNS, (32, 32, 128, 2, 4, 8, 0), strict=True))
 ROWS = next(tunable.values for tunable in KERNEL.tunables if tunable.name == "unaligned")
 UNEVEN = dict(zip(COLUMNS, (128, 64, 32, 2, 2, 8, 8), strict=True))
 MUTANTS = [
-    # what breaks, the source, broken, dtype, layout, config
+    # columns: what breaks, original source, broken source, dtype, layout, config
     ("rows past the edge", "(0, BLOCK_M)) % m", "(0, BLOCK_M))", "f16", "nn", DEEP),
     ("rows of the last band", "min(tiles_m - band * GROUP_M, GROUP_M)", "GROUP_M", "f16", "nt", SMALL),
     ("tile rows of a band", "inside % rows_of_band", "inside % GROUP_M", "f16", "nt", SMALL),
@@ -47,15 +47,15 @@ MUTANTS = [
 
 
 def problems(dtype: str, layout: str, config: dict[str, int], sm: int = 80) -> list[Problem]:
-    """Those of `DIMS` that a config can run."""
+    """Return the problems of `DIMS` that a config can run."""
     every = [KERNEL.definition.problem(dtype, layout, **dims) for dims in DIMS]
     return [problem for problem in every if KERNEL.fits(config, problem, limits(sm))]
 
 
 @cache
 def chosen() -> tuple[tuple[int, str, str, dict[str, int]], ...]:
-    """(sm, dtype, layout, config): two configs of each dtype and layout for whole rows and one for each other kind of
-    rows, all through the list."""
+    """Return (sm, dtype, layout, config): for each dtype and layout, two configs for aligned rows and one for each
+    other row alignment, spread over the list of configs."""
     kinds = [(dtype, layout, rows) for dtype, layout in product(KERNEL.dtypes, KERNEL.layouts) for rows in ROWS]
     picked = []
     for number, (dtype, layout, rows) in enumerate(kinds):
@@ -91,7 +91,7 @@ def test_mutated_source_fails(breaks, old, new, dtype, layout, config):
 
 @pytest.mark.slow
 def test_false_alignment_hint_is_detected():
-    # Of rows that are multiples of 16 it compares one place in 16 with the depth, of 8 one in 8.
+    # The kernel compares only one in 16 positions with k if rows are multiples of 16, and one in 8 for multiples of 8.
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
     lets = KERNEL.spec["let"] | {"rows_k": "1"}
     broken = kernel_from({**KERNEL.spec, "let": lets}, KERNEL.name, KERNEL.source)

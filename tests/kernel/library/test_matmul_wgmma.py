@@ -1,4 +1,4 @@
-"""`matmul_wgmma`: what holds of it beyond what every kernel of the library keeps (test_kernels.py)."""
+"""Test the specifics of `matmul_wgmma` that test_kernels.py does not cover."""
 
 from collections import Counter
 from itertools import pairwise
@@ -34,9 +34,9 @@ def test_exact_sums_round_to_nearest_bit_for_bit_without_races(dtype, block_tile
 @pytest.mark.slow
 @pytest.mark.every(2)
 @pytest.mark.parametrize(("change", "dims"), [
-    ({}, {"m": 70, "n": 72, "k": 616}),  # 20 ranges in 4 tiles: an owner adds up to five others' sums
-    ({}, {"m": 200, "n": 200, "k": 424, "bias": 1, "activation": 2}),  # odd trips: not all ranges have as many
-    ({"cluster": 2, "block_n": 128}, {"m": 128, "n": 14720, "k": 80, "bias": 1}),  # 115 tiles, 57 of them whole
+    ({}, {"m": 70, "n": 72, "k": 616}),  # 20 ranges in 4 tiles: each tile's owner adds up to five partial sums
+    ({}, {"m": 200, "n": 200, "k": 424, "bias": 1, "activation": 2}),  # trips do not divide evenly into ranges
+    ({"cluster": 2, "block_n": 128}, {"m": 128, "n": 14720, "k": 80, "bias": 1}),  # 57 of 115 tiles are not split
     ({"block_m": 128, "block_n": 256, "stages": 4, "cluster": 2}, {"m": 300, "n": 520, "k": 264, "batch": 3}),
 ])  # fmt: skip
 def test_stream_k_split_of_the_last_tiles_gives_the_same_bits(change, dims):
@@ -52,7 +52,7 @@ def test_stream_k_split_of_the_last_tiles_gives_the_same_bits(change, dims):
 
 @given(tiles=st.integers(1, 600), k_tiles=st.integers(1, 300), stream=st.sampled_from([114, 132]))
 def test_busiest_block_does_the_work_stated_in_the_spec(tiles, k_tiles, stream):
-    """The work of each range, counted one by one: trips, tiles that begin in it, and sums that others leave for it."""
+    """Count the loop trips, the started tiles and the partial sums of each range, and compare them with the spec."""
     config = SMALL | {"stream": stream}
     problem = matmul("bf16", "nt", m=64, n=64 * tiles, k=64 * k_tiles)
     names = KERNEL.namespace(config, problem, SM)
@@ -78,7 +78,7 @@ def test_busiest_block_does_the_work_stated_in_the_spec(tiles, k_tiles, stream):
 @pytest.mark.slow
 @pytest.mark.parametrize("dims", [{"m": 64, "n": 1280, "k": 448}, {"m": 128, "n": 14720, "k": 64}])
 def test_stream_k_counts_follow_from_the_profile(dims):
-    """Of traffic and products, on shapes unlike the probes: several who share a tile, and tiles that are whole."""
+    """Compare traffic and tensor core counts on shapes unlike the probes, with shared and with whole tiles."""
     config = SMALL if dims["m"] == 64 else SMALL | {"cluster": 2, "block_n": 128}
     code, problem = not_assembled(KERNEL, config, "bf16", "nt", SM), matmul("bf16", "nt", **dims)
     index = next(i for i, launch in enumerate(KERNEL.launches) if "partials" in launch.trips)
@@ -103,7 +103,7 @@ def test_stage_is_not_overwritten_while_the_cluster_peer_reads_it():
 
 @pytest.mark.slow
 def test_loop_trip_multiplies_its_tiles_and_loads_each_byte_once():
-    """Of a cluster of two blocks, each loads its tile of A and half of their tile of B."""
+    """Each block of a two-block cluster loads its tile of A and half of the shared tile of B."""
     code = not_assembled(KERNEL, CONFIG, "f16", "nt", SM)
     configs = [CONFIG | {"block_tiles": tiles} for tiles in (1, 2)]
     for launch in profiled(KERNEL, configs, "f16", "nt", SM, code):

@@ -1,14 +1,14 @@
-"""The tests of the kernels have teeth: of every kernel, copies with one thing broken do not pass its own runs.
+"""Test that the kernel tests detect bugs: copies of each kernel with one planted bug must fail.
 
-`mutants/<kernel>.toml` says what to break: `old` occurs exactly once in the kernel's source, headers included, and
-becomes `new`; `when` says what the configs have that meet the broken place, and `dtype`, `layout` and `sm` which case,
-where it is not the kernel's first dtype and layout on sm_86. A mutant counts as noticed where one of the runs of
-test_kernels.py computes a wrong result, leaves a result unwritten, races, accesses memory out of bounds, deadlocks or
-does not end. Where none of these runs meets the broken place, `dims` are those of a problem that does.
+`mutants/<kernel>.toml` lists the bugs. `old` occurs exactly once in the kernel's source, including headers, and is
+replaced by `new`. `when` selects configs that execute the broken code. `dtype`, `layout` and `sm` select the case; the
+default is the kernel's first dtype and layout on sm_86. A mutant counts as detected if one of the runs of
+test_kernels.py gives a wrong result, leaves a result unwritten, races, accesses memory out of bounds, deadlocks or
+does not end. If none of these runs executes the broken code, `dims` defines a problem that does.
 
-Tables `equivalent` are changes that break nothing, with the reason (`why`): no run may notice them.
+Tables named `equivalent` are harmless changes with a reason (`why`), and every run must pass with them.
 
-A kernel whose own test file breaks copies of it says so instead: `tried_by = "test_attention.py"`.
+If another test file tests a kernel's mutants, the TOML file names it instead: `tried_by = "test_attention.py"`.
 """
 
 import dataclasses
@@ -30,15 +30,15 @@ pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).with_name("mutants")
 LEAST = 6
-"""Mutants of a kernel."""
+"""Minimum number of mutants per kernel."""
 
 BUDGET = 2_000_000
-"""Instructions of a batch of blocks; the runs of the sound kernels need less."""
+"""Maximum instructions per batch of blocks; correct kernels need fewer."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One thing broken in a kernel; see this module's description."""
+    """A kernel with one planted bug; the module's docstring explains the fields."""
 
     kernel: str
     breaks: str
@@ -66,8 +66,8 @@ class Mutant:
         return dataclasses.replace(sound, kernel=dataclasses.replace(sound.kernel, source=source))
 
     def runs(self) -> list[Run]:
-        """The suite's runs of the configs that meet the broken place, a code after the other; or, of its own problem,
-        that of the first such config."""
+        """Return the test suite's runs that execute the broken code, grouped by compiled code. If the mutant defines a
+        problem, return only the run of the first suitable config on it."""
         if self.dims:
             case = self.sound
             problem = find_op(case.kernel.op).problem(dtype=case.dtype, layout=case.layout, **self.dims)
@@ -94,16 +94,16 @@ EQUIVALENT = [Mutant(kernel, **fields) for kernel, content in FILES.items() for 
 OF_THEIR_OWN = list(
     {(m.kernel, *m.when.items(), *m.dims.items()): m for m in [*MUTANTS, *EQUIVALENT] if m.dims}.values()
 )
-"""A mutant for each problem that mutants have and the suite's runs do not."""
+"""One mutant for each problem that is defined by mutants (`dims`)."""
 
 
 def noticed(mutant: Mutant) -> bool:
-    """Whether one of the suite's runs of a mutant fails."""
+    """Return whether any of the mutant's runs fails."""
     return any(fails(mutant.broken, config, problem) for config, problem in mutant.runs())
 
 
 def fails(case: Case, config: Config, problem: Problem) -> bool:
-    """Whether a run ends in an error or leaves a wrong result."""
+    """Return whether a run ends in an error or gives a wrong result."""
     operands = given_inputs(problem)
     try:
         outputs = run(case, config, problem, operands, budget=BUDGET)
@@ -137,7 +137,7 @@ def test_mutant_fails(mutant):
     assert noticed(mutant)
 
 
-@pytest.mark.every(12)  # each is executed to its end
+@pytest.mark.every(12)  # no run stops early, so these tests are slow
 @pytest.mark.parametrize("mutant", EQUIVALENT, ids=str)
 def test_harmless_change_passes(mutant):
     assert mutant.why

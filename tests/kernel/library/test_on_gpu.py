@@ -1,4 +1,4 @@
-"""Every kernel of the library on a real card, where there is one, against the op's float64 reference."""
+"""Test every library kernel on a real GPU, if there is one, against the op's float64 reference."""
 
 import pytest
 

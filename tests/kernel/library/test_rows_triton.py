@@ -1,7 +1,7 @@
-"""`softmax_triton` and `layernorm_triton`: right in the emulator, and among the answers where profiles are shipped.
+"""Test that `softmax_triton` and `layernorm_triton` are correct, and are recommended where their profiles ship.
 
-Where Triton is installed, configs are compiled and executed whole on rows that are no multiple of anything, races in
-shared memory being errors; copies with one thing broken do not pass.
+If Triton is installed, the tests compile configs and emulate whole grids on rows that are not aligned, with
+shared memory races as errors. Copies of the kernels with one planted bug must fail.
 """
 
 from dataclasses import replace
@@ -20,12 +20,12 @@ KERNELS = [find_kernel(SOFTMAX), find_kernel(LAYERNORM)]
 EACH = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 TARGETS = (("f32", 80), ("f16", 86), ("bf16", 120), ("f16", 89), ("f32", 90))
 MORE = [(21, 48), (17, 112), (3, 2560), (1, 12000), (1, 16656)]
-"""(rows, columns) beside the problems of the op: multiples of 16, and rows that do not fill a block."""
+"""(rows, columns) of more problems: columns that are multiples of 16, and rows that do not fill a block."""
 
 RESIDENT = {"block_rows": 4, "block_columns": 256, "resident": 1, "num_warps": 4, "aligned": 0}
 TWICE = {"block_rows": 1, "block_columns": 1024, "resident": 0, "num_warps": 4, "aligned": 0}
 MUTANTS = [
-    # the kernel, what breaks, the source, broken, config
+    # columns: kernel, what breaks, original source, broken source, config
     (SOFTMAX, "columns past the end", '+ start + place, mask=inside, other=float("-inf")', "+ start + place", RESIDENT),
     (SOFTMAX, "rows past the end", "(row < rows) & (place < columns)", "place < columns", RESIDENT),
     (SOFTMAX, "the largest value so far", "tl.maximum(most, value)", "tl.maximum(LOWEST, value)", TWICE),
@@ -48,12 +48,12 @@ MUTANTS = [
 
 @cache
 def space(kernel: Kernel, dtype: str, sm: int) -> Space:
-    """The configs of a kernel."""
+    """Return the configs of a kernel."""
     return Space(kernel, sm, limits(sm), dtype, "row")
 
 
 def chosen(kernel: Kernel) -> list[TritonRun]:
-    """For each target and problem one of the configs that can run it, by turns."""
+    """Return one run for each (target, problem) pair; the picks cycle through the configs that can run the problem."""
     dims = [*OPS[kernel.op].problems, *({"rows": rows, "columns": columns} for rows, columns in MORE)]
     runs = []
     for turn, (dtype, sm) in enumerate(TARGETS):

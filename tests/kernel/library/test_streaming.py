@@ -1,4 +1,4 @@
-"""The kernels that memory bounds: warps never diverge, and every byte is moved once, in whole sectors."""
+"""Test that memory-bound kernels never diverge, and move every byte once, in whole sectors."""
 
 from functools import cache
 
@@ -21,7 +21,7 @@ def _code(kernel: Kernel, config: dict[str, int]) -> tuple[int, ...]:
 
 @cache
 def _profiles(case: Case) -> list[tuple[dict[str, int], str, dict[str, dict[str, float]]]]:
-    """Config, entry, and counts by term, for every launch of the codes of the sample."""
+    """Return (config, entry, counts by term) for every launch of the sampled codes."""
     kernel, configs = case.kernel, list(map(space(case).config, range(len(space(case)))))
     profiles = []
     for config in sample(case):
@@ -47,7 +47,7 @@ def test_warps_never_diverge_and_shared_memory_has_no_bank_conflicts(case):
 
 
 def _streamed(entry: str, config: dict[str, int]) -> tuple[str, int, list[str]]:
-    """The purpose of an entry: the term by which it moves elements, how many, and of which tensors."""
+    """Return the profile term in which an entry moves elements, their number, and the accesses that move them."""
     if entry.startswith("matvec_rows"):
         rows = config["threads"] // config["row_threads"] * config["rows"]
         return "k_tiles", rows * config["row_threads"] * config["vector"] * config["unroll"], ["a.read"]

@@ -1,4 +1,4 @@
-"""Kernels whose tiles are swizzled: what the emulator, where shared memory begins at 0, does not see."""
+"""Test the alignment of swizzled tiles, which the emulator cannot check: its shared memory starts at address 0."""
 
 import re
 
@@ -22,6 +22,6 @@ _TILES = {"block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster":
     ),
 ])  # fmt: skip
 def test_swizzled_shared_memory_is_declared_aligned(name, sm, layout, config):
-    """The pattern of a swizzle of 128 bytes begins anew every 1024."""
+    """The pattern of a 128-byte swizzle repeats every 1024 bytes."""
     ptx = not_assembled(find_kernel(name), config, "f16", layout, sm).ptx
     assert re.findall(r"\.extern \.shared \.align (\d+) ", ptx) == ["1024"]

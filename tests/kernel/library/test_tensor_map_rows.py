@@ -1,4 +1,4 @@
-"""Kernels that copy through tensor maps: which matrices a map can describe."""
+"""Test that kernels with tensor maps refuse matrices whose rows a map cannot describe."""
 
 import pytest
 

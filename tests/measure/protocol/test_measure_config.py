@@ -75,7 +75,7 @@ def test_very_short_launches_are_timed_back_to_back() -> None:
 
 
 def test_short_launch_is_abandoned_by_its_back_to_back_time() -> None:
-    """A launch of three microseconds seems to take eight if timed alone, which must not abandon the config."""
+    """A single launch of three microseconds seems to take eight, which must not abandon the config."""
 
     def draw(n: int) -> np.ndarray:
         return np.full(n, 8e-6 if n <= 3 else 3e-6)

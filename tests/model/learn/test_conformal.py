@@ -61,7 +61,7 @@ def test_interval_widens_with_distance_to_at_least_the_predicted_one():
     assert high[0] == pytest.approx(math.exp(interval.width))
     assert high[0] < INTERVAL < high[-1]
     unknown = np.log(unknown_interval("GPU").around(np.ones(2), np.array([0.0, 1e6]))[1])
-    assert unknown[1] == pytest.approx(unknown[0] * math.sqrt(2.0))  # two equal, independent errors
+    assert unknown[1] == pytest.approx(unknown[0] * math.sqrt(2.0))  # adds two equal, independent errors
 
 
 @given(st.floats(0.0, 3.0), st.floats(0.0, 4.0))

@@ -210,7 +210,7 @@ def simulated_round_clk(customers: int, own: float, wait: float) -> float:
 @pytest.mark.parametrize("customers", [1, 2, 3, 6, 12, 32])
 @pytest.mark.parametrize("load", [0.25, 0.5, 1.0, 2.0, 4.0])
 def test_round_time_matches_a_simulated_queue(customers, load):
-    """`load` is the pipe time of all customers divided by the wait of one."""
+    """`load` is the pipe time of all customers, divided by one customer's wait."""
     wait = customers / load
     expected = query.round_clk(1.0, wait, float(customers))
     assert expected == pytest.approx(simulated_round_clk(customers, 1.0, wait), rel=0.06)
@@ -273,7 +273,7 @@ def test_blocks_with_several_tiles_load_from_dram_as_often_as_one_per_tile():
 
 
 def in_turn(resident: float, work_of_code: Demand, **change: Array) -> float:
-    """Return the clocks per block of a launch whose blocks have one barrier per trip."""
+    """Return the clocks per block of a launch with one barrier per trip."""
     fields = {"concurrent": np.full(1, resident), "prefetch": np.zeros(1), **change}
     times = launch_time(ADA, work_of_code, launch(**fields))
     latency_s = (times.core_s**4 + times.dram_s**4) ** 0.25
@@ -293,7 +293,7 @@ def test_stretches_of_the_code_add_up_where_a_block_is_alone_and_not_where_other
 
 
 def test_dram_adds_up_with_what_a_lone_block_computes_beyond_the_latency_of_its_loads():
-    """A block has two barriers and one wait, as it loads a tile and then computes on it."""
+    """A block loads a tile and then computes on it, with two barriers and one wait."""
     computes = Demand(
         ("block",),
         (np.array([[{"f64": 3000.0, "in_turn": 3200.0, "barriers": 1.0}.get(name, 0.0)] for name in QUANTITIES]),),

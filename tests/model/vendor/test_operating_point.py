@@ -100,7 +100,7 @@ def test_no_baseline_beats_the_roofline_at_its_power_limit(gpu, dtype):
 
 
 def test_a_tf32_product_at_a_fourth_of_its_power_takes_several_times_as_long():
-    # An earlier model gave 40 ms at both 450 W and 100 W, where kernrec's kernel went from 28 to 251 ms.
+    # Once, the time was 40 ms at both 450 W and 100 W, although kernrec's kernel went from 28 to 251 ms.
     gpu, problem = find_gpu("rtx3090"), product(8192, "tf32")
     default = line(40e-3, None, 0.8, 0.2)
     assert at_point(default, gpu, OperatingPoint(100.0), problem).latency_s.value > 3 * 40e-3

@@ -1,4 +1,4 @@
-"""Barriers part a kernel into phases, and waits overlap with the work of their own phase alone."""
+"""Test that barriers divide a kernel into phases, and that waits overlap only with work of their own phase."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def kernel(body: str) -> Function:
 
 
 def overlapped(body: str, trips: int = 1000) -> float:
-    """Of a kernel whose loop runs so often."""
+    """Return the share of waits that overlap with work, for a loop of `trips` trips."""
     function = kernel(body)
     labels = {block.index: bool(block.labels) for block in function.blocks}
     inside, ran = False, {}
@@ -39,7 +39,7 @@ def overlapped(body: str, trips: int = 1000) -> float:
 
 
 def share_of(function: Function, ran: dict[int, int]) -> float:
-    """Of a kernel of whose basic blocks the assembler joins none."""
+    """Return the share of overlapped waits, with each basic block assembled separately."""
     pieces = [[block] for block in function.blocks]
     return overlapped_waits(function, pieces, [waits_for_loads(piece, ran) for piece in pieces], ran)
 

@@ -1,4 +1,4 @@
-"""What depends on data is found, what does not is not; loads that wait for one another are counted."""
+"""Test which code depends on data, and the count of loads that wait for one another."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_only_values_alive_together_need_registers():
     stored = kernel("add.u32 %r4, %r3, 1; add.u32 %r5, %r3, 2; add.u32 %r6, %r3, 3;\n" + sums)
     reused = kernel("add.u32 %r4, %r3, 1; add.u32 %r4, %r4, 2; add.u32 %r4, %r4, 3;\nst.global.u32 [%rd4], %r4;")
     assert live_registers(reused) <= live_registers(stored)
-    assert live_registers(stored) == 2 + 3  # the address, and three terms
+    assert live_registers(stored) == 2 + 3  # the address and three terms
     assert alone >= 2
 
 

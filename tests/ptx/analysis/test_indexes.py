@@ -1,4 +1,4 @@
-"""Which buffers hold indexes of others."""
+"""Test which buffers hold indexes into other buffers."""
 
 import pytest
 

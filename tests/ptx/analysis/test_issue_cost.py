@@ -1,4 +1,4 @@
-"""Every instruction the emulator knows has a class, and costs what its expansion issues."""
+"""Test that every emulated instruction has a class and costs as many issues as its expansion."""
 
 import pytest
 

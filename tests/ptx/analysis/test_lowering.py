@@ -1,4 +1,4 @@
-"""What the assembler makes of PTX: instructions that disappear into others, branches that become predicates."""
+"""Test how lowering predicts the assembler: it drops some instructions and turns branches into predicates."""
 
 import pytest
 
@@ -12,9 +12,9 @@ from tests.helpers.ptx_text import module
 VARYING = "mov.u32 %r0, %laneid; cvt.u64.u32 %rd0, %r0;" + "".join(
     f"ld.global.b32 %r{i}, [%rd0];" for i in (1, 2, 3, 5, 7)
 )
-"""Gives `%r1` and its like values that differ between threads."""
+"""Code that sets `%r1` and other registers to values that differ between threads."""
 BESIDE = {"move": 2, "ld_global": 5, "branch": 1}
-"""The stack pointer, what `VARYING` becomes, and the `ret` that `module` adds."""
+"""Instruction counts of the stack pointer, `VARYING`, and the `ret` that `module` adds."""
 
 
 def function(body: str, parameters: str = "u64 x, u32 n") -> Function:
@@ -22,12 +22,12 @@ def function(body: str, parameters: str = "u64 x, u32 n") -> Function:
 
 
 def blocks(body: str) -> list[dict[str, int]]:
-    """Machine instructions of each basic block."""
+    """Return the machine instruction counts of each basic block."""
     return [{name: count for name, count in block.items() if count} for block in lowered(function(body))]
 
 
 def cost(body: str) -> dict[str, int]:
-    """Machine instructions of a body without branches, less those of every kernel."""
+    """Return the machine instruction counts of a body without branches, less the counts in `BESIDE`."""
     (block,) = blocks(VARYING + body)
     for name, count in BESIDE.items():
         block[name] -= count

@@ -1,4 +1,4 @@
-"""The rules of lowering make the same code of guards as the assembler, for four architectures."""
+"""Test that the lowering rules treat guarded code as the assembler does, on four architectures."""
 
 from functools import cache
 
@@ -31,7 +31,7 @@ BODIES = {
     "atomic operation": "red.global.add.f32 [%rd3+64], %f1;\n",
     "atomic operation after arithmetic": CHAIN * 3 + "atom.global.add.u32 %r6, [%rd3+64], %r2;\n",
 }  # fmt: skip
-"""Code behind a branch that not all threads take."""
+"""Code behind a branch that only some threads take, by name."""
 
 GUARDED = """
 .visible .entry k{number}(.param .u64 x, .param .u32 n, .param .u64 row, .param .u64 column)
@@ -68,7 +68,7 @@ def machine(sm: int) -> dict[str, MachineCode]:
 
 @cache
 def branches_of_rules() -> list[bool]:
-    """Whether a branch remains in each kernel, by the rules."""
+    """Return whether the lowering rules keep the branch, for each kernel."""
     module = parse(PTX)
     return [lowered(module.functions[f"k{number}"])[0].get("branch", 0) > 0 for number in range(len(BODIES))]
 

@@ -1,4 +1,4 @@
-"""Which of a kernel's pointers its reads and writes of global memory follow from."""
+"""Test which pointer parameters each read and write of global memory derives from."""
 
 import pytest
 
@@ -16,7 +16,7 @@ BODIES = {
     "(n > 3 ? x : y)[i] = 3;": (set(), {0, 1}),
     "((int*)*(long long*)x)[i] = n;": None,
 }
-"""By body: the numbers of the parameters of reads and writes; None: not to be told."""
+"""Maps a body to the parameter numbers behind its reads and its writes, or to None if they are unknown."""
 
 
 @pytest.mark.parametrize("body", BODIES)

@@ -1,4 +1,4 @@
-"""A kernel's code is parted where its warps wait for each other, and where it is long."""
+"""Test that a kernel's code is divided at waits between warps, and where it is long."""
 
 from kernrec.ptx import parse
 from kernrec.ptx.analysis.lowering import lowered
@@ -19,7 +19,7 @@ STORE = "st.global.f32 [%rd1], %f2; st.global.f64 [%rd1+8], %fd1;"
 
 
 def stretches(body: str, warps: int = 1) -> list[dict[str, float]]:
-    """Of a kernel each of whose basic blocks so many warps run."""
+    """Return the issue counts per stretch of a kernel, if `warps` warps run each basic block."""
     function = parse(f"{HEAD}{body} {STORE} ret;\n}}\n").functions["k"]
     ran = {block.index: warps for block in function.blocks}
     return issued_by_stretch(function, lowered(function), ran)

@@ -1,4 +1,4 @@
-"""Neighboring accesses to shared memory become wide ones where alignment is known, and do what they did."""
+"""Test that neighboring shared-memory accesses are merged if alignment is known, with unchanged results."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ SUM = "add.f32 %f4, %f0, %f1; add.f32 %f5, %f2, %f3; add.f32 %f4, %f4, %f5;"
 
 
 def accesses(body: str) -> list[str]:
-    """Loads and stores of shared memory, once joined."""
+    """Return the loads and stores of shared memory after merging."""
     made = with_wide_accesses(module(body, globals_=SHARED, verified=False), "k").functions["k"]
     return [ins.name for ins in made.instructions if "shared" in ins.modifiers]
 

@@ -1,4 +1,4 @@
-"""Clusters: blocks that run together, see each other's shared memory, and wait for one another."""
+"""Test clusters, whose blocks run together, access each other's shared memory and wait for each other."""
 
 import numpy as np
 import pytest
@@ -116,7 +116,7 @@ def test_multicast_copy_reaches_the_blocks_of_its_mask():
         for rank in range(4):
             wanted = np.full(32, -1) if rank == 1 else x[cluster * 32 : cluster * 32 + 32]
             np.testing.assert_array_equal(out[cluster, rank], wanted)
-    assert counts["global.x.read_bytes"] == 256  # once for each cluster
+    assert counts["global.x.read_bytes"] == 256  # once per cluster
 
 
 @pytest.mark.parametrize(("store", "wanted"), [

@@ -1,4 +1,4 @@
-"""Control flow, divergence, barriers and counting on kernels small enough to count by hand."""
+"""Test control flow, divergence, barriers and counts on kernels small enough to count by hand."""
 
 import numpy as np
 import pytest
@@ -34,14 +34,14 @@ def test_guarded_copy_copies_everything(n, block, grid):
 
 
 def test_every_counter_of_a_copy_matches_manual_counts():
-    # Two blocks of 64 threads, 100 elements: warps 0 to 2 are full, warp 3 has 4 threads inside.
+    # Two blocks of 64 threads cover 100 elements: warps 0 to 2 are full; warp 3 has 4 active threads.
     _, _, counts = copy(100, 64, 2)
     assert counts["global.x.read_requests"] == 4
     assert counts["global.x.read_sectors"] == 3 * 4 + 1
     assert counts["global.x.read_bytes"] == 400
     assert counts["global.y.write_sectors"] == 13
-    # Before the branch 4 moves and multiplies, a parameter load, a comparison and the branch: 8 instructions. Behind it
-    # 7 PTX instructions, of which the two 64-bit additions issue twice: 9. Then `ret`.
+    # The code before the branch has 8 instructions: 4 moves and multiplies, a parameter load, a comparison and the
+    # branch. The code behind it has 7 PTX instructions; two 64-bit additions issue twice, which makes 9. `ret` follows.
     assert counts["issue.wide64"] == 4 * 4
     assert counts["issue.ld_const"] == 4 * 3
     assert counts["issue.branch"] == 4 * 2
@@ -75,7 +75,7 @@ def test_only_selected_blocks_run():
 
 
 def loop(trips: str) -> str:
-    """Counts up; `trips` sets %r5, the number of trips of a thread."""
+    """Return a kernel with a counting loop; `trips` is code that sets %r5, a thread's number of trips."""
     return f"""{GLOBAL_THREAD} {trips}
       mov.u32 %r6, 0; mov.u32 %r7, 0; setp.eq.u32 %p1, %r5, 0; @%p1 bra OUT;
       LOOP: add.u32 %r7, %r7, %r6; add.u32 %r6, %r6, 1; setp.lt.u32 %p2, %r6, %r5; @%p2 bra LOOP;
@@ -84,7 +84,7 @@ def loop(trips: str) -> str:
 
 def test_divergent_loop_costs_the_longest_lane_of_each_warp():
     y = np.zeros(64, np.uint32)
-    # Thread t makes t trips: warp 0 issues the body 31 times, warp 1 63 times.
+    # Thread t makes t trips, so that warp 0 issues the body 31 times and warp 1 63 times.
     counts = run(loop("mov.u32 %r5, %r4;"), "u64 y", ["y"], {"y": y}, block=(64,))
     t = np.arange(64)
     np.testing.assert_array_equal(y, t * (t - 1) // 2)
@@ -114,7 +114,7 @@ def test_jump_table_sends_each_lane_to_its_target():
     assert y[:6].tolist() == [10, 20, 30, 10, 20, 30]
 
 
-# Instructions of one kind are packed into one call; order and dependences must survive it.
+# The emulator packs instructions of one kind into one call, which must keep their order and dependences.
 
 
 def test_packed_instructions_respect_their_dependences():
@@ -134,7 +134,7 @@ def test_packed_instructions_respect_their_dependences():
             else:
                 lines.append(f"{name}.f32 %f{d}, %f{a}, %f{b};")
                 model[d] = model[a] + model[b] if name == "add" else model[a] * model[b]
-            # Back into range, so that an error is not lost in infinities.
+            # Scale values back, so that infinities hide no error.
             lines.append(f"min.f32 %f{d}, %f{d}, 0f42C80000;")
             model[d] = min(model[d], np.float32(100))
         x, y = registers.copy(), np.zeros(12, np.float32)

@@ -1,4 +1,4 @@
-"""CUDA C++ compiled by NVRTC for several architectures gives on the CPU what NumPy gives."""
+"""Test that CUDA C++, compiled by NVRTC for several architectures, gives NumPy's results on the CPU."""
 
 import numpy as np
 import pytest
@@ -109,7 +109,7 @@ def test_transpose_through_shared_memory_is_correct(arch, rows, cols):
         np.testing.assert_array_equal(y, x.T)
         waves[pad] = counts["shared.load_wavefronts"] / counts["shared.load_ideal"]
     if rows == cols == 16:
-        # 16 lanes down a column of 16 words: banks 0 and 16 alone, 8 deep; two lanes columns side by side.
+        # 16 lanes read a column of 16 words, which meets in banks 0 and 16, 8 deep. Two columns lie side by side.
         assert waves["0"] == 8
         assert waves["1"] < 3
 

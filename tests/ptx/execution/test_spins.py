@@ -1,4 +1,4 @@
-"""Threads that wait in a loop for what other threads store: they run last, so that the others get on."""
+"""Test that threads spinning on a value run last, so that the threads that store the value make progress."""
 
 import numpy as np
 import pytest

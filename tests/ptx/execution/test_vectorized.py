@@ -1,4 +1,4 @@
-"""The emulator executes threads and blocks as arrays: its work does not grow with their number."""
+"""Test that the emulator executes threads and blocks as arrays, whose number does not change the call count."""
 
 from kernrec.kernel import find_kernel
 from kernrec.profile.emulated_launch import emulate_config
@@ -19,8 +19,8 @@ def calls_for(m: int, k: int) -> int:
 
 
 def test_two_blocks_on_tensor_cores_take_as_many_calls_as_one():
-    for m in (128, 256):  # what the compiler answers and how blocks are executed is kept
+    for m in (128, 256):  # fill the caches of compiled code and block programs
         calls_for(m, 96)
     once = calls_for(128, 96)
-    assert (calls_for(128, 192) - once) / 3 < 2000  # of a step of 32 along k
+    assert (calls_for(128, 192) - once) / 3 < 2000  # calls per step of 32 along k
     assert calls_for(256, 96) - once < 100

@@ -1,4 +1,4 @@
-"""What watched blocks access: the words of each buffer, the order of their requests, clocks of L1, turns of atomics."""
+"""Test what watched blocks record: words of each buffer, request order, L1 clocks and turns of atomics."""
 
 import numpy as np
 import pytest
@@ -34,11 +34,11 @@ def accesses(
 
 
 @pytest.mark.parametrize(("step", "start", "clk"), [
-    (4, 0, 1),  # a row
-    (4, 64, 1),  # of two lines
+    (4, 0, 1),  # a row of words
+    (4, 64, 1),  # a row over two cache lines
     (0, 0, 1),
-    (4096, 0, 32),  # a column: one bank
-    (4100, 0, 8),  # a diagonal: 32 banks, but four tags a clock
+    (4096, 0, 32),  # a column in one bank
+    (4100, 0, 8),  # a diagonal over 32 banks, limited to four tags a clock
     (16, 0, 4),  # every fourth word
 ])  # fmt: skip
 def test_l1_processes_the_busiest_bank_or_four_tags_per_clock(step, start, clk):
@@ -75,7 +75,7 @@ NEXT: setp.gt.u32 %p1, %r0, 39; @%p1 st.global.u32 [%d2+64], %r3;"""
 
 
 def bytes_of(first: int, size: int, rows: int = 1, pitch: int = 1 << 16) -> Touched:
-    """Return what a block touches that accesses `rows` rows of `size` bytes from byte `first` on."""
+    """Return the bytes of a block that accesses `rows` rows of `size` bytes each, starting at byte `first`."""
     starts = first + pitch * np.arange(rows)
     return Touched(np.concatenate([np.arange(start // 4, (start + size) // 4) for start in starts]), True)
 

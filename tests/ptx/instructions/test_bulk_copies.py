@@ -1,4 +1,4 @@
-"""Copies in bulk: rows of bytes and boxes of tensors, between global memory, shared memory and the cluster."""
+"""Test bulk copies of byte rows and tensor boxes among global memory, shared memory and the cluster."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ extern "C" __global__ void k(const __grid_constant__ Map in, const __grid_consta
 def add_one(
     source: str, corner: tuple[int, int], swizzle: int, kind: str = "u16"
 ) -> tuple[np.ndarray, np.ndarray, Counts]:
-    """Loads a box of a matrix, adds one, stores it: the matrix, what was stored, and the counts."""
+    """Add one to a box of a matrix by bulk copies; return the matrix, the stored result and the counts."""
     matrix, out = np.arange(40 * 104, dtype=np.uint16).reshape(40, 104), np.zeros((40, 104), np.uint16)
     maps = [TensorMap(name, kind, (104, 40), (208,), (swizzle // 2 or 64, 16), swizzle) for name in ("x", "o")]
     bytes_ = (swizzle // 2 or 64) * 16 * 2
@@ -116,7 +116,7 @@ extern "C" __global__ void k(const int* x, int* o, int bytes) {
 
 
 def rows(bytes_: int = 256, x: int = 64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Copies a row through shared memory, and combines it with what is there: the row, what was there, what is."""
+    """Copy a row through shared memory and add it to the output; return the row and the output before and after."""
     rng = np.random.default_rng(0)
     values, out = rng.integers(-99, 99, x, np.int32), rng.integers(-99, 99, 64, np.int32)
     before = out.copy()
@@ -145,7 +145,7 @@ def test_unusable_tensor_map_is_refused_when_built(refuses):
 
 
 def test_tensor_map_moved_to_the_stack_is_refused():
-    """Which it does with a parameter whose address is taken and that is not __grid_constant__."""
+    """Taking the address of a parameter that is not __grid_constant__ copies the parameter to the stack."""
     with pytest.raises(EmulationError, match=r"a tensor map in local memory.*__grid_constant__"):
         add_one(COPY.replace("const __grid_constant__ Map in,", "Map in,"), (0, 0), 128)
 

@@ -1,4 +1,4 @@
-"""Floating-point instructions round as IEEE 754 and the PTX manual say."""
+"""Test that floating-point instructions round as IEEE 754 and the PTX manual specify."""
 
 import math
 from fractions import Fraction
@@ -71,7 +71,7 @@ def test_min_and_max_accept_three_values_and_magnitudes(a, b, c):
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
 def test_values_are_clamped_to_a_shared_limit(kind):
-    """As Triton compiles a symmetric `tl.clamp`: `min.xorsign.abs` with one limit, of several elements a thread."""
+    """Triton compiles a symmetric `tl.clamp` of several elements a thread to `min.xorsign.abs` with one limit."""
     values = np.linspace(-3, 3, 128).astype(np.float32).view(np.uint32) & 0xFFFF0000
     wide = values.view(np.float32)
     bits = {"f32": wide, "f16": wide.astype(np.float16), "bf16": (values >> 16).astype(np.uint16)}[kind]
@@ -102,7 +102,7 @@ def test_wrong_operand_count_is_an_error_of_the_instruction(instruction):
 
 
 def nearest(value: Fraction) -> float:
-    """The f32 nearest to a rational, ties to even, by comparing the neighbors exactly."""
+    """Return the f32 nearest to a rational, with ties to even, by exact comparison with its neighbors."""
     guess = np.float32(float(value))
     around = [np.nextafter(guess, np.float32(-np.inf)), guess, np.nextafter(guess, np.float32(np.inf))]
     return float(min(around, key=lambda c: (abs(Fraction(float(c)) - value), int(c.view(np.uint32)) & 1)))

@@ -1,4 +1,4 @@
-"""Textures and surfaces read and write what the CUDA guide says, compared with a reference texel by texel."""
+"""Test textures and surfaces against a texel-by-texel reference of the CUDA guide."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ LANES = 256
 
 
 def reference_index(i: int, n: int, sampler: Sampler) -> int | None:
-    """The texel for number `i` along an axis of `n`; None: the border."""
+    """Return the texel index for number `i` along an axis of `n` texels, or None for the border."""
     mode = sampler.address
     if not sampler.normalized and mode in ("wrap", "mirror"):
         mode = "clamp"
@@ -32,7 +32,7 @@ def reference_index(i: int, n: int, sampler: Sampler) -> int | None:
 
 
 def reference_fetch(texels: np.ndarray, sampler: Sampler, places: Sequence[float]) -> np.ndarray:
-    """One fetch; `texels`: (z, y, x, channels), (y, x, channels) or (x, channels); `where`: x first."""
+    """Return one fetched value; `texels` has shape ([z,] [y,] x, channels), and `places` starts with x."""
     axes = []
     for place, n in zip(places, texels.shape[-2::-1], strict=False):
         x = float(place) * n if sampler.normalized else float(place)
@@ -54,7 +54,7 @@ def reference_fetch(texels: np.ndarray, sampler: Sampler, places: Sequence[float
 def fetch(
     instruction: str, image: Image, data: np.ndarray, inputs: Sequence[np.ndarray], result: str = "f32", **options: Any
 ) -> tuple[np.ndarray, Counts]:
-    """The texels of lanes, (lanes, 4); in the instruction `{d}` is the result, `{t}` the image, `{0}` an input."""
+    """Return the texels (lanes, 4); the instruction names its result {d}, the image {t} and inputs {0}, {1}, ..."""
     names = [f"in{i}" for i in range(len(inputs))]
     lines = ["mov.u32 %r0, %tid.x; mul.wide.u32 %rd2, %r0, 4; ld.param.u64 %rd0, [t];"]
     for i, name in enumerate(names):
@@ -75,7 +75,7 @@ def fetch(
 
 
 def coordinates(axes: int, extents: Sequence[int], normalized: bool) -> list[np.ndarray]:
-    """Places inside and outside, whole and broken ones."""
+    """Return coordinates inside and outside the image, integers and fractions."""
     places = [RNG.uniform(-1.5, 2.5, LANES) for _ in range(axes)]
     for place in places:
         place[:40] = np.round(place[:40] * 8) / 8
@@ -162,7 +162,7 @@ def test_layer_comes_first_and_is_clamped():
         assert got[lane, 0] == reference_fetch(rows[min(layer[lane], 2)], Sampler(), [places[0][lane]])[0]
 
 
-FACES = {  # face: (axis that is largest, its sign, s, t), as the guide's table has them
+FACES = {  # face: (axis of the largest coordinate, its sign, s, t), as in the guide's table
     0: (0, 1, lambda x, y, z: -z, lambda x, y, z: -y), 1: (0, -1, lambda x, y, z: z, lambda x, y, z: -y),
     2: (1, 1, lambda x, y, z: x, lambda x, y, z: z), 3: (1, -1, lambda x, y, z: x, lambda x, y, z: -z),
     4: (2, 1, lambda x, y, z: x, lambda x, y, z: -y), 5: (2, -1, lambda x, y, z: -x, lambda x, y, z: -y),
@@ -201,7 +201,7 @@ def test_level_of_detail_is_explicit_or_from_gradients():
     places = coordinates(2, (16, 8), True)
     lod = RNG.uniform(-1, 4, LANES).astype(np.float32)
     leveled, _ = fetch("tex.level.2d.v4.f32.f32 {d}, [{t}, {{{0}, {1}}}], {2}", image, data, [*places, lod])
-    slope = (2.0**lod / 16).astype(np.float32)  # of x, in images: 2**lod texels
+    slope = (2.0**lod / 16).astype(np.float32)  # slope of x for 2**lod texels, as a fraction of the image
     none = np.zeros(LANES, np.float32)
     followed, _ = fetch(
         "tex.grad.2d.v4.f32.f32 {d}, [{t}, {{{0}, {1}}}], {{{2}, {3}}}, {{{3}, {3}}}",
@@ -219,7 +219,7 @@ def test_level_of_detail_is_explicit_or_from_gradients():
 
 def test_gather_returns_one_channel_of_four_texels():
     texels = RNG.standard_normal((5, 6, 2)).astype(np.float32)
-    x, y = (RNG.integers(1, n - 1, LANES).astype(np.float32) for n in (6, 5))  # between texels n - 1 and n
+    x, y = (RNG.integers(1, n - 1, LANES).astype(np.float32) for n in (6, 5))  # halfway between two texels
     got, _ = fetch("tld4.g.2d.v4.f32.f32 {d}, [{t}, {{{0}, {1}}}]", Image("texels", (6, 5), channels=2), texels, [x, y])
     i, j = x.astype(int), y.astype(int)
     expected = np.stack([texels[j, i - 1, 1], texels[j, i, 1], texels[j - 1, i, 1], texels[j - 1, i - 1, 1]], axis=1)
@@ -235,7 +235,7 @@ def test_kernel_reads_the_extents_of_its_image():
 
 
 def test_fetch_counts_the_sectors_of_its_texels():
-    # The 32 lanes of a warp mix 33 x 2 texels; a sector holds 4 x 2 texels of 4 bytes.
+    # The 32 lanes of a warp mix 33 x 2 texels; a sector holds 4 x 2 texels of 4 bytes each.
     x = (np.arange(LANES) % 32 + 1).astype(np.float32)
     y = np.full(LANES, 1.0, np.float32)
     image = Image("texels", (64, 8), sampler=Sampler("linear"))
@@ -291,7 +291,7 @@ def test_surfaces_support_atomic_addition():
         module, KernelLaunch("k", (1,), (64,), ["s"], {"total": total}, images={"s": Image("total", (3,), "u32")})
     )
     lanes = np.arange(64)
-    assert total.tolist() == [int(lanes[(lanes & 12) == 4 * i].sum()) for i in range(3)]  # those of 12 are outside
+    assert total.tolist() == [int(lanes[(lanes & 12) == 4 * i].sum()) for i in range(3)]  # index 3 is outside
     assert counts["atomic.total"] == 48
 
 

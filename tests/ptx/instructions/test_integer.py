@@ -1,4 +1,4 @@
-"""Integer instructions agree with Python's integers for all inputs."""
+"""Test that integer instructions agree with Python's integers for all inputs."""
 
 import functools
 import operator
@@ -17,7 +17,7 @@ EDGES = [0, 1, 2, 3, 5, 7, 31, 32, 33, 63, 64, 127, 128, 255, 0x7FFFFFFF, 0x8000
 
 
 def columns(count: int) -> st.SearchStrategy[list[list[int]]]:
-    """Columns of 32 numbers of up to 64 bits, rich in edges."""
+    """Return columns of 32 numbers of up to 64 bits, with many edge cases."""
     return lanes.columns(lanes.integer(64, [*EDGES, 2**64 - 1, 2**64 - 2]), count)
 
 
@@ -120,7 +120,7 @@ def test_bits_are_counted_and_reversed(bits, data):
 
 
 def extracted(a: int, position: int, length: int, bits: int, signed: bool) -> int:
-    """The reference of the PTX manual's text on `bfe`, bit by bit."""
+    """Return the result of `bfe`, evaluated bit by bit as the PTX manual describes."""
     position, length = position & 255, length & 255
     raw = a & ((1 << bits) - 1)
     top = min(position + length - 1, bits - 1)
@@ -214,7 +214,7 @@ def test_dot_product_of_four_bytes_matches_python(sign, data):
 @few_examples(4)
 @given(data=columns(1))
 def test_integer_conversions_match_python(to, source, data):
-    result = to if int(to[1:]) >= 16 else f"{to[0]}16"  # 8-bit results live extended in 16-bit registers
+    result = to if int(to[1:]) >= 16 else f"{to[0]}16"  # 16-bit registers hold 8-bit results, extended
     check(f"cvt.{to}.{source} {{d}}, {{a0}}", [source], result, lambda a: wrap(a, to), data)
     if to != source:
         low, high = (
@@ -231,7 +231,7 @@ def test_carries_chain_words_into_wider_numbers(numbers):
     a, b, c, d = numbers
     x0, x1, y0, y1 = (np.array(v, np.uint64) for v in numbers)
     for name, law in (("add", lambda p, q: p + q), ("sub", lambda p, q: p - q)):
-        # 128-bit numbers (x1 x0) and (y1 y0); the words in between carry into each other.
+        # Carries link the words of the 128-bit numbers (x1 x0) and (y1 y0).
         chain = f"{name}.cc.u64 %rd20, {{a0}}, {{a2}}; {name}c.cc.u64 %rd21, {{a1}}, {{a3}}; {name}c.u64 %rd22, 0, 0; "
         want = [law(p + (q << 64), r + (s << 64)) & (1 << 192) - 1 for p, q, r, s in zip(a, b, c, d, strict=True)]
         for word in range(3):

@@ -1,6 +1,6 @@
-"""Tensor-core instructions: fragments where the PTX manual puts them, products rounded once, rows counted as moved.
+"""Test tensor-core instructions: fragments match the PTX manual, and products are rounded once.
 
-The layouts are written out here as the manual's tables say them, element by element, and not as the emulator does.
+The tests spell out the manual's layout tables element by element, independently of the emulator.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def c_place(g: int, t: int, i: int) -> tuple[int, int]:
 
 
 def packed(matrices: np.ndarray, place: Place, register_bytes: int) -> np.ndarray:
-    """Matrices (warps, rows, columns) as the registers of the lanes: (warps * 32, registers)."""
+    """Pack matrices (warps, rows, columns) into the registers of the lanes: (warps * 32, registers)."""
     warps = len(matrices)
     elements = matrices[0].size // 32
     out = np.zeros((warps, 32, elements), matrices.dtype)
@@ -64,7 +64,7 @@ def packed(matrices: np.ndarray, place: Place, register_bytes: int) -> np.ndarra
 
 
 def unpacked(registers: np.ndarray, place: Place, shape: tuple[int, int], dtype: str) -> np.ndarray:
-    """The inverse of `packed`."""
+    """Invert `packed`."""
     elements = registers.view(dtype).reshape(-1, 32, shape[0] * shape[1] // 32)
     out = np.zeros((len(elements), *shape), dtype)
     for lane in range(32):
@@ -77,14 +77,14 @@ STORED = {"f16": "f2", "bf16": "u2", "tf32": "u4", "s8": "i1", "u8": "u1", "f64"
 
 
 def bits(values: np.ndarray, kind: str) -> np.ndarray:
-    """Values as the emulator finds them in registers."""
+    """Return the values as the emulator finds them in registers."""
     if kind == "bf16":
         return bf16_bits(values.astype(np.float32))
     return values.astype(np.float32).view(np.uint32) if kind == "tf32" else values.astype(STORED[kind])
 
 
 def source_of(shape: str, types: tuple[str, str, str, str], registers: tuple[int, int, int, int], marks: str) -> str:
-    """A CUDA kernel: every lane loads its registers of A, B and C, multiplies, stores its registers of D."""
+    """Return a CUDA kernel whose lanes load A, B and C into registers, multiply, and store D."""
     wide = types[1] == "f64"
     kind, letter = ("unsigned long long", "d") if wide else ("unsigned", "r")
     d, a, b, c = registers
@@ -115,7 +115,7 @@ def multiply(
     arch: str,
     marks: str = "",
 ) -> tuple[np.ndarray, Counts]:
-    """`mma` of matrices (4 warps in 2 blocks, rows, columns) through a compiled kernel."""
+    """Run `mma` in a compiled kernel on matrices of shape (4 warps in 2 blocks, rows, columns)."""
     d_type, a_type, b_type, c_type = types
     size = np.dtype(STORED[a_type]).itemsize
     width = 8 if a_type == "f64" else 4
@@ -181,18 +181,18 @@ def test_product_is_summed_exactly_and_rounded_once(types):
     exact = c.astype(np.float64) + a.astype(np.float64) @ b.astype(np.float64)
     d, _ = multiply("m16n8k8", types, a, b, c, "sm_80")
     np.testing.assert_array_equal(d, exact.astype(STORED[types[0]]))
-    if types[1] == "tf32":  # the last 13 bits of an operand are ignored
+    if types[1] == "tf32":  # the hardware ignores the last 13 bits of an operand
         noisy = (a.view(np.uint32) | 0x1FFF).view(np.float32)
         np.testing.assert_array_equal(multiply("m16n8k8", types, noisy, b, c, "sm_80")[0], d)
 
 
-# Many instructions in one step: their order and dependences must survive
+# The emulator runs many instructions in one step, which must keep their order and dependences.
 
 
 def test_packed_products_respect_their_dependences():
     rng = np.random.default_rng(11)
     for _ in range(20):
-        # Registers %r0 to %r15 hold pairs of bf16 (8 x 8 matrices by lane), %f0 to %f15 sums.
+        # Registers %r0 to %r15 hold pairs of bf16 (8 x 8 matrices by lane); %f0 to %f15 hold sums.
         halves = bf16_bits(rng.integers(-3, 4, (16, 64)).astype(np.float32)).reshape(16, 32, 2).copy()
         sums = rng.integers(-9, 10, (16, 32)).astype(np.float32)
         lines, model, totals = [], halves.copy(), sums.copy()
@@ -230,7 +230,7 @@ def test_packed_products_respect_their_dependences():
 def test_warp_tile_is_multiplied_whole_or_in_pieces(pairs):
     rng = np.random.default_rng(2)
     warps = 3
-    x = rng.integers(-4, 5, (8, warps, 8, 8)).astype(np.float32)  # rows 0 to 5: three A (two halves each), 6 and 7: B
+    x = rng.integers(-4, 5, (8, warps, 8, 8)).astype(np.float32)  # 0 to 5: three A in halves; 6 and 7: B
     data = bf16_bits(x).reshape(8, -1, 2)
     out = np.zeros((len(pairs), 4, warps, 8, 4), np.float32)
     body = LANE_POINTERS + "".join(f"ld.global.b32 %r{i}, [%rd0+{128 * warps * i}];" for i in range(8))

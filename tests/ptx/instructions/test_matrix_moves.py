@@ -1,4 +1,4 @@
-"""`ldmatrix`, `stmatrix` and `movmatrix`: where the rows of matrices go, and what moving them costs."""
+"""Test where `ldmatrix`, `stmatrix` and `movmatrix` put the rows of matrices, and the cost of the moves."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ extern "C" __global__ void k(const unsigned short* x, unsigned* out, const unsig
 
 
 def load_matrices(number: int, trans: bool, rows: np.ndarray, arch: str) -> tuple[np.ndarray, np.ndarray, Counts]:
-    """Three blocks of two warps load matrices whose rows begin at these bytes (by thread): data, registers, counts."""
+    """Load matrices in three blocks of two warps from byte offsets per thread; return data, registers and counts."""
     x = np.arange(3 * 2048, dtype=np.uint16)
     out = np.zeros((3, 2, 32, number), np.uint32)
     source = MOVE.format(
@@ -38,7 +38,7 @@ def load_matrices(number: int, trans: bool, rows: np.ndarray, arch: str) -> tupl
 @pytest.mark.parametrize("number", [1, 2, 4])
 def test_loaded_matrices_equal_direct_loads(number, trans, arch):
     rng = np.random.default_rng(number)
-    # Rows at random places; lanes whose addresses are not used point out of bounds.
+    # Rows have random offsets; unused lanes have addresses out of bounds.
     starts = rng.permutation(256)[:64].reshape(2, 32) * 16
     starts[:, 8 * number :] = 1 << 20
     x, out, _ = load_matrices(number, trans, starts.reshape(-1), arch)
@@ -53,13 +53,13 @@ def test_loaded_matrices_equal_direct_loads(number, trans, arch):
 
 
 @pytest.mark.parametrize(("place", "per_matrix"), [
-    (lambda row: row * 16, 1),  # eight rows side by side: all banks once
-    (lambda row: row * 128, 8),  # all in the same four banks
+    (lambda row: row * 16, 1),  # eight adjacent rows use all banks once
+    (lambda row: row * 128, 8),  # all rows use the same four banks
     (lambda row: row * 64, 4),
     (lambda row: row * 144, 1),  # padded by 16 bytes
     (lambda row: row * 128 + (row ^ 5) % 8 * 16, 1),  # swizzled
     (lambda row: row * 64 + ((row >> 1) & 3) * 16, 1),
-    (lambda row: row * 0, 1),  # one row for all
+    (lambda row: row * 0, 1),  # all lanes load the same row
 ])  # fmt: skip
 def test_matrix_load_takes_the_wavefronts_of_its_busiest_bank(place, per_matrix):
     for number in (1, 2, 4):

@@ -1,4 +1,4 @@
-"""`mbarrier`: producers and consumers in step, and kernels that never end or that misuse a barrier."""
+"""Test producers and consumers that `mbarrier` synchronizes, endless kernels and misused barriers."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ WANTED = np.arange(STEPS)[:, None] * 100 + (np.arange(32) ^ 1)
 
 
 def pipe(old: str = "", new: str = "") -> tuple[np.ndarray, Counts]:
-    """Runs the pipe, with a part of it replaced: what it wrote, and the counts."""
+    """Run the pipe with a part of it replaced; return its output and the counts."""
     assert old in PIPE
     out = np.zeros((STEPS, 32), np.uint32)
     counts = run(PIPE.replace(old, new), "u64 o", ["o"], {"o": out}, block=(64,), check_races=True)
@@ -73,7 +73,7 @@ def test_invalidated_barrier_can_be_replaced():
     start, end = "mbarrier.init.shared.b64 [%r1], 1;", "mbarrier.inval.shared.b64 [%r1];"
     head = ".shared .align 8 .b64 bar; mov.u32 %r1, bar;"
     run(f"{head} {start} {end} {start}", block=(1,))
-    run(f"{head} {start} st.shared.b64 [%r1], 0; {start}", block=(1,))  # there is none anymore
+    run(f"{head} {start} st.shared.b64 [%r1], 0; {start}", block=(1,))  # the barrier no longer exists
     with pytest.raises(EmulationError, match=r"byte 0 of shared memory, which is initialized already, with no .*inval"):
         run(f"{head} {start} {start}", block=(1,))
 

@@ -1,4 +1,4 @@
-"""`mma.sync` with narrow and block-scaled numbers: fragments and factors where the manual puts them."""
+"""Test fragments and scale factors of `mma.sync` with narrow and block-scaled numbers against the manual."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def codes_of(kind: str, shape: tuple[int, int]) -> np.ndarray:
 
 
 def words(kind: str, codes: np.ndarray, rows_high: int) -> np.ndarray:
-    """Registers of the fragment of A (two halves of rows) or B (one) of a warp; (32, registers)."""
+    """Return the registers (32, registers) of a warp's fragment of A (two halves of rows) or B (one half)."""
     per = 8 if codes.shape[1] == 64 else 4
     count = codes.size // 32 // per
     out = np.zeros((32, count), np.uint32)

@@ -1,4 +1,4 @@
-"""Instructions of impossible types or operands: one line that names the instruction and its line, whoever finds it."""
+"""Test that impossible types or operands give a one-line error with the instruction and its line."""
 
 import numpy as np
 import pytest

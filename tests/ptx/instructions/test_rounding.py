@@ -1,4 +1,4 @@
-"""Half, bfloat16 and tf32 arithmetic rounds as IEEE 754 and the PTX manual say, compared with exact rationals."""
+"""Test rounding of half, bfloat16 and tf32 arithmetic against exact rationals and the PTX manual."""
 
 import math
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from tests.helpers.narrow_floats import bf16_bits, bf16_values, tf32_bits
 from tests.helpers.ptx_text import apply, cuda, run
 
 SPECIAL = [0, 1 << 15, 0x3C00, 0x3F80, 0x7BFF, 0x7C00, 0x7E00, 0x7F7F, 0x7F80, 0x7FC0, 0xFC00, 0xFF80, 1, 0x8001]
-"""Zeros, ones, the largest and the smallest numbers, infinities and NaN of f16 and bf16."""
+"""Bit patterns of zeros, ones, extreme numbers, infinities and NaN in f16 and bf16."""
 F32 = lanes.column(lanes.integer(32, [bits << 16 for bits in SPECIAL] + [0x7F7FFFFF, 1, 0x80000001, 0x00800000]))
 BITS = lanes.column(lanes.integer(16, SPECIAL))
 
-# Formats as (bits of a NumPy integer that holds them, values of all bit patterns that are given).
+# Each format is (NumPy integer type of its bits, values of given bit patterns).
 Values = Callable[[np.ndarray], np.ndarray]
 
 
@@ -32,7 +32,7 @@ def bf16(bits: np.ndarray) -> np.ndarray:
     return bf16_values(np.asarray(bits, np.uint16)).astype(np.float64)
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered")  # signalling NaN among the inputs
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered")  # the inputs include a signalling NaN
 
 
 def f32(bits: list[int]) -> np.ndarray:
@@ -40,7 +40,7 @@ def f32(bits: list[int]) -> np.ndarray:
 
 
 def nearest(value: Fraction, values: Values) -> float:
-    """The number of a 16-bit format nearest to a rational, ties to even; its largest rounds on to infinity."""
+    """Return the 16-bit number nearest to a rational, with ties to even and overflow to infinity."""
     magnitudes = values(np.arange(0x8000))
     finite = magnitudes[np.isfinite(magnitudes)]
     size = abs(value)
@@ -54,7 +54,7 @@ def nearest(value: Fraction, values: Values) -> float:
 
 
 def check(got: np.ndarray, exact: list[Fraction | None], values: Values) -> None:
-    """Every result is the rounded rational; where that is None it is not looked at."""
+    """Check that every result is the rounded rational; skip results whose rational is None."""
     for g, e in zip(values(got).tolist(), exact, strict=True):
         if e is not None:
             assert g == nearest(e, values)
@@ -77,7 +77,7 @@ LAWS: list[tuple[str, Callable[..., Fraction], int]] = [
 @pytest.mark.parametrize(("kind", "values"), FORMATS)
 @pytest.mark.parametrize(("name", "law", "sources"), LAWS)
 @few_examples(10)
-# Ties of bfloat16 that something far below decides: 1 + 2**-8 by products and sums, and the smallest subnormals.
+# A term far below the last bit decides ties of bfloat16: 1 + 2**-8 by products and sums, and the smallest subnormals.
 @example(a=[0x3F80] * 32, b=[0x3B80] * 32, c=[1] * 32)
 @example(a=[0x3F81] * 32, b=[0x3FC0] * 32, c=[0x0001] * 16 + [0x8001] * 16)
 @example(a=[0x0001] * 32, b=[0x3F00, 0x3F01] * 16, c=[0x8001, 0, 1, 0x8000] * 8)
@@ -87,7 +87,7 @@ def test_half_arithmetic_rounds_once(kind, values, name, law, sources, a, b, c):
     exact = rational(law, *(values(r) for r in rows))
     arguments = ", ".join(f"{{a{i}}}" for i in range(sources))
     check(apply(f"{name}.rn.{kind} {{d}}, {arguments}", rows, ["b16"] * sources, "b16"), exact, values)
-    # Packed: two of them in a register.
+    # Packed instructions compute two results in a register.
     pairs = [r.view(np.uint32).repeat(2) for r in rows]
     both = apply(f"{name}.rn.{kind}x2 {{d}}, {arguments}", pairs, ["b32"] * sources, "b32")
     check(both[::2].copy().view(np.uint16), exact, values)
@@ -233,7 +233,7 @@ def test_packed_comparisons_are_independent(kind, values, a, swap):
         np.testing.assert_array_equal(single, want.reshape(-1)[:32])
 
 
-# What the headers of CUDA make of it
+# CUDA's headers generate this code.
 
 
 INTRINSICS = """
@@ -293,7 +293,7 @@ def test_atomic_half_sums_round_after_every_addition(text, dtype, values):
     body = f"mov.b16 %rs1, 0x{unit:x}; mov.b32 %r1, {{%rs1, %rs1}}; ld.param.u64 %rd1, [w];" + text
     counts = run(body, "u64 w", ["w"], {"w": word}, block=(512,))
     parts = {"b16": 1, "b32": 2}[dtype] * (2 if "v2" in text else 1)
-    total = 512 if values is f16_values else 256  # 256 + 1 rounds back to 256 in bfloat16
+    total = 512 if values is f16_values else 256  # bfloat16 rounds 256 + 1 back to 256
     assert values(word).tolist() == [total] * parts + [0] * (4 - parts)
     assert counts["atomic.w"] == 512
     assert counts["global.w.atomic_bytes"] == 512 * 2 * parts

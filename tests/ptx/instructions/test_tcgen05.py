@@ -1,4 +1,4 @@
-"""`tcgen05`: products, moves and copies in tensor memory lie where the manual has them; what is not done shows."""
+"""Test that `tcgen05` products, moves and copies match the manual, and that missing waits are detected."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -23,8 +23,8 @@ def registers(name: str, count: int) -> str:
 
 
 def kernel(body: str, image_bytes: int, count: int, columns: int) -> str:
-    """128 threads: the image to shared memory, `columns` of tensor memory, `count` words of input as %i0, ...; `body`;
-    then %o0, %o1, ... of each thread to the output."""
+    """Return a kernel of 128 threads that copies an image to shared memory, allocates `columns` of tensor memory,
+    loads `count` words as %i0, ..., runs `body`, and stores each thread's %o0, ..."""
     return "\n".join(
         [
             ".version 8.7\n.target sm_100a\n.address_size 64",
@@ -63,7 +63,7 @@ def run(
     columns: int = 512,
     mutate: Callable[[str], str] = str,
 ) -> tuple[np.ndarray, Counts]:
-    """The words of each thread (128, n) that a body leaves, and the counts."""
+    """Run a body; return the words of each thread (128, n) and the counts."""
     image = np.zeros(16, np.uint8) if image is None else image
     count = words.shape[1]
     out = np.zeros((128, count), np.uint32)
@@ -83,11 +83,11 @@ def random_words(count: int) -> np.ndarray:
 
 
 def place(shape: str, t: int, r: int) -> tuple[int, int]:
-    """Lane and column of a register (PTX ISA, figures of the matrix fragments of `tcgen05.ld`)."""
+    """Return lane and column of a register (PTX ISA, figures of the matrix fragments of `tcgen05.ld`)."""
     group, pair = divmod(t, 4)
-    if shape == "16x256b":  # the fragment of D of mma.m16n8, eight columns after eight columns
+    if shape == "16x256b":  # fragment of D of mma.m16n8, in groups of eight columns
         return group + 8 * (r // 2 % 2), r // 4 * 8 + pair * 2 + r % 2
-    if shape == "16x128b":  # the fragment of A of a tf32 mma.m16n8k4
+    if shape == "16x128b":  # fragment of A of a tf32 mma.m16n8k4
         return group + 8 * (r % 2), r // 2 * 4 + pair
     return group + 8 * (pair % 2), r * 2 + pair // 2
 
@@ -144,7 +144,7 @@ def test_halves_pack_and_unpack():
     ("64x128b.warpx2::02_13", range(128), [r % 64 for r in range(128)]),
     ("64x128b.warpx2::01_23", range(128), [r % 32 + r // 64 * 32 for r in range(128)]),
     ("32x128b.warpx4", range(128), [r % 32 for r in range(128)]),
-    ("warpx4.32x128b", range(128), [r % 32 for r in range(128)]),  # as Triton writes it
+    ("warpx4.32x128b", range(128), [r % 32 for r in range(128)]),  # Triton writes this form
 ])  # fmt: skip
 def test_rows_are_copied_from_shared_memory(shape, lanes, rows):
     width = 32 if "256b" in shape else 16
@@ -167,7 +167,7 @@ def test_rows_are_copied_from_shared_memory(shape, lanes, rows):
 
 
 class Case(NamedTuple):
-    """A multiplication."""
+    """Parameters of a multiplication."""
 
     kind: str = "f16"
     a: str = "f16"
@@ -200,7 +200,7 @@ def multiply(
     says: Callable[[int], int] = int,
     enable: str = "0",
 ) -> tuple[np.ndarray, np.ndarray, Counts]:
-    """D of a multiplication, what it should be, and the counts; X in `body` stands for the instruction."""
+    """Return D, the expected D and the counts; X in `body` stands for the multiplication."""
     a = random_bits(case.a, (case.m, 32 // SIZES.get(case.a, 1)))
     b = random_bits(case.b, (case.n, 32 // SIZES.get(case.b, 1)))
     tile_a = packed(0, case.row, case.m, SIZES.get(case.a, 1), case.majors[0])
@@ -258,7 +258,7 @@ TWICE = f"@%first X @%first AGAIN {COMMIT} {WAIT}"
 
 
 def again(enable: str) -> Callable[[str], str]:
-    """AGAIN becomes the multiplication once more, with another operand that says whether D is added."""
+    """Replace AGAIN by a second multiplication, whose operand `enable` selects whether D is added."""
 
     def mutate(text: str) -> str:
         start = text.index("tcgen05.mma")
@@ -354,7 +354,7 @@ def test_wrong_descriptor_reads_other_data(wrong):
 
 
 def scaled_operand(kind: str, rows: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random numbers (rows, depth), and the 32 bytes of each row in shared memory."""
+    """Return random numbers (rows, depth), and the 32 bytes of each row in shared memory."""
     if kind == "e2m1":
         codes = RNG.integers(0, 16, (rows, depth), dtype=np.uint8)
         value = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])[codes & 7] * np.where(codes > 7, -1, 1)

@@ -1,4 +1,4 @@
-"""Tensor maps that a kernel writes by itself: field by field, and seen by copies only behind fences."""
+"""Test tensor maps that a kernel writes field by field, which copies may use only after a fence."""
 
 import numpy as np
 
@@ -50,7 +50,7 @@ extern "C" __global__ void k(const short* x, char* made, short* out, int row) {
 
 
 def run(old: str = "", new: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Runs the kernel with a part of it replaced: the matrix, the map that it made, the tile that it loaded."""
+    """Run the kernel with a part of it replaced; return the matrix, the tensor map and the loaded tile."""
     assert old in SOURCE
     x, made = np.arange(24 * 40, dtype=np.int16).reshape(24, 40), np.zeros(128, np.uint8)
     out = np.zeros((16, 4, 8), np.int16)
@@ -62,7 +62,7 @@ def run(old: str = "", new: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarra
 def test_kernel_can_build_and_use_a_tensor_map():
     x, made, out = run()
     assert made.tobytes() == TensorMap("x", "u16", (40, 24), (80,), (32, 16), 64).encode(1 << 40)
-    # A swizzle of 64 bytes: pieces of 16 bytes change places by pairs of rows.
+    # A 64-byte swizzle exchanges 16-byte pieces by a pattern that is equal for each pair of rows.
     row, piece = np.arange(16)[:, None], np.arange(4)
     tile = np.empty_like(out)
     tile[row, piece] = out[row, piece ^ row // 2 % 4]

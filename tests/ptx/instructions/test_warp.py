@@ -1,4 +1,4 @@
-"""Shuffles, votes, matches, reductions, barriers and atomics among threads."""
+"""Test shuffles, votes, matches, reductions, barriers and atomics among threads."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ LANE = np.arange(32)
     ("down", 3, 31, np.where(LANE + 3 < 32, LANE + 3, LANE)),
     ("up", 2, 0, np.where(LANE >= 2, LANE - 2, LANE)),
     ("idx", 7, 31, LANE * 0 + 7),
-    # Four segments of eight lanes: the mask in bits 8 to 12 of c is 24.
+    # Mask 24 in bits 8 to 12 of c makes four segments of eight lanes.
     ("down", 3, 31 - 0 | 24 << 8, np.where(LANE % 8 + 3 < 8, LANE + 3, LANE)),
     ("up", 2, 24 << 8, np.where(LANE % 8 >= 2, LANE - 2, LANE)),
     ("idx", 10, 31 | 24 << 8, LANE // 8 * 8 + 2),
@@ -92,7 +92,7 @@ def test_warp_barrier_gathers_its_lanes():
 
 
 def test_barriers_order_the_threads_of_a_block():
-    # Every thread passes its number on to the next one, thread by thread, in 8 rounds.
+    # Every thread passes its number to the next thread, in 8 rounds.
     out = np.zeros((3, 96), np.uint32)
     body = """.shared .align 4 .b8 s[384]; mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r3, %r1; mov.u32 %r4, 0;
       add.u32 %r5, %r1, 1; rem.u32 %r5, %r5, 96; shl.b32 %r5, %r5, 2;
@@ -137,7 +137,7 @@ def test_barrier_can_reduce_a_predicate():
 
 
 def atomic(text: str, start: int, kind: str = "u32", threads: int = 64) -> tuple[int, list[int], dict[str, int]]:
-    """One atomic by every thread on one word: the final word, and what each thread got back."""
+    """Run one atomic by every thread on one word; return the final word and each thread's result."""
     word, out = np.array([start], "u4"), np.zeros(threads, np.uint32)
     body = f"""mov.u32 %r1, %tid.x; ld.param.u64 %rd1, [w]; {text}
       ld.param.u64 %rd3, [o]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd3, %rd2; st.global.u32 [%rd3], %r2;"""

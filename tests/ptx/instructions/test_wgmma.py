@@ -1,7 +1,6 @@
-"""`wgmma`: products as NumPy has them, in every type, layout and swizzle mode; what was not waited for is an error.
+"""Test `wgmma` products against NumPy in every type, layout and swizzle mode, and missing waits.
 
-The images of shared memory are made here element by element, as the manual draws the layouts, and not as the emulator
-reads them.
+The tests build shared-memory images element by element from the manual, independently of the emulator.
 """
 
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from tests.helpers.matrix_tiles import SIZES, numbers, packed, random_bits, stor
 
 
 def kernel(body: str, registers: int, inputs: int, image_bytes: int) -> str:
-    """A warpgroup copies the image to shared memory, loads `inputs` words of A, runs `body`, stores %d0, %d1, ..."""
+    """Return a kernel whose warpgroup copies the image to shared memory, loads A, runs `body` and stores %d0, ..."""
     return "\n".join(
         [
             ".version 8.7\n.target sm_90a\n.address_size 64",
@@ -45,7 +44,7 @@ def vector(name: str, count: int) -> str:
 
 
 def d_matrix(words: np.ndarray, n: int, dtype: str) -> np.ndarray:
-    """D (64 x n) from the words of 128 threads (PTX ISA, figures of the fragment of D)."""
+    """Return D (64 x n) from the words of 128 threads (PTX ISA, figures of the fragment of D)."""
     out = np.zeros((64, n), dtype)
     values = words.view(dtype).reshape(128, -1)
     for thread in range(128):
@@ -56,7 +55,7 @@ def d_matrix(words: np.ndarray, n: int, dtype: str) -> np.ndarray:
 
 
 def a_words(matrix: np.ndarray) -> np.ndarray:
-    """The words of A (64 x K) for 128 threads (PTX ISA, figures of the fragment of A)."""
+    """Return the words of A (64 x K) for 128 threads (PTX ISA, figures of the fragment of A)."""
     per = 4 // matrix.dtype.itemsize
     out = np.zeros((128, 4 * per), matrix.dtype)
     for thread in range(128):
@@ -68,7 +67,7 @@ def a_words(matrix: np.ndarray) -> np.ndarray:
 
 
 class Case(NamedTuple):
-    """A multiplication."""
+    """Parameters of a multiplication."""
 
     d: str = "f32"
     a: str = "f16"
@@ -149,7 +148,7 @@ def test_16_bit_matrices_may_be_transposed(row, majors):
 
 
 def test_operands_control_accumulation_and_signs():
-    twice = PLAIN.replace("X", "X X")  # of one shape into the same registers: no fence between
+    twice = PLAIN.replace("X", "X X")  # the same shape and registers need no fence between
     d, expected, _ = multiply(Case(), twice)
     assert np.array_equal(d, 2 * expected)
     d, expected, _ = multiply(Case(), twice, scales="0, 1, -1")
@@ -211,7 +210,7 @@ def test_fenced_and_awaited_product_is_accepted(body):
 
 def test_descriptor_may_be_overwritten_during_its_operation():
     def sums_first(text: str) -> str:
-        """Rows of the register files are given out as registers appear: the sums get the lowest of the 32-bit ones."""
+        """Declare the sums first: registers get rows in order of appearance, the sums then the lowest 32-bit rows."""
         return text.replace(
             "mov.u32 %r0, %tid.x;", "".join(f"mov.b32 %d{i}, 0;" for i in range(16)) + "mov.u32 %r0, %tid.x;"
         )

@@ -1,4 +1,4 @@
-"""`wmma` multiplies matrices of every shape, type and layout as NumPy does, and costs what `mma.sync` does."""
+"""Test that `wmma` matches NumPy for every shape, type and layout, and costs as much as `mma.sync`."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ WIDE = ((16, 16, 16), (32, 8, 16), (8, 32, 16))
 
 
 def pack(values: np.ndarray, bits: int) -> np.ndarray:
-    """Rows of small integers as bytes, lowest bits first."""
+    """Pack rows of small integers into bytes, lowest bits first."""
     digits = (values.astype(np.int64)[..., None] >> np.arange(bits)) & 1
     return np.packbits(digits.astype(np.uint8).reshape(len(values), -1), axis=1, bitorder="little")
 
 
 def draw(kind: str, shape: tuple[int, int], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A matrix as numbers, and as it lies in memory row by row."""
+    """Draw a matrix; return its numbers and its row-major memory contents."""
     random = np.random.default_rng(seed)
     if kind in ("s8", "u8", "s4", "u4", "b1", "s32"):
         bits = int(kind[1:])
@@ -40,7 +40,7 @@ def draw(kind: str, shape: tuple[int, int], seed: int) -> tuple[np.ndarray, np.n
 
 
 def fragment(kind: str, operand: str, m: int, n: int, k: int) -> int:
-    """Registers of a fragment (PTX ISA, section 9.7.14.4.1)."""
+    """Return the number of registers of a fragment (PTX ISA, section 9.7.14.4.1)."""
     if operand in "ab":
         elements = m * k if operand == "a" else k * n
         bits = {"f16": 16, "bf16": 16, "tf32": 32, "f64": 64}.get(kind) or int(kind[1:])
@@ -51,7 +51,7 @@ def fragment(kind: str, operand: str, m: int, n: int, k: int) -> int:
 def run(
     m: int, n: int, k: int, types: tuple[str, str, str, str], layouts: str, suffix: str = ""
 ) -> tuple[Any, Any, Any]:
-    """D, A B + C by NumPy, and the counts; `layouts`: `r` or `c` of a, b, c and d."""
+    """Return D, NumPy's A B + C, and the counts; `layouts` holds `r` or `c` for a, b, c and d."""
     d, a, b, c = types
     names = {"r": "row", "c": "col"}
     shape = f"m{m}n{n}k{k}"
@@ -113,7 +113,7 @@ def test_every_shape_and_layout_multiplies(shape, types, layouts):
 def test_4_bit_integers_multiply(kind):
     result, numbers, counts = run(8, 8, 32, ("s32", kind, kind, "s32"), "rcrr")
     np.testing.assert_array_equal(result, numbers["a"] @ numbers["b"] + numbers["c"])
-    assert counts["mma.i8"] == 8 * 8 * 32  # half of its operations: they take half as long
+    assert counts["mma.i8"] == 8 * 8 * 32  # half of the operations take half as long
 
 
 @pytest.mark.parametrize(("operation", "pairs"), [("xor", np.not_equal), ("and", np.logical_and)])
@@ -154,9 +154,9 @@ def test_wmma_api_kernel_computes_a_product_with_an_epilogue():
     expected = np.maximum(2 * (a.astype(np.float64) @ b.T.astype(np.float64)), 0)
     np.testing.assert_allclose(c, expected, rtol=1e-3, atol=1e-3)
     assert counts["mma.f16"] == 2 * n**3
-    # Each 16 x 16 tile is two machine instructions of 16 x 8 x 16 (`mma.sync.m16n8k16`).
+    # Each 16 x 16 tile takes two machine instructions of 16 x 8 x 16 (`mma.sync.m16n8k16`).
     assert counts["issue.mma"] == 2 * (n // 16) ** 3
-    # A row of 16 halves of A is a sector, and is read once for each of its tiles' four blocks along the columns.
+    # A row of 16 halves of A fills a sector; each tile's four blocks along the columns read the sector once.
     assert counts["global.a.read_bytes"] == 4 * a.nbytes
 
 

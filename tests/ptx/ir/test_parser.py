@@ -1,4 +1,4 @@
-"""The parser reads what compilers and people write, and says where it cannot."""
+"""Test that the parser reads PTX from compilers and people, and reports where it cannot."""
 
 import pytest
 
@@ -85,7 +85,7 @@ def test_unreadable_text_is_named_with_its_line(refuses):
 
 
 def test_unfinished_instruction_takes_linear_time():
-    """As quadratic time this would be minutes."""
+    """Quadratic time would take minutes here."""
     with pytest.raises(ParseError, match="unfinished statement"):
         parse(".version 7.0\n.target sm_75\n.visible .entry k()\n{\n\tadd.s64 " + " " * 100_000 + "%rd7,\n}\n")
 

@@ -1,4 +1,4 @@
-"""Blocks that hand over what they stored in global memory: right kernels are accepted, each broken copy is an error."""
+"""Test that blocks may pass data through global memory if ordered; each broken ordering is an error."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def hand_on(source: str, blocks: int) -> list[int]:
 
 @pytest.mark.parametrize("blocks", [3, 40])
 def test_release_and_acquire_hand_over_data(blocks):
-    """Of 40 blocks, not all run together."""
+    """40 blocks are too many to run all at the same time."""
     taken = [(block - 1) * 64 + 63 - t for block in range(1, blocks) for t in range(64)]
     assert hand_on(HANDS_ON, blocks) == [number**2 for number in taken]
 
@@ -66,7 +66,7 @@ def test_race_with_an_earlier_block_is_detected(old):
 
 
 def test_ordering_is_transitive():
-    """Every block reads what the first one stored, though it acquires only of the one before it."""
+    """Every block reads data of the first block, but acquires only from the block before it."""
     first = HANDS_ON.replace("left[(block - 1) * 64 + 63 - t]", "left[63 - t]")
     assert "__syncthreads();\n    if (t == 0) release" in first
     after = (
@@ -101,7 +101,7 @@ def test_last_arriving_block_sees_all_earlier_writes(blocks):
 
 @pytest.mark.parametrize("order", ["release", "acquire", "relaxed"])
 def test_one_sided_ordering_by_a_counter_is_a_race(order):
-    """With a release of something else beside, so that it is looked for."""
+    """An unrelated release in the kernel turns the race check on."""
     beside = '    asm volatile("st.release.gpu.global.u32 [%0], 1;" :: "l"(flags + 1));\n    __syncthreads();'
     with pytest.raises(EmulationError, match="race"):
         hand_on(COUNTED.replace("acq_rel", order).replace("    __syncthreads();", beside, 1), 4)

@@ -1,4 +1,4 @@
-"""Loads, stores and asynchronous copies: what they move, what they cost, and what they refuse."""
+"""Test the effects and costs of loads, stores and asynchronous copies, and which of them are refused."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ THREAD = "mov.u32 %r1, %tid.x; ld.param.u64 %rd1, [x];"
 
 
 def read(address: str, load: str, **options: object) -> Counts:
-    """Counts of one load by 32 lanes; `address` makes %rd2 from the lane number %r1 and the buffer %rd1."""
+    """Return the counts of one load by 32 lanes; `address` sets %rd2 from the lane number %r1 and the buffer %rd1."""
     buffer = np.zeros(1 << 16, np.uint8)
     return run(THREAD + address + load, "u64 x", ["x"], {"x": buffer}, **options)  # type: ignore[arg-type]
 
@@ -22,13 +22,13 @@ def strided(stride: int, base: int = 0) -> str:
 
 
 @pytest.mark.parametrize(("stride", "base", "load", "sectors"), [
-    (4, 0, "ld.global.b32 %r2, [%rd2];", 4),  # coalesced: 128 bytes
+    (4, 0, "ld.global.b32 %r2, [%rd2];", 4),  # coalesced into 128 bytes
     (4, 4, "ld.global.b32 %r2, [%rd2];", 5),  # shifted by one word
     (4, 128, "ld.global.nc.b32 %r2, [%rd2];", 4),
     (8, 0, "ld.global.b32 %r2, [%rd2];", 8),  # every second word
     (32, 0, "ld.global.b32 %r2, [%rd2];", 32),
     (128, 0, "ld.global.b32 %r2, [%rd2];", 32),
-    (0, 0, "ld.global.b32 %r2, [%rd2];", 1),  # one word for all
+    (0, 0, "ld.global.b32 %r2, [%rd2];", 1),  # all lanes read one word
     (16, 0, "ld.global.v4.b32 {%r2, %r3, %r4, %r5}, [%rd2];", 16),
     (8, 0, "ld.global.v2.b32 {%r2, %r3}, [%rd2+64];", 8),
     (8, 0, "ld.global.b64 %rd3, [%rd2];", 8),
@@ -77,16 +77,16 @@ def test_stride_of_n_words_has_n_way_conflicts(ways):
 
 
 @pytest.mark.parametrize(("stride", "load", "wavefronts", "ideal"), [
-    (0, "ld.shared.u32 %r3, [%r2];", 1, 1),  # one word for all: a broadcast
+    (0, "ld.shared.u32 %r3, [%r2];", 1, 1),  # a broadcast of one word
     (33 * 4, "ld.shared.u32 %r3, [%r2];", 1, 1),  # a padded column
     (1, "ld.shared.u8 %r3, [%r2];", 1, 1),  # four lanes share a word
-    (8, "ld.shared.b64 %rd3, [%r2];", 2, 2),  # two half warps
+    (8, "ld.shared.b64 %rd3, [%r2];", 2, 2),  # split into two half warps
     (8, "ld.shared.v2.b32 {%r3, %r4}, [%r2];", 2, 2),
     (16, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 4, 4),  # four quarter warps
     (16, "ld.shared.v2.b64 {%rd3, %rd4}, [%r2];", 4, 4),
-    (0, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 2, 2),  # all alike: half the registers are returned
+    (0, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 2, 2),  # identical lanes return half the registers
     (0, "ld.shared.b64 %rd3, [%r2];", 1, 1),
-    (32, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 8, 4),  # 32-byte stride: two-way in each quarter
+    (32, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 8, 4),  # 32-byte stride: two-way conflict in each quarter
     (128, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 32, 4),
     (16, "ld.shared.b64 %rd3, [%r2];", 4, 2),
     (144, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 4, 4),  # padded by 16 bytes
@@ -99,11 +99,11 @@ def test_wide_accesses_take_the_documented_wavefronts(stride, load, wavefronts, 
 @pytest.mark.parametrize(("quad", "wavefronts"), [
     ("shr.u32 %r2, %r1, 1;", 2),  # lanes n and n^1 agree: 16 quads
     ("and.b32 %r3, %r1, 1; shr.u32 %r2, %r1, 2; shl.b32 %r2, %r2, 1; or.b32 %r2, %r2, %r3;", 2),  # n and n^2 agree
-    ("and.b32 %r2, %r1, 29;", 4),  # n and n^2 agree, but the quads of a half warp meet in the banks
-    ("shr.u32 %r2, %r1, 2;", 2),  # both do
-    ("and.b32 %r2, %r1, 27;", 4),  # lanes n and n^4: not a pair that shares
+    ("and.b32 %r2, %r1, 29;", 4),  # n and n^2 agree, but the quads of a half warp conflict
+    ("shr.u32 %r2, %r1, 2;", 2),  # lanes n agree with n^1 and n^2
+    ("and.b32 %r2, %r1, 27;", 4),  # lanes n and n^4 agree but are not merged
     ("and.b32 %r2, %r1, 15;", 4),
-    ("shr.u32 %r2, %r1, 1; shl.b32 %r2, %r2, 1;", 4),  # pairs, two quads apart: two-way in each half warp
+    ("shr.u32 %r2, %r1, 1; shl.b32 %r2, %r2, 1;", 4),  # pairs, two quads apart: two-way conflicts
 ])  # fmt: skip
 def test_wide_load_takes_half_as_long_if_lanes_agree_pairwise(quad, wavefronts):
     body = f"mov.u32 %r1, %tid.x; {quad} shl.b32 %r2, %r2, 4;"
@@ -116,7 +116,7 @@ def test_wide_load_takes_half_as_long_if_lanes_agree_pairwise(quad, wavefronts):
 @pytest.mark.parametrize(("address", "wavefronts"), [
     ("shl.b32 %r2, %r1, 2;", 1),
     ("shl.b32 %r2, %r1, 3;", 2),
-    ("mov.u32 %r2, 0;", 32),  # no two lanes share a word, as those of a load do
+    ("mov.u32 %r2, 0;", 32),  # unlike loads, atomics on one word are not merged
     ("and.b32 %r2, %r1, 3; shl.b32 %r2, %r2, 2;", 8),
 ])  # fmt: skip
 def test_shared_memory_atomics_in_one_bank_are_serialized(address, wavefronts):
@@ -128,7 +128,7 @@ def test_shared_memory_atomics_in_one_bank_are_serialized(address, wavefronts):
     ("atom.shared.add.u32 %r3, [%r2], 1;", 1, 31),
     ("atom.shared.inc.u32 %r3, [%r2], -1;", 1, 31),
     ("atom.shared.add.u32 %r3, [%r2], 2;", 32, 0),
-    ("atom.shared.add.u32 %r3, [%r2], 1; st.shared.u32 [%r2], %r3;", 32, 0),  # the old values are used
+    ("atom.shared.add.u32 %r3, [%r2], 1; st.shared.u32 [%r2], %r3;", 32, 0),  # the code uses the old values
 ])  # fmt: skip
 def test_lanes_that_add_one_to_a_word_are_merged(operation, wavefronts, repeats):
     counts = run(f"mov.u32 %r1, %tid.x; mov.u32 %r2, 0; {operation}", shared_bytes=256)
@@ -272,7 +272,7 @@ def test_write_to_read_only_memory_is_an_error(access, site):
 
 
 @pytest.mark.parametrize(("access", "sectors", "size"), [
-    ("st.local.b32 [l+4], %r1;", 4, 4),  # one word of every lane: 128 bytes
+    ("st.local.b32 [l+4], %r1;", 4, 4),  # one word per lane makes 128 bytes
     ("st.local.v4.b32 [l], {%r1, %r1, %r1, %r1};", 16, 16),
     ("st.local.b64 [l+8], %rd1;", 8, 8),
     ("st.local.u8 [l+3], %r1;", 4, 1),

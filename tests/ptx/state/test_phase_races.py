@@ -1,4 +1,4 @@
-"""Warps and copies ordered by barriers in shared memory: a right pipeline is accepted, each broken copy is an error."""
+"""Test that barriers in shared memory order warps and copies, and that each broken pipeline is an error."""
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ RELEASE = """        int value = in[s][63 - t];
 
 
 def pipeline(old: str = "", new: str = "", check_races: bool = True) -> tuple[np.ndarray, np.ndarray, Counts]:
-    """Runs the pipeline with a part of it replaced: what it should give, what it gives, and the counts."""
+    """Run the pipeline with a part of it replaced; return the expected result, the result and the counts."""
     assert old in PIPELINE
     x = np.arange(CHUNKS * WORDS, dtype=np.int32).reshape(CHUNKS, WORDS)
     out = np.zeros_like(x)
@@ -91,7 +91,7 @@ def test_correct_pipeline_is_accepted_and_counted():
     for check_races in (True, False):
         wanted, out, counts = pipeline(check_races=check_races)
         np.testing.assert_array_equal(out, wanted)
-        assert counts["mbarrier.waits"] == CHUNKS * 3  # of the producer, and of two warps that consume
+        assert counts["mbarrier.waits"] == CHUNKS * 3  # waits of the producer and of two consumer warps
         assert counts["bulk.shared_write_bytes"] == counts["bulk.shared_read_bytes"] == CHUNKS * WORDS * 4
         assert counts["global.x.read_sectors"] == CHUNKS * WORDS * 4 // 32
 
@@ -193,7 +193,7 @@ extern "C" __global__ void k(const char* x, float* out) {
 
 
 def products(old: str = "", new: str = "") -> np.ndarray:
-    """Runs the products with a part of them replaced, on a tile of ones."""
+    """Run the products on a tile of ones, with a part of the kernel replaced."""
     assert old in PRODUCTS
     x, out = np.ones(1152, np.float16), np.zeros(128, np.float32)
     program = cuda(PRODUCTS.replace(old, new, 1), "sm_90a")
@@ -202,7 +202,7 @@ def products(old: str = "", new: str = "") -> np.ndarray:
 
 
 def test_tile_is_free_only_after_its_product_was_awaited():
-    """Nothing runs between the wait and the arrival: who knows of what tells them apart, not what came first."""
+    """Nothing runs between the wait and the arrival, so that only the recorded ordering can reveal the race."""
     np.testing.assert_array_equal(products(), np.full(128, 3 * 4 * 16))
     wait = '        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");\n'
     arrival = "        arrive(&empty);\n"

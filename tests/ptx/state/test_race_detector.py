@@ -1,4 +1,4 @@
-"""The race check finds what a barrier should have ordered, and nothing else."""
+"""Test that the race check finds every missing barrier and reports nothing else."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_ordered_accesses_pass(body):
 def test_unordered_accesses_are_named(body, message):
     with pytest.raises(EmulationError, match=message):
         check(body)
-    run(HEAD + body, block=(128,))  # without the check it runs
+    run(HEAD + body, block=(128,))  # the kernel runs without the check
 
 
 def test_barrier_of_one_block_does_not_order_another():

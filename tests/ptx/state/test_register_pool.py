@@ -1,4 +1,4 @@
-"""Registers that warps of a block give to one another, and blocks that ask for more than they have."""
+"""Test that warps of a block can pass registers to one another, within the block's registers."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) k(int* o) {
 
 
 def launch(less: int, more: int) -> np.ndarray:
-    """What a block of two warpgroups that ask for registers and one that gives some back writes."""
+    """Return the output of a block in which two warpgroups request registers and a third releases some."""
     out = np.zeros(384, np.int32)
     program = cuda(KERNEL.replace("LESS", str(less)).replace("MORE", str(more)), "sm_90a")
     emulate(program, KernelLaunch("k", (1,), (384,), ["o"], {"o": out}))

@@ -1,4 +1,4 @@
-"""A user's kernel from its source to answer, and back from the database."""
+"""Test the analysis of a user's kernel from its source to the stored answer."""
 
 import shutil
 from collections.abc import Callable
@@ -75,12 +75,12 @@ ONE = ProfilingOptions(processes=1)
 def ask(
     database: Path, query: Query | None = None, name: str = "rowsum", gpu: str = GPU.name, **shape: Any
 ) -> Recommendation:
-    """The answer about the kernel from a database."""
+    """Return the answer about the kernel from a database."""
     return Recommender([database]).answer(Request(gpu, None, name, shape.get("shape", {}), query=query or Query()))
 
 
 def own_candidates(database: Path, power_limit_w: float | None = None) -> CandidateSet:
-    """The kernel's configs over power limits, as an explanation takes them."""
+    """Return the kernel's configs over power limits, as `explain` uses them."""
     request = Request(GPU.name, kernel="rowsum", query=Query(Objective.LATENCY, power_limit_w=power_limit_w))
     return explainable(request, Context([database]))
 
@@ -104,7 +104,7 @@ def kernel(folder: Path) -> Kernel:
 
 @pytest.fixture(scope="module")
 def database(folder: Path, kernel: Kernel) -> Path:
-    """The user's database after one analysis."""
+    """Return the user's database after one analysis."""
     path = folder / "mine" / "own.duckdb"
     seen: list[tuple[int, int]] = []
     whole = analyze(
@@ -143,7 +143,7 @@ def test_pulled_rows_are_used_only_beside_the_users_database(kernel: Kernel, dat
 def test_endless_compilation_is_abandoned_after_two_configs(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Six macros of a line each stand for 10^6 terms; what the message says must not be found by compiling again."""
+    """Six one-line macros expand to 10^6 terms. The error must not need another compilation."""
     macros = ["#define M0(x) x", *(f"#define M{i}(x) {' + '.join([f'M{i - 1}(x)'] * 10)}" for i in range(1, 7))]
     (tmp_path / "rowsum.cu").write_text(
         "\n".join([*macros, SOURCE.replace("sum += x[", "sum += M6(threadIdx.x) + x[")])
@@ -156,7 +156,7 @@ def test_endless_compilation_is_abandoned_after_two_configs(
     options = ProfilingOptions(processes=1, progress=lambda *done: seen.append(done))
     with pytest.raises(KernrecError, match=r"^rowsum\.cu: compiling took longer than 1 s$"):
         analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, options)
-    assert seen == [(1, 8)]  # the second config ended it
+    assert seen == [(1, 8)]  # the second config's timeout ended the analysis
 
 
 def test_interrupted_analysis_resumes(kernel: Kernel, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_refused_config_is_not_tried_again(folder: Path, tmp_path: Path, monkeyp
     tried.clear()
     assert failures() == first
     assert not tried
-    (tmp_path / "rowsum.cu").write_text(SOURCE)  # mended: another kernel
+    (tmp_path / "rowsum.cu").write_text(SOURCE)  # a corrected source is another kernel
     kernel = load_kernel(tmp_path / "kernel.toml")
     assert not analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE).failed
 
@@ -240,7 +240,7 @@ def test_front_covers_configs_and_power_limits(database: Path) -> None:
 
 
 def with_rows(database: Path, folder: Path, rows: list[dict[str, Any]]) -> Path:
-    """A copy of the user's database that holds measurements too."""
+    """Return a copy of the user's database with measurements added."""
     path = folder / "measured.duckdb"
     shutil.copy(database, path)
     with Database.open(path, read_only=False) as opened:
@@ -249,7 +249,7 @@ def with_rows(database: Path, folder: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def measurement(kernel: Kernel, answer: Recommendation, rank: int, factor: float, **changes: Any) -> dict[str, Any]:
-    """Choice `rank` measured at the default limit: `factor` times as long as predicted, at the predicted power."""
+    """Return a measurement of choice `rank` at its predicted power and `factor` times its predicted time."""
     choice = answer.choices[rank]
     latency = choice.latency_s.value * factor
     return {
@@ -263,7 +263,7 @@ def measurement(kernel: Kernel, answer: Recommendation, rank: int, factor: float
 
 @pytest.fixture(scope="module")
 def predicted(database: Path) -> Recommendation:
-    """All eight configs at the default limit."""
+    """Return the answer with all eight configs at the default limit."""
     return ask(database, Query(Objective.LATENCY, top=8, power_limit_w=GPU.tdp_w, each_config=True))
 
 
@@ -278,7 +278,7 @@ def test_measured_config_keeps_its_time_and_scales_the_others(
         by_config = {tuple(c.config.values()): c for c in answer.choices if c.power_limit_w == GPU.tdp_w}
         for rank, before in enumerate(predicted.choices):
             if (now := by_config.get(tuple(before.config.values()))) is None:
-                continue  # as fast at another limit
+                continue  # another power limit is as fast
             ratio = now.latency_s.value / before.latency_s.value
             if rank in (2, 3, 4):
                 assert (now.source, now.energy_j.source) == ("measured", "measured")
@@ -320,7 +320,7 @@ def test_explanation_shows_measured_and_predicted_time(
     assert subject.prior["energy_j"] == pytest.approx(before.energy_j.value)
     assert sum(subject.energy_j.values()) == pytest.approx(choice.energy_j.value)
     assert subject.figures["time"] == choice.latency_s.value
-    # That it took longer than predicted is no gain of the others: prediction is held against prediction.
+    # A slow measurement must not make other configs look better, so that gains compare predictions with predictions.
     position = int(np.flatnonzero(candidates.latency_s[0] == choice.latency_s.value)[0])
     changes = what_if(candidates, position, objective=Objective.LATENCY)
     gains = [change.time for change in changes if change.source == "predicted"]
@@ -414,7 +414,7 @@ def test_texture_and_surface_kernel_is_analyzed_but_not_measured(tmp_path: Path,
 
 
 def test_implementation_of_a_known_op_needs_no_problem_definition(folder: Path, tmp_path: Path) -> None:
-    """In C++ as people write it: the kernel's name mangled, a template inside."""
+    """The source is typical C++, with a mangled kernel name and a template."""
     (tmp_path / "add.cu").write_text("""
     template <int N> __device__ float sum(const float (&x)[N]) { float s = 0; for (float v : x) s += v; return s; }
     __global__ void reduce(const float* x, float* y, int columns) {
@@ -442,6 +442,6 @@ def test_implementation_of_a_known_op_needs_no_problem_definition(folder: Path, 
     problem = kernel.definition.problem(rows=4096, columns=4096)
     whole = analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE)
     assert (whole.profiled, whole.failed) == (2, ())
-    # Whoever reads 64 MiB once cannot be faster than memory, and a warp a row with loads in flight is not far from it.
+    # Reading 64 MiB once takes at least the memory's time. A warp per row with loads in flight comes close to it.
     least_s = problem.bytes / GPU.memory_bandwidth
     assert least_s < whole.recommendation.best.latency_s.value < 2 * least_s

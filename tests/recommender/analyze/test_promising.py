@@ -1,4 +1,4 @@
-"""Of a large space the configs are profiled that may be among the best; the answer is that of the whole space."""
+"""Test that only promising configs of a large space are profiled, and that the answer stays the same."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -49,14 +49,14 @@ arguments = ["x", "y", "i32 n"]
 
 
 class Profiles:
-    """Rows like those of one real profile, with more work the farther a config is from the best; some fail."""
+    """Profiles derived from a real profile: configs farther from the best do more work, and some configs fail."""
 
     def __init__(self) -> None:
         self.made: list[Config] = []
         self._row: Outcome | None = None
 
     def __call__(self, kernel: Kernel, configs: Sequence[Config], target: ProfileTarget) -> Iterator[Outcome]:
-        """As `profile_configs`."""
+        """Stand in for `profile_configs`."""
         self.made += configs
         if self._row is None:
             (self._row,) = profile_configs(kernel, configs[:1], target, 1)

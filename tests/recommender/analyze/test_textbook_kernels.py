@@ -1,4 +1,4 @@
-"""Block sizes of textbook kernels against recorded times of two cards; needs the recordings."""
+"""Test block sizes of textbook kernels against recorded times of two GPUs, if the recordings are present."""
 
 import csv
 from collections import defaultdict
@@ -44,7 +44,7 @@ def test_textbook_kernel_matches_the_recorded_time_and_best_block_size(name, siz
     analyzed = analyze(kernel, problem, find_gpu(gpu), database, Query("latency", top=len(recorded)), options)
     choices = analyzed.recommendation.choices
     assert recorded[choices[0].config["block"]] <= 1.05 * min(recorded.values())
-    # Today's assembler joins four loads of the tiled product; the recorded program had them apart.
+    # Today's assembler merges four loads of the tiled product; the recorded program had separate loads.
     within = 0.4 if name == "matmul_shared" else 0.2
     for choice in choices:
         assert choice.latency_s.value == pytest.approx(recorded[choice.config["block"]], rel=within)

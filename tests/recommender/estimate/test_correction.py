@@ -1,5 +1,5 @@
-"""Learned estimates on simulated measurements: what they reach, how sure they are of what was never measured, and that
-every question is answered through the same chain: measured, learned, prior."""
+"""Test learned estimates on simulated measurements: their accuracy, their uncertainty far from measurements, and the
+order of sources: measured, learned, predicted."""
 
 import math
 import shutil
@@ -46,7 +46,7 @@ def row(gpu: str, kernel: Any, config: dict[str, int], problem: Any, took: float
 
 
 def simulated(gpu: str, problems: int, factor: Callable[[int], float], configs: int = 8) -> Iterator[dict[str, Any]]:
-    """Rows of a simulated card that takes `factor(number of the problem)` times what the prior says."""
+    """Simulate rows of a GPU that takes `factor(number of the problem)` times the predicted time."""
     recommender, draw = Recommender([]), np.random.default_rng(0)
     for number in range(problems):
         problem = find_op("matmul").problem(m=192 * (number + 1), n=512, k=256)
@@ -79,7 +79,7 @@ def three_gpus(tmp_path_factory):
 
 
 def factor_of(answer: Any) -> float:
-    """By what factor the first choice's interval goes beyond its latency."""
+    """Return the upper end of the top recommendation's interval over its latency."""
     return answer.best.latency_s.high / answer.best.latency_s.value
 
 
@@ -109,7 +109,7 @@ def test_transferred_interval_states_its_basis(one_gpu, three_gpus):
 
 def test_interval_widens_with_distance_from_measurements(one_gpu):
     recommender = Recommender([one_gpu])
-    # Rows are no multiples of 16 elements: matmul_simt, which the model knows, is the only kernel that takes them.
+    # Only matmul_simt, which the model has learned, can run rows that are no multiples of 16 elements.
     shapes = [NEW, {"m": 8192, "n": 2056, "k": 2056}, {"m": 8192, "n": 16392, "k": 16392}]
     near, far, farther = (factor_of(recommender.recommend("matmul", "rtx4090", dims, query=FASTEST)) for dims in shapes)
     assert math.log(far) > 1.5 * math.log(near)
@@ -139,7 +139,7 @@ def test_unmeasured_kernel_stays_predicted_unless_other_kernels_helped(one_gpu):
     half = find_op("matmul").problem("f16", "nn", **NEW)
     kernels = [table.kernel for table in recommender.context.tables(half, find_gpu("rtx4090"))]
     strange = next(kernel for kernel in kernels if kernel.name not in learned.model.kernels)
-    assert learned.scope(find_gpu("rtx4090"), strange, "f16") is None  # one kernel alone says nothing of another
+    assert learned.scope(find_gpu("rtx4090"), strange, "f16") is None  # each kernel has its own model
     choices = recommender.recommend(
         "matmul", "rtx4090", NEW, dtype="f16", query=Query(Objective.LATENCY, top=40)
     ).choices
@@ -149,7 +149,7 @@ def test_unmeasured_kernel_stays_predicted_unless_other_kernels_helped(one_gpu):
 def test_explanations_and_single_kernels_use_the_same_models(one_gpu, capsys):
     answer = Recommender([one_gpu]).recommend("matmul", "rtx4090", NEW, query=FASTEST)
     card = find_gpu("rtx4090")
-    default = Query(Objective.LATENCY, power_limit_w=card.tdp_w)  # a kernel alone is asked for at other limits, too
+    default = Query(Objective.LATENCY, power_limit_w=card.tdp_w)  # a query for one kernel also covers other limits
     request = Request(card.name, kernel="matmul_simt", shape=NEW, query=default)
     advice = Recommender([one_gpu]).answer(request)
     best = advice.best
@@ -194,7 +194,7 @@ arguments = ["x", "y", "i32 columns"]
 
 
 def test_custom_kernel_is_learned_from_its_measurements(tmp_path):
-    """Measured, learned and prior on three shapes of the same kernel: a simulated card takes 1.7 times the prior."""
+    """Simulate a GPU that takes 1.7 times the predicted time on three shapes of one kernel."""
     (tmp_path / "mine.cu").write_text(SOURCE)
     (tmp_path / "mine.toml").write_text(SPEC)
     kernel, gpu, path = load_kernel(tmp_path / "mine.toml"), find_gpu("rtx4090"), tmp_path / "own.duckdb"
@@ -203,7 +203,7 @@ def test_custom_kernel_is_learned_from_its_measurements(tmp_path):
     try:
         for problem in problems:
             whole = analyze(kernel, problem, gpu, path, Query(Objective.LATENCY), ProfilingOptions(processes=1))
-            best = whole.recommendation.best  # the four are alike, so that it stands for all
+            best = whole.recommendation.best  # all four configs take about the same time
             rows += [
                 row(gpu.name, kernel, {"unroll": unroll}, problem, best.latency_s.value * 1.7, best.power_w)
                 for unroll in (1, 2, 4, 8)

@@ -1,4 +1,4 @@
-"""Measurements over predictions: the rule, as laws."""
+"""Test the laws by which measurements correct predictions."""
 
 from datetime import datetime
 
@@ -13,7 +13,7 @@ from kernrec.store import MeasuredAnswer
 
 COUNT = 8
 OWN_WIDTH = 0.3
-"""Logarithmic half-width of what is a config's own of the factor of two."""
+"""Logarithmic half-width of the error that each config has independently, within the total factor of two."""
 
 
 def predicted() -> Costs:
@@ -80,5 +80,5 @@ def test_scale_lies_between_prediction_and_measurement(factor, count):
         assert scale is not None
         weights.append(np.log(scale.latency))
     assert 0 <= weights[0] / np.log(factor) <= 1 if factor != 1 else weights == [0, 0]
-    assert abs(weights[0]) <= abs(weights[1])  # more measurements, more trust
-    assert scale.power == 1.0  # nobody measured energy
+    assert abs(weights[0]) <= abs(weights[1])  # more measurements are trusted more
+    assert scale.power == 1.0  # without energy measurements, power stays unchanged

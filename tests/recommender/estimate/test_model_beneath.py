@@ -1,4 +1,4 @@
-"""A query of a kernel whose own model ships, beside a model that its rows on one card made of the op."""
+"""Test a kernel's shipped model combined with a model of the whole op, trained on the user's rows."""
 
 import json
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ from tests.helpers.sharing import measurement
 
 KERNEL = find_kernel("matmul_triton")
 RECORDED, MEASURED, ALIKE, OTHER = "a100-sxm4-80gb", "rtx4090", "l40s", "rtx3090"
-"""A card that the shipped model learned from, two that somebody measured, and one that nobody did."""
+"""A GPU that the shipped model learned from, two GPUs with user measurements, and a GPU with neither."""
 SLOWER = 1.5
 NEW = KERNEL.definition.problem("f16", "nn", m=1536, n=1024, k=768)
 
 
 def predicted(context: Context, gpu: str, problem: Problem = NEW) -> tuple[np.ndarray, ModelScope | None]:
-    """The times of all configs, (C,), and the model behind them."""
+    """Return the times of all configs, (C,), and the scope of the model that predicted them."""
     table = context.kernel_table(KERNEL, problem, find_gpu(gpu))
     candidates = candidate_set([table], problem, [DEFAULT_POINT], Evidence(), context.models, whole_space=True)
     (of_kernel,) = candidates.kernels
@@ -36,7 +36,7 @@ def predicted(context: Context, gpu: str, problem: Problem = NEW) -> tuple[np.nd
 
 
 def names(scope: ModelScope | None) -> list[str]:
-    """The models behind an answer, the last one first."""
+    """Return the names of the models behind an answer, the last one first."""
     return [] if scope is None else [scope.trained.name, *names(scope.beneath)]
 
 
@@ -45,7 +45,7 @@ def warnings_of(context: Context) -> list[str]:
 
 
 def trained_on(folder: Path, *cards: str) -> Path:
-    """A database whose rows take so many times as long as the shipped model says, and the model that they made."""
+    """Train on rows that are slower than the shipped model by a constant factor; return the database."""
     path, shipped = folder / "all.duckdb", Context([])
     rows = []
     for size, gpu in product(range(256, 256 + 10 * 256, 256), cards):
@@ -93,7 +93,7 @@ def test_only_the_shipped_model_applies_on_its_recorded_gpus(trained):
 
 
 def test_model_of_a_single_gpu_does_not_apply_elsewhere(trained):
-    """Nothing says that what one card does differently others do, too."""
+    """One GPU's deviation gives no evidence about other GPUs."""
     before, shipped = predicted(Context([]), OTHER)
     after, there = predicted(Context([trained]), OTHER)
     assert names(shipped) == names(there) == ["matmul_triton"]
@@ -111,7 +111,7 @@ def test_both_models_apply_elsewhere_if_held_out_gpus_improved(tmp_path):
 
 
 def test_model_that_corrects_a_missing_model_is_reported_and_ignored(trained, tmp_path):
-    """As after an update of kernrec, whose model of the kernel is a new one."""
+    """After an update of kernrec with a new model of the kernel, the user's model corrects a missing model."""
     (tmp_path / "models").mkdir()
     for file in [trained, *(trained.parent / "models").iterdir()]:
         (tmp_path / file.relative_to(trained.parent)).write_bytes(file.read_bytes())

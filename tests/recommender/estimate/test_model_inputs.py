@@ -1,4 +1,4 @@
-"""The inputs of a model for candidates."""
+"""Test the inputs of a model for candidates."""
 
 import numpy as np
 

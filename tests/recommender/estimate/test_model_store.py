@@ -1,4 +1,4 @@
-"""A model that is further off than the prior on what was left out is not used, and that is said."""
+"""Test that a model with a larger held-out error than the analytical model is reported and not used."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from tests.helpers.reading import reading_here
 
 @pytest.mark.parametrize(("own", "used"), [(0.186, False), (0.120, True)])
 def test_model_worse_than_the_analytical_one_is_ignored(tmp_path, own, used):
-    # Seen before: 18.6 against 14.7 %, used without a word.
+    # Once, a model with an error of 18.6 %, against 14.7 % of the analytical model, was used silently.
     for path in (shipped("db/prebuilt") / "models").glob("matmul_triton.*"):
         shutil.copy(path, tmp_path)
     card_path = tmp_path / "matmul_triton.json"
@@ -45,12 +45,12 @@ def test_model_of_a_foreign_database_cannot_use_a_shipped_name(tmp_path):
 
 
 def test_model_with_replaced_trees_is_ignored_and_reported_in_one_line(tmp_path):
-    """Every query ended with status 70, or answered 4.4e-16 s."""
+    """Once, every query failed with status 70 or answered 4.4e-16 s."""
     for path in (shipped("db/prebuilt") / "models").glob("matmul_triton.*"):
         shutil.copy(path, tmp_path)
     for trees in tmp_path.glob("*.trees"):
         content = trees.read_bytes()
-        trees.write_bytes(content[:-4] + b"\x00\x00\xc0\x7f")  # a leaf that is no number
+        trees.write_bytes(content[:-4] + b"\x00\x00\xc0\x7f")  # a leaf that is NaN
     store, gpu, kernel = ModelStore(tmp_path, Stack([])), find_gpu("a100"), find_kernel("matmul_triton")
     assert store.scope("matmul", kernel, gpu, "f16") is None
     (line,) = [line for line in store.warnings() if line.endswith("; not used")]

@@ -1,4 +1,4 @@
-"""Every answer keeps the laws of physics, whatever a model, a file or a row of the user says."""
+"""Test that every answer obeys the laws of physics, for any model, file or user row."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def recommender():
 
 
 def test_random_answers_obey_physical_limits():
-    """500 questions in the deep profile; another part of them in each seed."""
+    """The deep profile asks all 500 questions; other runs ask some of them, selected by the seed."""
     broken = {question: laws for question, laws in answered(Recommender([]), 500 if DEEP else 40, 7) if laws}
     assert broken == {}
 

@@ -1,4 +1,4 @@
-"""Sampled launches: where atomic operations meet in L2, and what short runs of bytes cost DRAM."""
+"""Test sampled launches: conflicts of atomics in L2, and the DRAM cost of short runs of bytes."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ TURN_S = 0.544e-9
 
 
 def serial_clk(**metrics: float) -> float:
-    """Clocks of L2 for the atomic operations of all blocks."""
+    """Return the L2 clocks for the atomic operations of all blocks."""
     nothing, names = np.zeros(1), {name.replace("__", "."): value for name, value in metrics.items()}
     counts = np.array([[[value] for value in names.values()]])
     table = ProfileTable(0, "k", ("v",), nothing, nothing, nothing, nothing, tuple(names), ("block",), counts)
@@ -21,7 +21,7 @@ def serial_clk(**metrics: float) -> float:
 
 
 def slowdown(run: float, joined: float = 0.0) -> float:
-    """Of DRAM, for reads in runs of so many bytes, of which the next block continues a share."""
+    """Return the DRAM slowdown for reads in runs of `run` bytes, a share `joined` of which the next block continues."""
     nothing, names = np.zeros(1), ("touch.a.read", "run.read", "run.read.x")
     counts = np.array([[[1024.0], [run], [joined]]])
     table = ProfileTable(0, "k", ("v",), nothing, nothing, nothing, nothing, names, ("block",), counts)
@@ -31,7 +31,7 @@ def slowdown(run: float, joined: float = 0.0) -> float:
 
 
 def test_short_runs_take_the_dram_time_of_a_recorded_h100():
-    """Products that stream weights, 8 x 129792 x 4096, over their time for runs of 512 bytes."""
+    """The bounds come from recorded products that stream weights (8 x 129792 x 4096), relative to runs of 512 bytes."""
     assert 1.70 <= slowdown(64.0) <= 1.93
     assert 1.02 <= slowdown(128.0) <= 1.13
     assert slowdown(256.0) <= 1.02
@@ -44,7 +44,7 @@ def test_runs_that_the_next_block_continues_cost_nothing():
 
 
 def test_blocks_that_add_up_512_bins_each_do_47_g_additions_a_second():
-    """As every card from an RTX 3060 to an RTX 3080 did, with a block of a warp for each 32 elements."""
+    """GPUs from the RTX 3060 to the RTX 3080 reached this rate with one block of a warp per 32 elements."""
     bins = {"atomic__own": 1 / 64, "atomic__meet": 1 / 64, "atomic__own__512": 1 / 4, "atomic__meet__512": 1 / 4}
     seconds = serial_clk(global__counts__atomic_turns=64.0, **bins) * TURN_S
     assert 512 * BLOCKS / seconds == pytest.approx(47e9, rel=0.03)

@@ -1,4 +1,4 @@
-"""The trained model that ships corrects today's prior of today's kernel, and says what it stands on."""
+"""Test that the shipped model matches today's analytical model and kernel, and names its evidence."""
 
 from dataclasses import replace
 
@@ -67,7 +67,7 @@ def test_source_is_learned_on_recorded_gpus_and_transferred_to_others(gpu, measu
 @pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "h100-sxm-96gb"])
 def test_less_predictable_rows_have_wider_intervals_with_their_basis(gpu):
     query, factors, notes = Query(Objective.LATENCY, top=100), [], []
-    for n in (2048, 2056, 2050):  # multiples of 16 elements, of 16 bytes, other rows
+    for n in (2048, 2056, 2050):  # multiples of 16 elements, of 16 bytes, and of neither
         answer = Recommender([]).recommend("matmul", gpu, {"m": 2048, "n": n, "k": 2048}, "f16", "nn", query)
         estimates = [choice.latency_s for choice in answer.choices if choice.kernel.name == KERNEL.name]
         assert {estimate.source for estimate in estimates} == {"learned"}

@@ -1,4 +1,4 @@
-"""The static table, its shortlist and its predictions, on the library's own kernels."""
+"""Test the static table, its shortlist and its predictions for the library's kernels."""
 
 import numpy as np
 import pytest

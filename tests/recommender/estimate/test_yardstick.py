@@ -1,4 +1,4 @@
-"""A lead of the prior over what was recorded of the same problem is believed as far as both are sure."""
+"""Test that shrinkage limits a predicted lead over a recorded time by the certainty of the two."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def yardstick(latency_s: float, deviation: float, transferred: bool = False) -> 
 
 
 def interval(belief: Belief, predicted_s: float) -> tuple[float, float, float]:
-    """Value and ends of the interval of a prediction within a factor of 1.5."""
+    """Return value and interval of a prediction with a factor of 1.5, after shrinkage."""
     value, own = np.array([predicted_s]), np.array([0.1])
     latency = Estimates.of(value, value / 1.5, value * 1.5, np.array([PRIOR], dtype=np.int8), own)
     shrunk = belief.believed(Costs(latency, latency, value)).latency.item((0,))
@@ -89,7 +89,7 @@ def test_slightly_faster_reference_changes_little(first: float, second: float) -
 
 
 def test_slow_triton_kernel_is_no_reference_for_small_f32_matmuls(recommender: Recommender) -> None:
-    # Triton's template takes 1.5 ms, cuBLAS about .32 ms at 15 rows: nobody recorded it.
+    # At 15 rows, Triton's template takes 1.5 ms and cuBLAS about 0.32 ms, which is not recorded.
     few, more = (
         recommender.recommend("matmul", "a100", {"m": m, "n": 4096, "k": 25088}, "f32", "nt", Query(Objective.LATENCY))
         for m in (15, 16)
@@ -100,7 +100,7 @@ def test_slow_triton_kernel_is_no_reference_for_small_f32_matmuls(recommender: R
 def test_unmeasured_kernel_ranks_below_recorded_configs_within_its_error(
     recommender: Recommender,
 ) -> None:
-    # Seen before: 87.9 us of a CUDA kernel, never run, above 88.7 us of Triton's, learned from recordings of this card.
+    # Once, 87.9 us predicted for a CUDA kernel ranked above 88.7 us learned from recordings of Triton's kernel.
     answer = recommender.recommend("matmul", "a100", PRODUCT, "f16", "nn", Query(Objective.LATENCY))
     assert answer.best.source is Source.LEARNED
     assert answer.best.kernel.triton is not None
@@ -124,7 +124,7 @@ def test_overhead_dominated_baseline_moves_a_prediction_little(recommender: Reco
     beliefs = [kernel.belief for kernel in kernels if kernel.belief.yardstick is not None]
     assert beliefs
     assert all(belief.share > 0.75 for belief in beliefs)
-    assert min(belief.slower for belief in beliefs) < 1.3  # 5.0 and 5.5 before
+    assert min(belief.slower for belief in beliefs) < 1.3  # once 5.0 and 5.5
 
 
 @pytest.mark.parametrize(("gpu", "dtype"), [("a100", "f16"), ("rtx4090", "f32"), ("h200", "f8e4m3")])

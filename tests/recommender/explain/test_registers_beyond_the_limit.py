@@ -1,4 +1,4 @@
-"""A block that needs more registers than an SM has is refused with its reason; nothing divides by its blocks."""
+"""Test that a block needing more registers than an SM has is refused with the reason, without dividing by zero."""
 
 import os
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("compiled_here")
 
 GPU = find_gpu("rtx3090")
 BEYOND, WITHIN = {"threads": 640, "registers": 104}, {"threads": 640, "registers": 88}
-"""20 warps of 104 registers take 66,560; an SM has 65,536, which is less than a granule of 8 a thread below that."""
+"""20 warps of 104 registers take 66,560 of the SM's 65,536. Registers are allocated in steps of 8 a thread."""
 SOURCE = """
 extern "C" __global__ void __maxnreg__(REGISTERS) many(const float *x, float *y, int n)
 {

@@ -1,8 +1,8 @@
-"""A network is never faster with one item more: kernrec's total, the backend's, and each layer and baseline of both.
+"""Test that one more item never makes a network, its layers or its baselines faster.
 
-The whole sweep, every shipped network on 20 GPUs with batches of 1 to 64, is in the deep profile:
-`KERNREC_TEST_PROFILE=deep python -m pytest -n 0 tests/recommender/networks/test_batches.py`. `python -m
-tests.helpers.check_laws` checks any GPU, network and data type.
+The deep profile sweeps every shipped network on 20 GPUs with batches of 1 to 64: `KERNREC_TEST_PROFILE=deep python -m
+pytest -n 0 tests/recommender/networks/test_batches.py`. `python -m tests.helpers.check_laws` checks any GPU, network
+and data type.
 """
 
 import random
@@ -19,7 +19,7 @@ GPUS = (
     "v100-sxm2-16gb", "t4", "rtx2080ti", "a100-sxm4-80gb", "a30", "a10", "rtx-a6000", "rtx3090", "rtx3060", "l4",
     "l40s", "rtx4090", "rtx4060-laptop", "h100-sxm", "h200-sxm", "h20", "b200", "b300", "rtx5090", "rtx-pro-6000",
 )  # fmt: skip
-"""One of each kind of memory and architecture, and the ones that backends were recorded on."""
+"""A GPU of each memory type and architecture, and every GPU with recordings of backends."""
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +28,14 @@ def recommender():
 
 
 def drawn() -> list[tuple[str, str, int]]:
-    """Return a GPU, a network and a batch for each of a few examples, the same ones in each run."""
+    """Return the same few random examples of a GPU, a network and a batch in each run."""
     draw = random.Random(43)
     return [(draw.choice(all_gpus()).name, draw.choice(workloads()), draw.randint(1, LARGEST - 1)) for _ in range(24)]
 
 
 FORMER = [("a100-sxm4-80gb", "vgg16", 15), ("a100-sxm4-80gb", "vit-l-16", 35), ("a100-sxm4-80gb", "resnet50", 1)]
-"""Batches after which a larger one was up to 2.1 times as fast: another reference time, or none, scaled a lead."""
+"""Batches where one more item once gave up to 2.1 times the speed, because the reference time changed or was
+missing."""
 
 
 @pytest.mark.parametrize(("gpu", "name", "batch"), [*FORMER, *drawn()])
@@ -63,8 +64,7 @@ def test_decode_is_not_faster_when_its_kernels_change(recommender, gpu):
 def test_larger_batch_is_not_faster_with_mixed_recordings(
     recommender: Recommender, gpu: str, name: str, dtype: str | None
 ) -> None:
-    """Static scales were recorded at other batches, a row of far more or fewer items counted, or only 16 rows had a
-    model or 16 bits."""
+    """Recordings differ in their batches, their numbers of items, and whether only 16 rows or 16 bits have a model."""
     assert not baselines_faster_with_more(recommender, find_gpu(gpu), name, range(1, LARGEST + 1), dtype)
 
 

@@ -1,4 +1,4 @@
-"""All-reduces between GPUs: the model gives recorded times, and is in the totals."""
+"""Test that the model of all-reduces between GPUs matches recorded times, and that totals include it."""
 
 import pytest
 
@@ -11,7 +11,7 @@ H100 = 450e9
 RECORDED = [
     (74e3, 2, 7.0e-6), (1.7e6, 2, 13.0e-6), (1.05e6, 8, 32.4e-6), (4.19e6, 8, 59.4e-6), (16.8e6, 8, 135.7e-6),
 ]  # fmt: skip
-"""Bytes, GPUs and seconds on H100 SXM, as the sources in the module's docstring have them."""
+"""(bytes, GPUs, seconds) recorded on H100 SXM; the module's docstring names the sources."""
 
 
 @pytest.mark.parametrize(("size", "gpus", "seconds"), RECORDED)

@@ -1,4 +1,4 @@
-"""What a network needs in memory, and that one that does not fit is never answered as if it ran."""
+"""Test the memory needs of networks; a network that does not fit is never reported as runnable."""
 
 import pytest
 
@@ -16,7 +16,7 @@ PARAMETERS = {
     "llama-3-70b-prefill": 70_553_706_496, "qwen3-30b-a3b-decode": 30_532_122_624, "gpt2": 124_439_808 - 82_944 - 38_400
     + 2 * 25 * 768,
 }  # fmt: skip
-"""Published parameters; of GPT-2 less the biases of linear layers."""
+"""Published parameter counts; the count of GPT-2 excludes the biases of linear layers."""
 
 
 def memory(**wanted: object) -> Memory:
@@ -29,7 +29,7 @@ def test_weights_of_shipped_models_match_their_published_parameters(name):
 
 
 def test_key_value_cache_grows_with_context_and_batch():
-    of_token = 2 * 32 * 2 * 8 * 128  # bytes of a token: two tensors of 32 layers with 8 heads of 128 in 16 bits
+    of_token = 2 * 32 * 2 * 8 * 128  # bytes per token: two tensors of 32 layers with 8 heads of 128 in 16 bits
     assert memory(workload="llama-3-8b-decode").cache == 2048 * of_token
     assert memory(workload="llama-3-8b-decode", context=8192, batch=4).cache == 4 * 8192 * of_token
     assert memory(workload="llama-3-8b-prefill").cache == 2048 * of_token

@@ -1,4 +1,4 @@
-"""Whole networks: totals, intervals, sweeps, bills and GPUs side by side."""
+"""Test whole networks: totals, intervals, sweeps, energy bills and comparisons of GPUs."""
 
 import json
 from dataclasses import replace
@@ -63,7 +63,7 @@ def test_backend_total_uses_one_backend_and_kernels_without_a_baseline(decode):
     assert decode.today is not None
     today_s = decode.today.latency_s.value
     lines = [layer for layer in decode.layers if layer.line is not None]
-    assert {layer.answer.problem.op for layer in lines} >= {"matvec", "attention"}  # few rows are a product for stacks
+    assert {layer.answer.problem.op for layer in lines} >= {"matvec", "attention"}  # backends run few rows as matmul
     seconds = sum(layer.count * layer.line.latency_s for layer in lines if layer.line is not None)
     seconds += sum(layer.latency_s for layer in decode.layers if layer.line is None)
     assert today_s == pytest.approx(seconds)

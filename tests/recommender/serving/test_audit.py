@@ -1,4 +1,4 @@
-"""An audit says which files are missing and what each is worth, and writes files that the engine reads."""
+"""Test that an audit names missing files and their benefit, and writes files that the engine can read."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ TILES = {
 
 
 def compared(tokens: int, ratio: float, *, measured: bool = False) -> Comparison:
-    """A comparison whose best config is so many times as fast as the engine's own."""
+    """Return a comparison whose best config is `ratio` times as fast as the engine's default."""
     own, best = (Cost(latency, latency / 2, latency * 2, measured) for latency in (1e-4 * ratio, 1e-4))
     return Comparison(tokens, {**TILES, "BLOCK_SIZE_N": 64}, own, ((TILES, best),), (TILES,))
 
@@ -41,7 +41,7 @@ def audited(folder: Path, engine: str, *made: Comparison, gpu: str = "l40s", kin
 def test_gain_counts_if_the_whole_interval_is_a_gain():
     assert worth(compared(1, 1.35)) is Verdict.WRITE
     assert worth(compared(1, 1.08)) is Verdict.MEASURE
-    assert worth(compared(1, 1.02)) is Verdict.MEASURE  # 0.78 to 1.32
+    assert worth(compared(1, 1.02)) is Verdict.MEASURE  # the interval is 0.78 to 1.32
     assert worth(compared(1, 1.02, measured=True)) is Verdict.LEAVE
     unchanged = compared(1, 1.0)
     own, slower = unchanged.ranked[0][1], Cost(1.5e-4, 1e-4, 2e-4, False)
@@ -50,7 +50,7 @@ def test_gain_counts_if_the_whole_interval_is_a_gain():
         is Verdict.LEAVE
     )
     assert worth(compared(1, 1.08, measured=True)) is Verdict.WRITE
-    assert worth(replace(compared(1, 1.0), own_cost=None)) is Verdict.WRITE  # its own cannot run at all
+    assert worth(replace(compared(1, 1.0), own_cost=None)) is Verdict.WRITE  # the default cannot run
 
 
 def test_verdict_on_a_file_follows_its_largest_gain():

@@ -1,7 +1,7 @@
-"""Files that an audit writes are read by the engines' own modules, and their defaults are as kernrec has them.
+"""Test that the engines' own modules read the files of an audit, and that their defaults match kernrec's.
 
-The engines need no GPU for that, and not all that they require: `pip install --no-deps --target engines vllm sglang`,
-with `engines` in PYTHONPATH and what their modules import. Without them these tests skip.
+These tests need no GPU and not all of the engines' requirements. Run `pip install --no-deps --target engines vllm
+sglang`, and add `engines` and what their modules import to PYTHONPATH. Without the engines, the tests skip.
 """
 
 import json
@@ -33,15 +33,15 @@ MODELS = {
     "by row": {**MIXTRAL, "quantization_config": BY_ROW, "num_local_experts": 16},
 }
 KNOWN = {"vllm": ("0.33",), "sglang": ("0.5.23",)}
-"""Releases whose rules were read."""
+"""Engine releases whose rules kernrec implements."""
 BEST = {
     "BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 5,
 }  # fmt: skip
-"""No engine's default."""
+"""Config that is no engine's default."""
 
 
 def own_answers(engine: str, requests: list[list[Any]], folder: Path, tuned: Path) -> list[Any]:
-    """What an engine's own modules answer; without them the test skips."""
+    """Return the answers of an engine's own modules; skip the test if they are not installed."""
     if find_spec(engine) is None or find_spec("torch") is None:
         pytest.skip(f"torch and {engine} are not installed: its own reader did not read the files")
     if not version(engine).startswith(KNOWN[engine]):
@@ -59,7 +59,7 @@ def own_answers(engine: str, requests: list[list[Any]], folder: Path, tuned: Pat
 
 
 def audit_of(engine: str, fields: dict[str, Any], folder: Path) -> ServingAudit:
-    """An audit in which every missing file is worth it for 16 tokens."""
+    """Return an audit that recommends every missing file for 16 tokens."""
     model = read_model(str(written(folder, fields)))
     served = Deployment(engine, find_gpu("l40s"), tp=2, triton=version("triton"))
     cost, twice = Cost(1e-4, 9e-5, 2e-4, False), Cost(2e-4, 1e-4, 4e-4, False)
@@ -71,7 +71,7 @@ def audit_of(engine: str, fields: dict[str, Any], folder: Path) -> ServingAudit:
 
 
 def request_for(file: TunedFile, engine: str) -> list[Any]:
-    """The request for a file, with the last extent of the second product's weights as the engine stores them."""
+    """Return the request for a file, with the depth of the second product's weights as the engine stores it."""
     first, second = file.products[0], file.products[-1]
     if file.kind is Kind.BLOCK_GEMM:
         return ["product", first.rows, first.depth, file.block]

@@ -1,4 +1,4 @@
-"""Routing gives each choice a place in tiles of one expert."""
+"""Test that routing assigns each token-expert pair to a tile of its expert."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Bundles: what leaves, what arrives, and what is refused."""
+"""Test the contents of a bundle, which rows its receiver stores, and which bundles are refused."""
 
 import hashlib
 import json
@@ -44,7 +44,7 @@ def own(tmp_path: Path) -> Path:
 
 
 def bundled(own: Path, place: Place, selection: Selection | None = None, signer: Signer | None = None) -> Manifest:
-    """Return the manifest of a bundle of a database; default signer: a key beside the database."""
+    """Return the manifest of a bundle of a database; the default signer uses a key stored beside the database."""
     if not (key := own.parent / "default key").exists():
         make_key(key)
     (folder := own.parent / "segments of the bundle").mkdir(exist_ok=True)
@@ -75,7 +75,7 @@ def test_bundle_omits_uuids_paths_and_names(own: Path, tmp_path: Path) -> None:
         import_bundle(database, read_bundle(Folder(tmp_path / "bundle")))
         rows = database.rows("measurement")
     hashes = {row["device_uuid_hash"] for row in rows}
-    assert len(hashes) == 1  # rows of one card are still known to be of one
+    assert len(hashes) == 1  # rows of one GPU still share a hash
     assert hashes != {UUID_HASH}
     assert {row["error"] for row in rows} == {None, "a.cu(3): error: b.h no"}
     with Database.open(own) as database:
@@ -154,7 +154,7 @@ def test_segment_that_contradicts_its_hash_is_refused(own: Path, tmp_path: Path,
     ],
 )
 def test_untrusted_rows_are_checked(own: Path, tmp_path: Path, query: str, says: str) -> None:
-    """The stranger names the segment by its hash, and the manifest agrees: only the rows are wrong."""
+    """The segment's hash and the manifest are valid; only the rows are wrong."""
 
     def forge(document: dict) -> None:
         (segment,) = (each for each in document["segments"] if each["table"] == "measurement")

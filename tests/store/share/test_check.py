@@ -1,4 +1,4 @@
-"""A place of contributed bundles, checked as a whole by the code that pulls it."""
+"""Test checking all contributed bundles of a remote with the code that pulls them."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("read_here")
 
 
 def contribute(person: Person, folder: Path, rows: Sequence[Measurement]) -> Path:
-    """Push their rows, replayed ones too, a minute after the last bundle, so that the order does not depend on keys."""
+    """Push a person's rows, replayed rows too, a minute after the last bundle, so that keys do not decide the order."""
     person.measure(rows)
     before = set(folder.glob("*/*.zip"))
     made_at = datetime(2026, 3, 2, 12, len(before))

@@ -1,5 +1,4 @@
-"""Places behind real servers (S3 and the web), and behind a stand-in for Google Cloud Storage, whose client is
-the real one."""
+"""Test remotes on real S3 and web servers, and on an emulated Google Cloud Storage with the real client."""
 
 import functools
 import http.server
@@ -24,7 +23,7 @@ SEGMENT = f"segments/{'0' * 64}.parquet"
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[dict[str, str]]:
-    """The variables that lead to an S3 server of this machine with a bucket `team`."""
+    """Set the environment variables for a local S3 server with a bucket `team`."""
     pytest.importorskip("obstore", reason="the extra `remote` is not installed")
     pytest.importorskip("moto", reason="moto is not installed")
     with bucket(environment()) as variables:
@@ -37,7 +36,7 @@ def put(place: Place, name: str, content: bytes, folder: Path) -> None:
 
 
 def check_place(place: Place, folder: Path) -> None:
-    """What never changes stays as it was first put; what changes is replaced; only known names are named."""
+    """Check that immutable files keep their first content, others are replaced, and only known names are listed."""
     put(place, SEGMENT, b"first", folder)
     put(place, SEGMENT, b"second", folder)
     put(place, "index.json", b"1", folder)
@@ -65,7 +64,7 @@ def test_bucket_can_be_pushed_and_pulled(s3: dict[str, str], tmp_path: Path, mon
 def test_unreachable_server_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("obstore", reason="the extra `remote` is not installed")
     monkeypatch.setattr("kernrec.store.share.object_store._RETRY", {"max_retries": 0})
-    with socket.socket() as taken:  # bound, and nobody listens
+    with socket.socket() as taken:  # a bound port without a listener
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(KernrecError, match=f"^{url}/team: {url} does not answer$"):
@@ -93,7 +92,7 @@ def test_concurrent_pushes_to_a_bucket_are_visible_over_http(s3: dict[str, str],
         for name in s3:
             del os.environ[name]
     assert json.loads((copied / "index.json").read_text())["names"] == [name for name in names if name.endswith(".zip")]
-    # The same files behind a web server, which lists nothing.
+    # A web server offers the same files, but no listing.
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(copied))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -107,4 +106,4 @@ def test_concurrent_pushes_to_a_bucket_are_visible_over_http(s3: dict[str, str],
         server.shutdown()
     assert (report.measurements, report.left) == (80, [])
     assert sessions(carol.pulled()) == sorted((name, i) for name in ("alice", "bob") for i in range(40))
-    assert len(carol.pulled()) == 80  # also once the server is gone
+    assert len(carol.pulled()) == 80  # pulled rows need no server

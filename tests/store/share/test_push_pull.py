@@ -1,4 +1,4 @@
-"""A folder as a place: what leaves, what arrives and whose it is, also when somebody is killed or lies."""
+"""Test pushing to and pulling from a folder, also when a process is killed or a sender lies."""
 
 import getpass
 import json
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("read_here")
 
 @pytest.fixture(scope="module")
 def pushed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which Alice has pushed twice: three measurements of Monday, two of Tuesday."""
+    """Create a folder in which Alice has pushed three measurements of Monday and two of Tuesday."""
     base = tmp_path_factory.mktemp("sharing")
     alice, team = Person(base / "alice"), base / "team"
     team.mkdir()
@@ -53,7 +53,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def base(pushed: Path, tmp_path: Path) -> Path:
-    """The same, for one test alone."""
+    """Return a copy of `pushed` for one test."""
     shutil.copytree(pushed, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
@@ -63,7 +63,7 @@ def bundles(team: Path) -> list[Path]:
 
 
 def bundle_of(team: Path, count: int) -> Path:
-    """The bundle with this number of measurements."""
+    """Return the bundle with this number of measurements."""
     import zipfile
 
     def rows(path: Path) -> int:
@@ -87,12 +87,12 @@ def test_pulled_rows_are_used_once_their_key_is_trusted(base: Path) -> None:
         stack = Stack()
         answers = stack.evidence(GPU, PROBLEM.op, [KERNEL], PROBLEM.key).measured
         seen = {answer.config["block_m"]: (answer.latency_s, answer.database, answer.signers) for answer in answers}
-        assert seen[1] == (2e-3, "own", ())  # one's own comes first, faster or not
+        assert seen[1] == (2e-3, "own", ())  # the user's own rows take precedence, even if slower
         assert seen[2] == seen[3] == (1e-3, "pulled", (alice.key(),))
-        assert stack.measurements() == 1  # a model is trained on one's own rows
+        assert stack.measurements() == 1  # models train on the user's own rows
         on = MeasuredOn(1, "2026-03-01", None, "pulled", (alice.key(), ""))
         assert [signer["name"] for signer in on.signed_by()] == ["alice", "unsigned"]
-    # What came from the team and was merged into one's own database is not one's own to share.
+    # Rows pulled from the team do not become the user's own to share when merged into the user's database.
     bob.measure(measurements("monday", 3))
     assert bob.push(team) == 1
     with bob.at_work():
@@ -144,7 +144,7 @@ def test_damaged_foreign_or_missing_file_loses_only_itself(base: Path) -> None:
 
 
 def test_remote_listing_never_deletes_rows(base: Path, refuses: Refuses) -> None:
-    """Empty, shorter or unreadable: what was pulled stays until its signer withdraws it."""
+    """After an empty, short or unreadable listing, pulled rows stay until their signer withdraws them."""
     bob, team = Person(base / "bob"), base / "team"
     bob.pull(team)
     for path in bundles(team):
@@ -186,7 +186,7 @@ def test_interrupted_pull_keeps_only_whole_bundles(base: Path) -> None:
 
 
 def test_push_with_a_lost_record_is_not_repeated(base: Path) -> None:
-    """It was killed after the bundle was written and before this machine noted it."""
+    """The push was killed after it wrote the bundle and before this machine recorded it."""
     alice, team = Person(base / "alice"), base / "team"
     with alice.at_work():
         paths.pulled().unlink()
@@ -198,7 +198,7 @@ def test_push_with_a_lost_record_is_not_repeated(base: Path) -> None:
 
 
 def test_signed_but_physically_impossible_rows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sender took out the check of their own program."""
+    """The sender removed the check from their copy of kernrec."""
     ben, team = Person(tmp_path / "ben"), tmp_path / "team"
     team.mkdir()
     ben.measure(measurements("wednesday", 1, latency_s=1e-12))

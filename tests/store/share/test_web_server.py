@@ -1,4 +1,4 @@
-"""A web server as a place: silence, redirects, answers cut short, and files that are missing."""
+"""Test a web server as a remote: no response, redirects, truncated responses and missing files."""
 
 import socket
 import threading
@@ -18,7 +18,7 @@ from kernrec.store.share.web_server import WebServer
 
 class Answers(BaseHTTPRequestHandler):
     target = ""
-    """Where redirects lead."""
+    """URL to which redirects lead."""
 
     def do_GET(self) -> None:
         if self.path.startswith("/away/"):
@@ -90,7 +90,7 @@ def test_silent_server_times_out(sent: bytes, monkeypatch: pytest.MonkeyPatch) -
 
 
 class Emptied:
-    """A place whose bundles are all gone."""
+    """Remote whose bundles are all gone."""
 
     title = "https://there"
 

@@ -1,4 +1,4 @@
-"""What its signer withdraws answers no more, at every place and in every copy; nobody else can withdraw it."""
+"""Test that withdrawn rows are unused on every remote and in every copy, and only their signer can withdraw them."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.helpers.sharing import Person, measurements, sessions
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder: Alice has pushed Monday's measurements; Bob trusts her key and has pulled."""
+    """Create a folder to which Alice pushed Monday's measurements; Bob trusts her key and has pulled."""
     base = tmp_path_factory.mktemp("withdrawn")
     alice, bob = Person(base / "alice"), Person(base / "bob")
     (base / "team").mkdir()
@@ -34,7 +34,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def base(shared: Path, tmp_path: Path, read_here: None) -> Path:
-    """The same, for one test alone."""
+    """Return a copy of `shared` for one test."""
     shutil.copytree(shared, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
@@ -70,9 +70,9 @@ def test_withdrawn_rows_are_ignored_locally_and_by_others(base: Path, alice: Per
     with pytest.raises(UsageError, match="your key has pushed no such measurements"):
         bob.withdraw(base / "team", "session = 'monday'")
     assert alice.withdraw(base / "team", "position < 2") == 2
-    # Her own rows have other keys, for their private columns differ; they answer no more either.
+    # Alice's own rows are withdrawn too, although their private columns give them other keys.
     assert standing(alice) == sessions(alice.pulled()) == [("monday", 2)]
-    assert alice.push(base / "team") == 0  # what was withdrawn is not shared again
+    assert alice.push(base / "team") == 0  # withdrawn rows are not shared again
     report = bob.pull(base / "team")
     assert (report.withdrawn, report.left) == (2, [])
     assert sessions(bob.pulled()) == [("monday", 2)]
@@ -82,7 +82,7 @@ def test_withdrawn_rows_are_ignored_locally_and_by_others(base: Path, alice: Per
 
 
 def test_withdrawal_of_rows_from_others_is_refused(base: Path, alice: Person, bob: Person) -> None:
-    """Mallory, whom Bob trusts, goes round the command and names Alice's rows."""
+    """Mallory, whom Bob trusts, bypasses the command and withdraws Alice's rows by their keys."""
     mallory = Person(base / "mallory")
     mallory.pull(base / "team")
     with bob.at_work():
@@ -101,7 +101,7 @@ def test_withdrawal_of_rows_from_others_is_refused(base: Path, alice: Person, bo
 
 
 def test_withdrawal_applies_to_copies_on_other_remotes(base: Path, alice: Person, bob: Person) -> None:
-    """Mallory copies Alice's bundles to another place before she withdraws them."""
+    """Mallory copies Alice's bundles to another remote before Alice withdraws them."""
     other = base / "other"
     shutil.copytree(base / "team", other)
     alice.withdraw(base / "team", "true")
@@ -132,15 +132,15 @@ def test_changed_or_forged_withdrawal_is_refused(base: Path, alice: Person, bob:
 
 
 def test_withdrawn_copy_in_a_database_is_ignored_but_stays_in_the_log(base: Path, alice: Person, bob: Person) -> None:
-    """Alice's file has other keys than what she pushed: what is private stayed at home."""
+    """Alice's file has other keys than her pushed rows, which lack the private columns."""
     merge_into(bob, alice.database)
     alice.withdraw(base / "team", "position = 0")
-    assert copies(bob) == {}  # nothing is known of it before the next pull
+    assert copies(bob) == {}  # unknown before the next pull
     assert bob.pull(base / "team").withdrawn == 1
     assert copies(bob) == {"alice": 1}
     assert copies(bob) == {}
     assert standing(bob) == [("monday", 1), ("monday", 2)]
-    # Bob's word for Alice's counts nowhere else.
+    # Other readers ignore a withdrawal of Alice's rows by Bob.
     carol = Person(base / "carol")
     notes: list[str] = []
     with carol.at_work(), Database.open(carol.database, read_only=False, create=True) as database:

@@ -52,7 +52,7 @@ read is 1.00 to 1.04 times the distinct sectors of a block up to 52 KiB of execu
 
 @dataclass(frozen=True)
 class RecordedKernel:
-    """A kernel with recorded counters."""
+    """Kernel with recorded counters."""
 
     source: str
     """Name of the kernel's source file."""
@@ -95,7 +95,7 @@ def _coulomb() -> tuple[list[Any], dict[str, Array]]:
 
 
 def _dividing_zeros(function: Function) -> list[dict[str, int]]:
-    """Lower a kernel whose IEEE divisions all divide zero by zero."""
+    """Lower a kernel whose IEEE divisions all compute zero by zero."""
     costs = lowered(function)
     for block, cost in zip(function.blocks, costs, strict=True):
         divisions = sum(ins.name == "div.rn.f32" for ins in block.instructions)
@@ -120,7 +120,7 @@ KERNELS = {
         _point_in_polygon, lowering=_dividing_zeros,
     ),
     "coulomb": _COULOMB,
-    # Skip these configs: the loop over an array of sums is not fully unrolled, and its machine code depends on the
+    # Skip these configs: the loop over an array of sums is only partly unrolled, and its machine code depends on the
     # assembler's version.
     "coulomb-array": replace(_COULOMB, chosen=lambda row: row["INNER_UNROLL_FACTOR"] > 0),
 }  # fmt: skip
@@ -136,7 +136,7 @@ _CLASSES = tuple(
 
 
 def _sum(counts: Row, metrics: Sequence[str]) -> float:
-    """Return the sum of the metrics whose names match patterns."""
+    """Return the sum of all metrics whose names match one of the patterns."""
     return float(sum(count for name, count in counts.items() if any(fnmatchcase(name, each) for each in metrics)))
 
 
@@ -166,7 +166,7 @@ def run(
 
 
 def _report(kernel: str, compared: Sequence[Mapping[str, float]]) -> bool:
-    """Print a kernel's table, and return whether it misses an aim. `compared` has counted / recorded by counter."""
+    """Print a kernel's table; return whether the kernel misses an aim. `compared` has counted / recorded by counter."""
     table, missed = Table(f"\n{kernel}: {len(compared)} configs"), False
     for name, counter in COUNTERS.items():
         ratios = np.array([ratio for each in compared if (ratio := each.get(name)) is not None])
@@ -183,7 +183,7 @@ def _report(kernel: str, compared: Sequence[Mapping[str, float]]) -> bool:
 
 
 def _compared(name: str, source: str, row: Row) -> dict[str, float]:
-    """Return counted / recorded of one config, by counter, except for counters that recorded 0."""
+    """Return counted / recorded of one config by counter, without counters that recorded 0."""
     counts, ratios = _counted(KERNELS[name], source, row), {}
     for title, counter in COUNTERS.items():
         recorded = float(sum(row[column] for column in counter["recorded"]))
@@ -209,7 +209,7 @@ def _counted(kernel: RecordedKernel, source: str, row: Row) -> dict[str, float]:
     held = int(occupancy(gpu.limits, threads, resources.registers, resources.static_smem_bytes).blocks)
     resident = max(min(held, -(-blocks // gpu.sms)), 1)
     counts["registers"] = resources.registers
-    counts["code_bytes"] = len(compiled.cubin)  # the rest of the file does not matter
+    counts["code_bytes"] = len(compiled.cubin)  # size of the whole file, which is close enough
     counts["dram_sectors"] = _dram_sectors(per_block, launch, held)
     past_l1 = 1.0 - _held_by_l1(per_block, resident, resources.static_smem_bytes)
     counts["l2_read_sectors"] = _sum(counts, ["global.*.read_sectors"]) * past_l1

@@ -29,7 +29,7 @@ from kernrec.recommender.estimate.physics import fits
 
 
 def run(data: Data = DATA, problems: int = 405) -> int:
-    """Print the errors, then how many of `problems` random problems lack a baseline; return 1 if any does."""
+    """Print the errors, then the number of random problems without a baseline; return 1 if there is one."""
     parts = [case for read in (_convolutions, _products) for case in read(data / "library")]
     report("DeepBench, predicted over recorded times", joined(parts), ("kernel", "gpu"), agreement, coverage)
     missing = wrong = 0
@@ -46,7 +46,7 @@ def run(data: Data = DATA, problems: int = 405) -> int:
 
 
 def _random(count: int) -> Iterator[tuple[Problem, GPU]]:
-    """Yield random problems, each on a GPU with the required arithmetic and enough memory."""
+    """Yield random problems, each on a GPU that supports the data type and has enough memory."""
     draw = random.Random(49)
     while count:
         op, gpu = draw.choice(all_ops()), draw.choice(all_gpus())
@@ -71,7 +71,7 @@ def _convolutions(library: Path) -> Iterator[Cases]:
 
 def _products(library: Path) -> Iterator[Cases]:
     for row in csv_dicts(library / "deepbench_gemm_v100_p100.csv"):
-        # cuBLAS is column-major: its result and operands are the transposes of kernrec's, in reverse order.
+        # cuBLAS is column-major: result and operands are transposes of kernrec's, and the operands are swapped.
         sizes = {"m": int(row["n_cublas"]), "n": int(row["m_cublas"]), "k": int(row["k"])}
         yield from _case("matmul", row, (row["op_b"] + row["op_a"]).lower(), sizes)
 

@@ -26,7 +26,7 @@ from kernrec.model.prior.power import PowerModel
 SPREAD = 0.05
 """Standard deviation of a good recording, as a fraction of its power."""
 ROWS = 20
-"""Weight of a recording, in rows with the standard deviation `SPREAD`."""
+"""Weight of a recording in the fit, as a number of rows with the standard deviation `SPREAD`."""
 BELOW_LIMIT = 0.96
 """Maximum fraction of the power limit at which the limit is assumed not to slow a load down."""
 GEMMS = 600
@@ -38,8 +38,8 @@ Coefficients = dict[str, Any]
 
 
 def _fitted() -> list[tuple[tuple[tuple[str, ...], ...], float, float]]:
-    """Yield the figures of `power.toml` to fit: (key paths with one value, start value, standard deviation of the
-    logarithmic distance from the start value)."""
+    """Yield each figure of `power.toml` to fit: (key paths that share the value, start value, standard deviation of
+    the logarithmic distance from the start value)."""
     starts = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     chips = [
         (tuple(("chip", sm, key) for sm in chip["sm"]), *figures)
@@ -91,7 +91,7 @@ def with_values(base: Mapping[str, Any], values: Iterable[float]) -> Coefficient
 
 
 class Predictor:
-    """Predicts the power of loads (W), without a limit, from the coefficients."""
+    """Predicts the power of loads in watts from the coefficients, without a power limit."""
 
     def __init__(self, loads: Sequence[Load]) -> None:
         members = defaultdict(list)
@@ -107,7 +107,7 @@ class Predictor:
     def changed(
         self, watts: np.ndarray, coefficients: Mapping[str, Any], architectures: Collection[str] | None
     ) -> np.ndarray:
-        """Return `watts` with new predictions for GPUs of these architectures (None for all GPUs)."""
+        """Return `watts` with new predictions for GPUs of these architectures, or for all GPUs if None."""
         watts = watts.copy()
         for batch in self._batches:
             if architectures is None or f"sm_{batch.gpu.sm}" in architectures:
@@ -118,7 +118,7 @@ class Predictor:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Loads of one GPU with one kind of inputs."""
+    """Workloads that ran on one GPU with one kind of input values."""
 
     gpu: GPU
     data: str
@@ -148,7 +148,7 @@ def fit(loads: Sequence[Load]) -> Coefficients:
 
     def errors(watts: np.ndarray) -> np.ndarray:
         error = np.log(watts / recorded)
-        # At the limit, a load would draw the recorded power or more at the recorded clock.
+        # Without a limit, a load recorded at the limit would draw at least the recorded power.
         error[limited] = np.minimum(error[limited], 0.0)
         return np.asarray(weights * error)
 
@@ -157,7 +157,7 @@ def fit(loads: Sequence[Load]) -> Coefficients:
         return np.concatenate([errors(watts), (logarithms - start) / spread])
 
     def jacobian(logarithms: np.ndarray) -> np.ndarray:
-        """Compute the Jacobian by differences; a coefficient of some architectures only changes loads on their GPUs."""
+        """Compute the Jacobian by differences. A coefficient of some architectures changes only loads on their GPUs."""
         watts = predict(with_values(base, np.exp(logarithms)))
         before, rows = errors(watts), []
         for (paths, _, _), moved in zip(FITTED, logarithms + STEP * np.eye(len(logarithms)), strict=True):
@@ -170,7 +170,7 @@ def fit(loads: Sequence[Load]) -> Coefficients:
 
 
 def usable(loads: Iterable[Load]) -> list[Load]:
-    """Return the loads with a known clock, and an even choice of the library's GEMMs."""
+    """Return the loads with a known clock, including `GEMMS` evenly chosen library GEMMs."""
     clocked = [load for load in loads if load.clock_hz]
     gemms = [load for load in clocked if load.recording == "GEMM H200"]
     chosen = {id(load) for load in gemms[:: max(len(gemms) // GEMMS, 1)]}
@@ -178,5 +178,5 @@ def usable(loads: Iterable[Load]) -> list[Load]:
 
 
 def at_limit(load: Load) -> bool:
-    """Return whether a limit may have slowed a load down from the recorded clock."""
+    """Return whether the power limit may have lowered a load's recorded clock."""
     return load.recording != "TF32 RTX 3090" and load.limit_w is not None and load.power_w > BELOW_LIMIT * load.limit_w

@@ -27,7 +27,7 @@ from evidence.widths import FEWEST, Errors, Parts, by_regime, covered
 from kernrec.model.prior.spread import REGIMES, SPREADS
 
 Quantities = Mapping[str, tuple[Parts, bool]]
-"""Name of a shipped width -> (parts of an error, whether it is the error of a ratio of two configs)."""
+"""Maps a shipped width to (parts of an error, whether the error is of a ratio of two configs)."""
 
 
 def run(
@@ -83,7 +83,7 @@ def _without(parts: Parts, column: str, name: str) -> Parts:
 
 
 def _coverage(quantity: tuple[Parts, bool], column: str, sides: list[Cases], shipped: np.ndarray) -> dict[str, object]:
-    """Return the mean width without each value of a column, and its coverage of the rows with that value."""
+    """Return means over a column's values: width from the other rows, and its coverage of the value's rows."""
     parts, pairs = quantity
     names = dict.fromkeys(name for side in sides for name in side.column(column).tolist())
     factors, shares = [], []

@@ -41,7 +41,7 @@ def run(
 
 
 def predicted(recommender: Recommender, name: str, gpu: str, shapes: list[Shape]) -> list[Cases]:
-    """Return a case for each shape that a kernel of the library runs."""
+    """Return a case for each shape that a kernel of the library can run."""
     result = []
     for shape in shapes:
         query = Query(Objective.LATENCY, power_limit_w=shape.power_limit_w, top=1)

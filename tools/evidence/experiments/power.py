@@ -25,13 +25,13 @@ from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
 
 AIM, PRODUCTS_AIM, GEMM_AIM, LIMIT_AIM, LIMIT_AIM_W = 0.08, 0.16, 0.10, 0.15, 50.0
-"""Maximum errors: median over a recording, over serving backends' matmuls of a GPU, and over library GEMMs; of a matmul
-and of throughput under limits; and of the power limit with the lowest energy, in watts."""
+"""Maximum errors, in order: median over a recording; over serving backends' matmuls of a GPU; over library GEMMs; of
+a matmul and of throughput under limits; of the power limit with the lowest energy, in watts."""
 LOADS = {
     "roofline": "stream of FMA", "FMA": "loop of FMA", "BabelStream": "BabelStream", "vector": "vector addition",
     "TF32": "product, tf32", "GEMM": "product, bfloat16", "shmembench": "shmembench",
 }  # fmt: skip
-"""Kernel of a recording, by the first word of its name."""
+"""Maps the first word of a recording's name to the kernel."""
 _SWEEP = 4
 """Minimum number of clocks in a sweep."""
 
@@ -62,7 +62,7 @@ def run(data: Data = DATA, quick: bool = False, json: Path | None = None) -> int
 
 
 def _cases(loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> Cases:
-    """Return recorded and predicted power (W) at recorded clocks, with coefficients fitted without the GPU."""
+    """Return recorded and predicted power in watts at recorded clocks; held-out coefficients predict each GPU."""
     names = [(kernel_of(load), load.gpu, f"{load.clock_hz * 1e-6:.0f} MHz") for load in loads]
     watts, predicted = np.array([load.power_w for load in loads]), np.zeros(len(loads))
     for gpu in dict.fromkeys(load.gpu for load in loads):
@@ -73,7 +73,7 @@ def _cases(loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> Cases
 
 
 def kernel_of(load: Load) -> str:
-    """Return the kernel of a load, one per kind of arithmetic; empty if its clock was derived from its time."""
+    """Return a load's kernel, distinguished by arithmetic; empty if the clock was derived from the load's time."""
     if load.recording.startswith("mixbench"):
         return f"mixbench, {load.about.split()[1].removeprefix('benchmark_')}"
     if ", " in load.recording:
@@ -110,7 +110,7 @@ def _recordings(loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> 
 
 
 def _gemms(data: Path, loads: Sequence[Load], quick: bool) -> float:
-    """Print and return the median error of the H200's GEMMs, with half of the shapes held out."""
+    """Print and return the median error of the H200's GEMMs; half of the shapes are held out."""
     gemms = list(recordings.library_gemms(data))
     shapes = sorted({load.about.split(" x ", 1)[1] for load in gemms})
     tested = [load for load in gemms if load.about.split(" x ", 1)[1] in set(shapes[1::2])]
@@ -160,7 +160,7 @@ def _limits(data: Path) -> tuple[float, float]:
     model = PowerModel.for_gpu(find_gpu("rtx3090"))
     core_j, dram_j = model.dynamic(recordings.tf32_counts(8192.0**3))
     core_s = recordings.TF32_CYCLES / model.boost_hz
-    # Core and DRAM overlap; together they take the recorded 48.6 ms at the highest limit.
+    # Core and DRAM work overlap; together they take the recorded 48.6 ms at the highest limit.
     dram_s = (0.0486**4 - (core_s * model.boost_hz / model.running_hz) ** 4) ** 0.25
     table, largest, joules = Table("\nTF32 matmul of 8192 cubed on an RTX 3090: recorded, predicted"), 0.0, {}
     for load in recordings.tf32_limits(data):

@@ -35,14 +35,14 @@ from kernrec.training.scores import NEAR, rank_correlation
 
 NAMES = (*SETS, "textbook", "triton")
 KINDS = {"f16": "16 bits", "bf16": "16 bits", "tf32": "tf32", "f32": "f32"}
-"""Kind of arithmetic by data type; each kind of Triton's matmul uses another pipe, so it counts as another kernel."""
+"""Maps a data type to its kind of arithmetic. Each kind uses another pipe, so it counts as another Triton kernel."""
 
 
 def run(
     data: Data = DATA, sources: Sources = None, sets: str = ",".join(NAMES), configs: int = 30,
     processes: int = os.cpu_count() or 1, json: Path | None = None,
 ) -> None:  # fmt: skip
-    """Print the tables of some sets."""
+    """Print the tables of the sets named by `sets`."""
     if strange := [name for name in sets.split(",") if name not in NAMES]:
         raise unknown("set", strange[0], NAMES)
     parts = []
@@ -82,7 +82,7 @@ def energies(cases: Cases) -> dict[str, object]:
 
 
 def textbook(name: str, data: Path, sources: Path | None, configs: int, processes: int) -> Iterator[Cases]:
-    """Yield textbook kernels at each recorded block size, and print the chosen block size in sweeps."""
+    """Yield textbook kernels at each recorded block size, and print which block size kernrec chooses in sweeps."""
     recorded: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
     for row in csv_dicts(data / "anchors" / "textbook_rtx3060_rtx3070ti.csv"):
         recorded[row["kernel"], row["gpu"], row["size"]][int(row["block"])] = float(row["batch_s"])

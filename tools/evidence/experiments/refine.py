@@ -36,15 +36,15 @@ AIMS = (0.965, 0.98, 0.99, 0.995)
 MOST, NOISE = 24, 0.01
 """Maximum contenders per problem, and noise of a measurement."""
 GAPS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""Predicted distances from the best config, in logarithms, at which the error of predictions is estimated."""
+"""Predicted distances from the best config, in logarithms, for which prediction errors are estimated."""
 _FEWEST, _SCALED_ON = 10, 200
 _MEDIAN = 0.7407
-"""Median of the absolute value of a Student's t of four degrees of freedom."""
+"""Median of the absolute value of a Student's t distribution with four degrees of freedom."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem to refine: its contenders, and their recorded times."""
+    """Problem to refine, with its contenders and their recorded times."""
 
     contenders: Contenders
     log_s: Array
@@ -62,7 +62,7 @@ def run(
     pairs = (tuple(FILES), tuple(FILES)[::-1])
     predicted = {target: contended(groups[source], wanted[target]) for source, target in pairs}
     for source, target in pairs:
-        # A model loses more on another GPU than on its own GPU. The opposite direction shows how much more.
+        # A model loses more regret on another GPU than on its own GPU. The opposite direction shows how much more.
         lost, (own, elsewhere) = predicted[target][1][0], predicted[source][1]
         every = scaled(predicted[target][0], lost * elsewhere / own)
         samples = [_sample(every, problems, seed) for seed in range(seeds)]
@@ -83,7 +83,7 @@ def _sample(every: Sequence[Problem], count: int, seed: int) -> list[Problem]:
 
 
 def scaled(problems: Sequence[Problem], regret: float) -> list[Problem]:
-    """Scale the stated errors of problems so that the stated regret of the predictions equals `regret`."""
+    """Scale the stated errors of problems so that the predictions' stated regret equals `regret`."""
 
     def times(problem: Problem, factor: float) -> Problem:
         each = problem.contenders

@@ -30,12 +30,12 @@ from kernrec.model.search.search_space import SearchSpace, completed_predictions
 
 COUNTS = (20, 50, 100, 200)
 _SAMPLES, _MOST_NOISE = 10, 0.02
-"""Number of run times of a screening, and maximum noise, because one slow launch widens the range that some recorders
-kept."""
+"""Number of timed launches of a screening, and maximum noise. The maximum is needed because some recorders kept only
+the range of times, which one slow launch widens."""
 Trace = list[tuple[int, bool]]
-"""(config, whether its energy was measured), in order."""
+"""(config, whether its energy was measured) pairs, in measured order."""
 Searches = dict[str, Callable[[int], Trace]]
-"""Functions by search name that return a trace for a seed."""
+"""Maps a search to a function that returns its trace for a seed."""
 
 
 def run(
@@ -85,7 +85,7 @@ def energy(space: Space) -> Searches:
 
 
 def warm(space: Space, predicted: Array) -> Searches:
-    """Return the search with and without predictions of every config."""
+    """Return two searches: with predictions of every config, and without predictions."""
     return {
         "warm": lambda seed: guided(space, predicted, seed, measuring(space)),
         "cold": lambda seed: guided(space, None, seed, measuring(space)),
@@ -93,7 +93,7 @@ def warm(space: Space, predicted: Array) -> Searches:
 
 
 def predicted_space(sample: Sample, rows: Rows) -> tuple[Space, Array]:
-    """Return (space of a recording, the analytical model's times, extrapolated from the sample's configs)."""
+    """Return a recorded space and the analytical model's times, extrapolated from the sample's configs."""
     names = [tunable.name for tunable in sample.table.kernel.tunables]
     columns = {name: np.array([config[name] for config in rows.configs]) for name in names}
     exact = {"latency_s": rows.latency_s, "log_deviation": np.zeros(len(rows.configs))}
@@ -126,7 +126,7 @@ def times(space: Space) -> Array:
 
 
 def measuring(space: Space) -> Callable[[int, np.random.Generator], float]:
-    """Return a function that draws one measured time of a config."""
+    """Return a function that simulates one measurement of a config's time."""
     if "log_deviation" in space.measured:
         noise = space.measured["log_deviation"] / np.sqrt(_SAMPLES)
     else:

@@ -65,14 +65,14 @@ def _cases(way: str, group: RowGroup, predicted: Array, low: Array, high: Array)
 
 
 def learned(groups: Sequence[RowGroup]) -> list[Cases]:
-    """Return predictions with problems held out, and those of the analytical model."""
+    """Return held-out predictions of the learned model, and predictions of the analytical model."""
     data = Dataset(tuple(groups))
     _, problems = data.held_out
     head = train_head(HeadData.of(data, "latency", SETTINGS), problems, SETTINGS)
     predicted = data.prior["latency"] * np.exp(head.out_of_fold)
     distance = held_out_distance(data, fold_of_rows(problems, SETTINGS))
     error, low, high = np.log(data.latency_s / predicted), predicted.copy(), predicted.copy()
-    # Calibrate the interval of each tenth of the problems of a kind on the nine others.
+    # Calibrate the interval of each tenth of the problems of a kind on the other nine tenths.
     tenth, kind = group_folds(problems, _TENTHS), data.numbers("gpu", "dtype", "row_kind")
     for number in np.unique(kind):
         for part in np.unique(tenth[kind == number]):
@@ -90,7 +90,7 @@ def learned(groups: Sequence[RowGroup]) -> list[Cases]:
 
 
 def from_other(groups: Sequence[RowGroup], others: Sequence[RowGroup]) -> list[Cases]:
-    """Return predictions by a model of another GPU's rows, before and after five configs of a problem were measured."""
+    """Return predictions by a model of another GPU's rows, before and after measuring five configs of a problem."""
     # One tree is enough here, because the trees for the recorded GPU itself are not used.
     model = train(Dataset(tuple(others)), replace(SETTINGS, rounds=1))
     result = []

@@ -29,7 +29,7 @@ def run(
     op: Annotated[list[str] | None, typer.Option()] = None,
     only: Annotated[list[str] | None, typer.Option("--set")] = None,
 ) -> None:
-    """Print the figures, of some ops or sets only."""
+    """Print the figures, optionally only of one op or of some sets."""
     table, folder = Table(), ROOT / "db" / "prebuilt" / "models"
     for name in op or OPS:
         card, _ = model_file.stored(folder / "vendor" / f"{name}.json")
@@ -45,7 +45,7 @@ def run(
 
 
 def _gpus(heads: Mapping[str, Any]) -> Iterator[dict[str, object]]:
-    """Yield the rows of each recorded GPU: held-out problems by backend, and held-out sizes."""
+    """Yield the rows of each recorded GPU: held-out problems by backend, then held-out sizes."""
     for gpu, head in heads.items():
         if "rows" in head:  # the other heads are trees for GPUs without recordings
             folds = "problems" if head.get("folds left out") == FOLDS else "a fifth of the problems"
@@ -58,7 +58,7 @@ def _gpus(heads: Mapping[str, Any]) -> Iterator[dict[str, object]]:
 
 
 def _held_out_gpus(heads: Mapping[str, Any]) -> Iterator[dict[str, object]]:
-    """Yield the rows of each GPU by trees trained without the GPU, or without its architecture."""
+    """Yield the rows of each GPU, predicted by trees trained without the GPU or without its architecture."""
     for head in heads.values():
         for gpu, error in head.get(f"{_ERROR}, GPU held out", {}).items():
             yield _cells("sibling", gpu, None, error)

@@ -17,7 +17,7 @@ from kernrec.model.vendor.releases import by_number
 Array = np.ndarray
 
 _ALIKE = 0.11
-"""Assumed to be as for matmuls."""
+"""Logarithmic half-width between kinds of attention, assumed to equal that of matmuls."""
 _SIZES = (
     "batch_size AS batch", "num_heads AS heads", "num_key_value_heads AS kv_heads", "isl", "isl + step AS keys",
     "head_dim", "CAST(coalesce(window_size, 0) AS BIGINT) AS \"window\"",
@@ -59,7 +59,7 @@ def _prompts(folder: Path) -> dict[str, Array]:
 
 
 def _encoders(folder: Path) -> dict[str, Array]:
-    """Return attention that is not causal, from the newest version of each backend on each GPU."""
+    """Return attention without a causal mask, from the newest version of each backend on each GPU."""
     file = folder / "serving_attention_encoder.parquet"
     sizes = (
         "batch_size AS batch", "num_heads AS heads", "num_heads AS kv_heads", "isl AS queries", "isl AS keys",
@@ -84,7 +84,7 @@ def _tokens(folder: Path) -> dict[str, Array]:
         _whole(folder / "attention_decode_h200_power.parquet", "h200_sxm", "VLLM", sizes),
     )
     bf16 = np.full(len(columns["gpu"]), "bf16")  # queries have 16 bits, regardless of keys and values
-    # A single query attends to the same keys with and without a mask, so the rows belong to both cases.
+    # A single query attends to the same keys with and without a mask, so that its rows belong to both cases.
     return columns | {"queries": columns["isl"], "dtype": bf16, "causal": columns["keys"].astype(np.int64) % 2}
 
 

@@ -21,16 +21,16 @@ Array = np.ndarray
 FILE = "convolution-a100.t4.json.gz"
 
 BUSY_S = 0.09
-"""Busy time in seconds after which the clock rises: 100 ms in the recording, minus unrecorded work."""
+"""Seconds of launches after which the clock rises: 100 ms in the recording, minus unrecorded work."""
 HOLD_S = 2.0
 """Maximum seconds for which an idle GPU keeps a raised clock."""
 STEP = 1.1
-"""The clock changed during a config if its first and last launches differ by more than this factor."""
+"""Minimum ratio between first and last launches that indicates a clock change during a config."""
 
 
 @dataclass(frozen=True)
 class ClockRecording:
-    """Valid measurements of a T4 recording, in measured order; arrays (N,)."""
+    """Valid measurements of a recording in T4 format, in measured order; arrays (N,)."""
 
     configs: Sequence[Mapping[str, int]]
     end_s: Array
@@ -45,7 +45,7 @@ class ClockRecording:
 
     @property
     def step(self) -> Array:
-        """Time of the first launches (without the very first) over the time of the last launches."""
+        """Time of the first launches, except the very first, over the time of the last launches."""
         return np.asarray(np.median(self.launches_s[:, 1:4], axis=1) / np.median(self.launches_s[:, -3:], axis=1))
 
 
@@ -59,7 +59,7 @@ def read(path: Path) -> ClockRecording:
 
 
 def raised(recording: ClockRecording) -> Array:
-    """Return a mask of the measurements that may have run at a raised clock, fully or partly, (N,)."""
+    """Return a mask (N,) of the measurements that may have run at a raised clock at some time."""
     began = recording.end_s - recording.busy_s
     marked = np.maximum(recording.step, 1.0 / recording.step) > STEP
     until = -np.inf

@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Excluded rows of a file, or rows whose power is excluded."""
+    """Recorded rows that are excluded completely, or only their power."""
 
     file: str
     """Stem of the name of a Parquet file in `library`."""
@@ -29,7 +29,7 @@ EXCLUSIONS = tuple(
 
 
 def excluded(file: str, power_only: bool = False) -> str:
-    """Return an SQL condition for the excluded rows of a file, or for rows with excluded power."""
+    """Return an SQL condition for a file's excluded rows, or for the rows whose power is excluded."""
     conditions = [each.rows for each in EXCLUSIONS if (each.file, each.power_only) == (file, power_only)]
     return " OR ".join(f"({condition})" for condition in conditions) or "false"
 

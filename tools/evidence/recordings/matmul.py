@@ -34,17 +34,17 @@ _DTYPES: Mapping[str, tuple[str, ...]] = {
     "bf16": ("bfloat16",), "f8e4m3": ("fp8", "fp8_static"), "f8block": ("fp8_block",), "nvfp4": ("nvfp4",),
     "w8a16": ("int8_wo",), "w4a16": ("int4_wo",), "i8": ("sq",),
 }  # fmt: skip
-"""Names of data types in the recordings, by kernrec's name."""
+"""Maps kernrec's data types to the recordings' names."""
 _MULTIPLES: Mapping[str, Mapping[str, int]] = {
     "f8e4m3": {"n": 16, "k": 16}, "f8block": {"n": 128, "k": 128}, "nvfp4": {"n": 32, "k": 32},
     "w8a16": {"n": 32, "k": 32}, "w4a16": {"n": 32, "k": 32}, "i8": {"n": 16, "k": 16},
 }  # fmt: skip
-"""Backends accept multiples of these sizes. Scaled 8-bit matmuls of cuBLAS and CUTLASS require rows of 16 bytes, and
-vLLM's CUTLASS kernel has a limit for nvfp4. The others are the smallest recorded multiples."""
+"""Minimum multiples of sizes that backends accept. Scaled 8-bit matmuls of cuBLAS and CUTLASS require rows of 16
+bytes, and vLLM's CUTLASS kernel has a limit for nvfp4. The other numbers are the smallest recorded multiples."""
 _ANY_SIZE = {"f8block": ("vLLM",)}
-"""Backends that were recorded with other sizes, by data type: vLLM uses another kernel for these."""
+"""Maps a data type to backends that were also recorded with other sizes, for which vLLM uses another kernel."""
 _EAGER = {"f8block": ("vLLM",)}
-"""Backends that were recorded without CUDA graphs, by data type: minimum times are 50 us (H200) to 280 us (L40S)."""
+"""Maps a data type to backends recorded without CUDA graphs, whose shortest times are 50 us (H200) to 280 us (L40S)."""
 _WHOLE = (
     ("gemm_a100", "a100-sxm4-80gb", "SGLang", "0.5.10"),
     ("gemm_l40s", "l40s", "vLLM", "0.24.0"),
@@ -52,7 +52,7 @@ _WHOLE = (
 )
 _KIND = ("system", "framework", "dtype", "version")
 _VERSIONS = 0.05
-"""Keep an older version of a backend if the median difference is larger, or if only this version has recorded power."""
+"""Minimum median difference for keeping an older version of a backend, unless only this version has power."""
 _PYTORCH = {"source": "NeuSight, MIT", "licence": "MIT", "library": "PyTorch 2.1, CUDA 12.1"}
 INDUCTOR = RecordedSet(
     "inductor", "matmul", "product", {"PyTorch": dict.fromkeys(("a100-sxm4-80gb", "h100-sxm-96gb"), "of August 2024")},
@@ -65,7 +65,7 @@ INDUCTOR = RecordedSet(
     },
 )  # fmt: skip
 SINGLE = Timing(30000.0, 1.0, alone=True)
-"""One call between two events: the shortest time of an A100 is 20 us, about 30,000 clocks."""
+"""Timing of one call between two events. An A100's shortest time is 20 us, about 30,000 clocks."""
 _DEVICES = {
     "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "Tesla T4": "t4", "Tesla V100-PCIE-32GB": "v100-pcie-32gb",
     "Tesla P100-PCIE-16GB": "p100-pcie-16gb", "Tesla P4": "p4",
@@ -79,8 +79,7 @@ def recordings(data: Path) -> list[Recording]:
 
 
 def _serving(data: Path) -> dict[str, Array]:
-    """Return the rows of both files. Versions in both files have equal rows, some of which are reserved in the first
-    file."""
+    """Return the rows of both files, which contain some versions twice; the first file reserves some of these rows."""
     file, shared = "serving_gemm", ("system", "upper(framework) AS framework", "version", "dtype", "m", "n", "k")
     sources = (
         (file, f"{power_of(file)} AS power_w", f"NOT ({excluded(file)})"),

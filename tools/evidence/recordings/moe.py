@@ -12,7 +12,7 @@ from evidence.recordings.serving import fastest, recording_of
 from kernrec.model.vendor.bound import Timing
 
 EXPERTS = Timing(40000.0, 1.0)
-"""Routing, sorting, two matmuls and the sum in CUDA graphs: about 20 us, the shortest time of every GPU, in clocks."""
+"""Timing of routing, sorting, two matmuls and the sum in CUDA graphs. The shortest time of each GPU is about 20 us."""
 _SIZES = (
     "num_tokens AS tokens", "hidden_size AS hidden", "inter_size AS intermediate", "num_experts AS experts", "topk",
     "moe_tp_size AS tp", "moe_ep_size AS ep",

@@ -18,24 +18,24 @@ from evidence.recordings.files import csv_dicts, parquet_dicts
 from kernrec.gpu import find_gpu
 
 TF32_CYCLES = 0.279605 * 210e6
-"""Core cycles of the recorded TF32 matmul on the RTX 3090, from its time at the lowest clock, with a limit of 100 W."""
+"""Core cycles of the recorded TF32 matmul on the RTX 3090, computed from its time at the lowest clock (100 W limit)."""
 TF32_DRAM_BYTES = 41e9
-"""DRAM traffic of the same matmul. Its time does not change between limits of 300 and 450 W, so DRAM bounds it at 0.9
-of 936 GB/s."""
+"""DRAM traffic of the same TF32 matmul in bytes. Its time is equal under limits of 300 and 450 W, so that DRAM must
+bound it, at 0.9 of 936 GB/s."""
 MISREAD_M = (3, 17, 32, 64, 128, 192, 256, 257, 512, 513)
-"""Rows of the H200's GEMMs whose recorded power is about half of that of `m - 1` and `m + 1` at the same throughput."""
+"""Values of m of H200 GEMMs whose power is about half of that of `m - 1` and `m + 1`, at equal throughput."""
 LIKE_CONSTANTS = ("a100-sxm4-40gb",)
-"""GPUs on which FMAs of streams take as much energy as FMAs of constants. With this assumption, one set of coefficients
-fits the A100's streams, BabelStream and loop of constants (1.9 % error, otherwise 4.4 %). On SMs with 128 lanes, which
-read three operands of an FMA at 0.63 of the peak rate, they take 1.9 times as much (RTX A4000, A40)."""
+"""GPUs on which FMAs of streamed data take as much energy as FMAs of constants. With this assumption, one set of
+coefficients fits the A100's streams, BabelStream and loop of constants (1.9 % error, otherwise 4.4 %). GPUs with 128
+lanes per SM (RTX A4000, A40) take 1.9 times as much, and read three operands of an FMA at 0.63 of the peak rate."""
 SHORT_S = 1e-4
-"""Matmuls with m > 256 that take less time are also misread: from k = 1024 to 16384, the throughput of 1025 x 4096 x k
-hardly changes, but its recorded power rises from 230 to 690 W."""
+"""Seconds below which matmuls with m > 256 have misread power: from k = 1024 to 16384, the throughput of 1025 x 4096
+x k hardly changes, but its recorded power rises from 230 to 690 W."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """Load on a GPU, and its power."""
+    """Workload on a GPU, with its power."""
 
     recording: str
     gpu: str
@@ -50,15 +50,15 @@ class Load:
     about: str = ""
     """Description of the load within its recording."""
     inputs: str = "random"
-    """Operands of the load, one of `INPUTS` of the power model."""
+    """Kind of operand values, one of the power model's `INPUTS`."""
     weight: float = 1.0
     """Weight in a fit; 1 for loads without doubts."""
     doubt: str = ""
-    """Contradiction within the recording or with others; empty if there is none."""
+    """Contradiction within the recording or with other recordings; empty if there is none."""
 
 
 def moved(bytes_per_s: float) -> dict[str, float]:
-    """Return the event rates of memory traffic that passes L2 and L1 once."""
+    """Return the event rates of memory traffic that passes through L2 and L1 once."""
     return {"dram.bytes": bytes_per_s, "l2.sectors": bytes_per_s / 32, "l1.requests": bytes_per_s / 128}
 
 
@@ -71,7 +71,7 @@ def roofline(data: Path) -> Iterator[Load]:
         highest_w[row["file"], row["card"]] = max(highest_w[row["file"], row["card"]], row["power_w"])
     groups = defaultdict(list)
     for row in rows:
-        # One of the two GPUs called L40 draws up to 359 W, so it is an L40S.
+        # The recording calls two GPUs L40; the GPU that draws up to 359 W must be an L40S.
         other = row["file"] == "genoa_l40" and highest_w[row["file"], row["card"]] > 330.0
         groups[row["file"], "l40s" if other else "", row["flop_per_byte"]].append(row)
     for (file, other_gpu, intensity), group in groups.items():
@@ -95,7 +95,7 @@ def fma(data: Path) -> Iterator[Load]:
 
 
 def vector_add(data: Path) -> Iterator[Load]:
-    """Return c = a + b in f32, which DRAM bounds, with about 12 instructions per warp."""
+    """Return c = a + b in f32, a DRAM-bound kernel with about 12 instructions per warp."""
     for row in csv_dicts(data / "anchors" / "energy_vector_add_f32.csv"):
         seconds, warps = float(row["latency_s"]), float(row["elements"]) / 32
         counts = {"issue.fma32": warps, "issue.imad": 4 * warps, "issue.other": 7 * warps, "l1.requests": 3 * warps}
@@ -125,7 +125,7 @@ def microbenchmarks(data: Path) -> Iterator[Load]:
             if "int" in row["kernel"]:
                 rates["issue.imad"] = rates.pop("issue.fma32")
         elif row["benchmark"] == "shmembench" and row["DRAMA"] < 0.1:
-            # The widest accesses run near the peak rate; narrower ones took 1.04 and 1.16 times as long.
+            # The widest accesses run near the peak rate; narrower accesses took 1.04 and 1.16 times as long.
             words = width[row["kernel"]]
             wavefronts = gpu.sms * row["core_frequency"] * 1e6 * {1: 0.82, 2: 0.92, 4: 0.95}[words]
             rates |= {"issue.fma32": 0.0, "shared.wavefronts": wavefronts, "issue.other": wavefronts / words}
@@ -138,8 +138,8 @@ def microbenchmarks(data: Path) -> Iterator[Load]:
 
 
 def kernels(data: Path) -> Iterator[Load]:
-    """Return 20 kernels of benchmark suites on a Quadro RTX 8000. DCGM counts FMA, f64 and DRAM activity. Other events
-    follow from their ratio to arithmetic instructions in the PTX, limited by an SM's issue rate."""
+    """Return 20 kernels of benchmark suites on a Quadro RTX 8000. DCGM counts FMA, f64 and DRAM activity. Other
+    events follow from their ratio to the PTX's arithmetic instructions, limited by an SM's issue rate."""
     for row in parquet_dicts(data / "power" / "rtx8000_kernels_dvfs.parquet"):
         rates, clock_hz = _activity(row), row["core_frequency"] * 1e6
         counts = {name: sum(row[opcode] for opcode in opcodes.split()) for name, opcodes in _OPCODES.items()}
@@ -164,7 +164,7 @@ _OPCODES = {
     "issue.cvt": "cvt",
     "issue.other": "bra bar mov exit ret call cvta shfl bar.warp.sync ld st atom red tex membar",
 }
-"""PTX opcodes by event of the power model; DCGM counts the arithmetic ones."""
+"""Maps events of the power model to PTX opcodes; DCGM counts the arithmetic events."""
 
 
 def _activity(row: Mapping[str, Any]) -> dict[str, float]:
@@ -177,7 +177,7 @@ def _activity(row: Mapping[str, Any]) -> dict[str, float]:
 def gemm_rates(
     shape: tuple[int, int, int], seconds: float, sharing: float = 1.0, reads: float = 1.0
 ) -> dict[str, float]:
-    """Return the event rates of a library's bf16 matmul with tiles of 128 x 256, of which each warpgroup has 64 rows.
+    """Return the event rates of a library's bf16 matmul, whose warpgroups each compute 64 rows of a 128 x 256 tile.
 
     Args:
         shape: m, n, k.
@@ -224,9 +224,9 @@ def library_gemms(data: Path, wrong: bool = False) -> Iterator[Load]:
 
 
 def tf32_limits(data: Path) -> Iterator[Load]:
-    """Return a TF32 matmul of 8192 cubed on an RTX 3090 under power limits. The clock was not recorded. At 100 W it is
-    the lowest, and at 200 W it follows from the time. Above that, DRAM bounds the matmul, so the clock is unknown and
-    0."""
+    """Return a TF32 matmul of 8192 x 8192 x 8192 on an RTX 3090 under power limits, whose clock was not recorded. At
+    100 W the lowest clock holds; at 200 W the time gives the clock. At higher limits DRAM bounds the matmul, so that
+    the clock is unknown and set to 0."""
     for row in csv_dicts(data / "anchors" / "matmul_tf32_limits_rtx3090.csv"):
         limit_w, seconds, products = float(row["power_limit_w"]), float(row["latency_s"]), float(row["m"]) ** 3
         clock_hz = max(TF32_CYCLES / seconds, 210e6) if limit_w < 300 else 0.0

@@ -11,13 +11,13 @@ from kernrec.model.prior.power import PowerModel
 DOUBTED = 0.1
 """Weight of a doubtful row."""
 FALLS = 0.1
-"""Power was misread if it is lower by this fraction at a higher clock, for the same work."""
+"""Minimum relative drop of power at a higher clock, for equal work, that marks a reading as misread."""
 ABOVE = 0.05
-"""Fraction by which readings may exceed a GPU's limit, bandwidth or clock."""
+"""Maximum fraction by which valid readings exceed a GPU's limit, bandwidth or clock."""
 
 
 def judged(loads: Iterable[Load]) -> Iterator[Load]:
-    """Return the loads; those that contradict the GPU or their sweep over clocks get a `doubt` and the weight
+    """Return the loads. A load that contradicts the GPU or its sweep over clocks gets a `doubt` and the weight
     `DOUBTED`."""
     every = list(loads)
     sweeps: dict[tuple[str, str], list[Load]] = defaultdict(list)
@@ -31,7 +31,7 @@ def judged(loads: Iterable[Load]) -> Iterator[Load]:
 
 
 def contradiction(load: Load) -> str:
-    """Describe what is impossible about a load on its GPU; empty if nothing is."""
+    """Describe why a load is impossible on its GPU, or return an empty text."""
     gpu = find_gpu(load.gpu)
     model = PowerModel.for_gpu(gpu)
     if load.clock_hz and not model.minimum_hz * (1 - ABOVE) <= load.clock_hz <= model.maximum_hz * (1 + ABOVE):

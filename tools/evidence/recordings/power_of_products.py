@@ -23,28 +23,28 @@ from kernrec.gpu import GPU, find_gpu
 Array = np.ndarray
 
 REACHED = 0.93
-"""Fraction of the tensor cores' rate, at the clock held, that the fastest large matmuls reach."""
+"""Fraction of the tensor cores' rate at the actual clock that the fastest large matmuls reach."""
 AGREES = 0.1
-"""Standard deviation of log power between neighboring shapes that counts as normal scatter."""
+"""Normal scatter: standard deviation of log power between neighboring shapes."""
 MISREAD = 0.15
-"""A reading was misread if its log power is lower by this much than that of a neighbor with the same time."""
+"""Minimum drop in log power, compared with a neighbor of equal time, that marks a reading as misread."""
 BELOW, ALIKE, FEWEST = 0.2, 0.2, 20
-"""A backend's power is doubtful if its log power is lower than another backend's by the first number, for times whose
-logarithms differ by at most the second, in at least the third number of shapes."""
+"""Thresholds of a doubtful backend: minimum drop in log power from another backend, maximum logarithmic difference
+of the compared times, and minimum number of shapes with such a drop."""
 SLOW = ("b200_sxm", "TRTLLM", "fp8")
-"""Matmuls that do not reach `REACHED` of the rate: on the same GPU, SGLang's take two thirds of the time, including a
+"""Matmuls that stay below `REACHED` of the rate: on the same GPU, SGLang takes two thirds of the time, including a
 conversion."""
 HELD = 0.95
 """Fraction of the power limit above which the limit is assumed to slow a load down."""
 SHORTEST_S = 3e-5
-"""Matmuls that take less time are left out, because launch overhead bounds their loops."""
+"""Minimum seconds of the matmuls to use; launch overhead bounds the loops of shorter matmuls."""
 CHOSEN = 150
 """Number of matmuls per GPU, backend and data type, evenly chosen."""
 LARGE = 2e11
 """Minimum multiplications of a matmul that fills a GPU."""
 SUSTAINED_S = 0.2
-"""The power limit slows down runs of this length from start to end. On an H200, matmuls of two backends lose a tenth
-from runs of 20 ms to runs of 0.2 s, and nothing more in longer runs."""
+"""Seconds of a run that the power limit slows down from start to end. On an H200, matmuls of two backends lose a
+tenth from runs of 20 ms to runs of 0.2 s, and nothing more in longer runs."""
 LAUNCHES = {"TRTLLM": 12, "SGLang": 72}
 """Launches of a matmul in one run of aiconfigurator's collectors without power measurement (with it, a run takes a
 second), for backends that multiply random numbers. A run has two times three warm-up rounds and six timed rounds.
@@ -62,14 +62,14 @@ _DTYPES: Mapping[str, tuple[str, float, float]] = {
     "bfloat16": ("mma.bf16", 2.0, 1.0), "fp8": ("mma.fp8", 1.0, 1.0), "sq": ("mma.i8", 1.0, 1.0),
     "nvfp4": ("mma.fp8", 0.5, 0.5),
 }  # fmt: skip
-"""(event, bytes per input element, events per operation); fp4 counts as half of fp8. fp8_block is missing, because its
-instructions that scale partial sums are unknown."""
+"""Maps a data type to (event, bytes per input element, events per operation); fp4 counts as half of fp8. fp8_block
+is missing, because its instructions that scale partial sums are unknown."""
 _HELD = (
     ("h200_sxm", "bfloat16"), ("h200_sxm", "fp8"), ("b200_sxm", "bfloat16"), ("b200_sxm", "fp8"),
     ("gb200", "bfloat16"), ("gb200", "fp8"), ("l40s", "bfloat16"), ("l40s", "fp8"), ("l40s", "sq"),
 )  # fmt: skip
-"""(GPU, data type) of large matmuls that the power limit slows down. Recorded power equals the limit. An L40S reaches
-at least 0.93 of its peak in 8-bit integers, but much less in bf16 and fp8."""
+"""(GPU, data type) pairs whose large matmuls run at the power limit, so that recorded power equals the limit. An
+L40S reaches at least 0.93 of its peak in 8-bit integers, but much less in bf16 and fp8."""
 
 
 @dataclass(frozen=True)
@@ -117,13 +117,13 @@ def products(data: Path) -> tuple[Products, ...]:
 
 
 def agreement(these: Products) -> tuple[Array, Array]:
-    """Return (weight, whether misread) of each power, (N,), from its agreement with the next smaller and larger m of
-    the same n and k that take about the same time."""
+    """Return (weight, whether misread) of each power, (N,). Both follow from neighbors: the next smaller and larger
+    m with the same n, k and about the same time."""
     same = (these.shapes[1:, 1:] == these.shapes[:-1, 1:]).all(axis=1)
     same &= these.shapes[1:, 0] <= 1.3 * these.shapes[:-1, 0]
     same &= np.abs(np.log(these.latency_s[1:] / these.latency_s[:-1])) < 0.25
     higher = np.where(same, np.log(these.power_w[1:] / these.power_w[:-1]), np.nan)
-    # Distance by which the next and the previous reading exceed each reading; the smaller one gives the confidence.
+    # Compute how far the next and the previous reading exceed each reading. The smaller distance determines the weight.
     above = np.stack([np.append(higher, np.nan), np.append(np.nan, -higher)])
     off = np.where(np.isfinite(above), np.abs(above), np.inf).min(axis=0)
     off = np.where(np.isfinite(off), off, 0.0)
@@ -132,8 +132,8 @@ def agreement(these: Products) -> tuple[Array, Array]:
 
 
 def below_others(sets: Collection[Products]) -> dict[tuple[str, str, str], str]:
-    """Map (system, framework, dtype) of sets whose power is far below another backend's to that backend: for the same
-    shapes in about the same time, the median is lower by more than `BELOW`."""
+    """Map each (system, framework, dtype) with doubtful power to the backend that it is compared with. Power is
+    doubtful if its median, over shapes of about equal time, is lower by more than `BELOW`."""
     doubtful = {}
     for these in sets:
         own = {tuple(shape): i for i, shape in enumerate(these.shapes.tolist())}
@@ -155,12 +155,12 @@ def below_others(sets: Collection[Products]) -> dict[tuple[str, str, str], str]:
 
 
 def serving_products(data: Path) -> Iterator[Load]:
-    """Return `CHOSEN` matmuls with power per GPU, backend and type, at the highest clock unless at the limit."""
+    """Return `CHOSEN` matmuls with power per GPU, backend and type, at the highest clock or at the power limit."""
     sets = [these for these in products(data) if np.isfinite(these.power_w).any()]
     below = below_others(sets)
     for these in sets:
         usual = np.flatnonzero((these.latency_s >= SHORTEST_S) & np.isfinite(these.power_w))
-        if these.system == "h200_sxm" and these.dtype == "bfloat16":  # `library_gemms` has all of these
+        if these.system == "h200_sxm" and these.dtype == "bfloat16":  # `library_gemms` already has these
             continue
         weight, wrong = agreement(these)
         gpu, doubted = these.gpu, below.get((these.system, these.framework, these.dtype))
@@ -179,8 +179,8 @@ def serving_products(data: Path) -> Iterator[Load]:
 
 
 def held_products(data: Path) -> Iterator[Load]:
-    """Return large matmuls that run at the power limit. The clock is that at which the fastest tenth of the fastest
-    backend's matmuls reach `REACHED` of the rate."""
+    """Return large matmuls that run at the power limit. Their clock is computed from the assumption that the fastest
+    tenth of the fastest backend's matmuls reach `REACHED` of the tensor cores' rate."""
     fastest: dict[tuple[str, str], tuple[float, Products, int]] = {}
     for these in products(data):
         large = np.flatnonzero((these.products > LARGE) & (these.shapes.min(axis=1) >= 2048))
@@ -205,8 +205,8 @@ def held_products(data: Path) -> Iterator[Load]:
 
 
 def sustained_products(data: Path) -> Iterator[Load]:
-    """Return large matmuls of random numbers in runs of at least `SUSTAINED_S`, which no fit uses. The clock is found
-    as in `held_products`. Recorded power equals the limit."""
+    """Return large matmuls of random numbers in runs of at least `SUSTAINED_S`, which no fit uses. The clock is
+    computed as in `held_products`; recorded power equals the limit."""
     for these in products(data):
         kind = RANDOM_TYPES.get((these.framework, these.dtype))
         if kind is None or (these.system, these.framework, these.dtype) == SLOW:
@@ -233,7 +233,7 @@ def sustained_products(data: Path) -> Iterator[Load]:
 
 
 def rates_of(gpu: GPU, dtype: str, shape: Any, seconds: float, reads: float = 1.0) -> dict[str, float]:
-    """Return the event rates of a serving backend's matmul; a loop does not reload what fits in L2 from DRAM."""
+    """Return the event rates of a serving backend's matmul; data that fits in L2 is loaded from DRAM only once."""
     event, width, counts = _DTYPES[dtype]
     usual = gemm_rates(shape, seconds, sharing=2.0 if shape[0] > 128 else 1.0, reads=reads)
     m, n, k = shape

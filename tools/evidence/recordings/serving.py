@@ -17,13 +17,13 @@ _DTYPES = {
     "bfloat16": "bf16", "fp8": "f8e4m3", "fp8_block": "f8block", "nvfp4": "nvfp4", "int4_wo": "w4a16",
     "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4f8", "w4afp8": "w4f8",
 }  # fmt: skip
-"""kernrec's names of data types, by the recordings' names."""
+"""Maps the recordings' names of data types to kernrec's names."""
 
 
 def fastest(
     path: Path, sizes: Sequence[str], condition: str = "true", otherwise: Mapping[str, str] | None = None
 ) -> dict[str, Array]:
-    """Return the rows of a file; if a backend has several kernels for a problem, the fastest.
+    """Return the rows of a file, with only the fastest kernel of each backend for a problem.
 
     Args:
         path: path of the file.
@@ -60,7 +60,7 @@ def recording_of(
     name: str, op: str, case: str, columns: Mapping[str, Array], layouts: tuple[str, ...], alike: tuple[str, ...],
     alike_width: float, timing: Timing, grid: tuple[str, ...], recorded: str,
 ) -> Recording:  # fmt: skip
-    """Create a recorded set from rows of `fastest`, with the rows' backends, versions, data types and kinds."""
+    """Create a recorded set from rows of `fastest`, with their backends, versions, data types and kinds."""
     versions: dict[str, dict[str, str | None]] = {}
     for stack, gpu in sorted(set(zip(columns["stack"].tolist(), columns["gpu"].tolist(), strict=True))):
         rows = (columns["stack"] == stack) & (columns["gpu"] == gpu)

@@ -17,7 +17,7 @@ from kernrec.op import find_op
 
 LEAST_S = 20e-6
 FASTEST = "fastest recorded"
-"""Name for the fastest of cuBLAS, Triton's template and, on an RTX 5090, hand-written kernels."""
+"""Label of the fastest of cuBLAS, Triton's template and, on an RTX 5090, hand-written kernels."""
 _MOST_ELEMENTS = 2**30  # maximum elements of a matrix, for 32-bit indices
 RTX_5090_W = 400.0
 """Power limit of gau-nernst's measurements on an RTX 5090, in watts."""
@@ -39,7 +39,7 @@ class Shape:
 
 
 ShapeSet = tuple[str, str, Callable[[Path, int], Iterator[Shape]]]
-"""(name, GPU, function that reads at most N shapes in the folder of recordings)."""
+"""(name, GPU, function that reads at most N shapes from the folder of recordings)."""
 
 _LONG = {"heads": 32, "kv_heads": 8, "queries": 4096, "head_dim": 128}
 _PUBLISHED: tuple[tuple[str, str, dict[str, int], tuple[float, float], float | None], ...] = (
@@ -68,7 +68,7 @@ def _gemm(file: str, data: Path, count: int) -> Iterator[Shape]:
 
 
 def _inductor(file: str, fastest: bool, data: Path, count: int) -> Iterator[Shape]:
-    """Yield cuBLAS's times; with `fastest`, those of Triton's template if they are lower."""
+    """Yield cuBLAS's times; if `fastest`, the lower of these and the times of Triton's template."""
     path, problem = (
         data / "triton" / f"{file}.parquet",
         ("m", "n", "k", *(f"{s}_stride_{i}" for s in "ab" for i in "01")),
@@ -84,7 +84,7 @@ def _inductor(file: str, fastest: bool, data: Path, count: int) -> Iterator[Shap
 
 
 def _rtx5090(fastest: bool, data: Path, count: int) -> Iterator[Shape]:
-    """Yield cuBLAS's times; with `fastest`, the lowest time, including Inductor and hand-written kernels."""
+    """Yield cuBLAS's times; if `fastest`, the lowest of these and of Inductor's and hand-written kernels' times."""
     for row in csv_dicts(data / "anchors" / "matmul_bf16_rtx5090.csv"):
         dims = {name: int(row[name]) for name in "mnk"}
         reached = max(float(row[name]) for name in row if name.endswith("_tflops") and (fastest or "cublas" in name))

@@ -32,7 +32,7 @@ _MEASURED = frozenset({
 
 @dataclass(frozen=True)
 class Space:
-    """C configs of a kernel that ran successfully on a GPU."""
+    """Configs of a kernel that ran successfully on a GPU; arrays have one element per config, (C,)."""
 
     title: str
     tunables: Mapping[str, Array]
@@ -51,12 +51,12 @@ class Space:
         return np.column_stack(codes).astype(float)
 
     def take(self, rows: Array) -> "Space":
-        """Return the space of these configs only."""
+        """Return the space with only these configs."""
         tables = ({name: values[rows] for name, values in each.items()} for each in (self.tunables, self.measured))
         return Space(self.title, *tables)
 
     def distinct(self) -> "Space":
-        """Return the space with only the first of rows with equal tunables."""
+        """Return the space without configs that repeat the tunables of an earlier config."""
         return self.take(np.sort(np.unique(self.matrix, axis=0, return_index=True)[1]))
 
 
@@ -104,7 +104,7 @@ class Recording:
     clock_hz: float | None = None
     """Core clock in Hz, if it is not the GPU's boost clock."""
     columns: Mapping[str, int] = field(default_factory=dict)
-    """Values that rows must have in columns that are not tunables of the spec."""
+    """Required values in columns that are not tunables of the spec."""
     unit_s: float = 1.0
     """Unit of the file's times in seconds."""
     label: str = ""
@@ -112,13 +112,13 @@ class Recording:
     times: str = "latency_s"
     """Column of the file's times."""
     divides_zeros: bool = False
-    """Whether the recorder left the kernel's constants zero, so that each IEEE division divides zero by zero."""
+    """Whether the recorder left the kernel's constants at zero, which makes each IEEE division zero by zero."""
     unfit: str = ""
-    """Reason, printed instead of figures, why a recording does not measure only the kernel."""
+    """Reason why a recording measures more than the kernel; printed instead of figures."""
 
     @property
     def title(self) -> str:
-        """Name of the GPU and the label."""
+        """Name of the GPU, followed by the label."""
         return f"{self.card} {self.label}".rstrip()
 
 
@@ -132,7 +132,7 @@ class RecordedSet:
     """Ends of the paths of the source files, in order."""
     recordings: tuple[Recording, ...]
     most: int = 10_000
-    """Maximum configs to profile: some kernels take minutes per config in the emulator."""
+    """Maximum number of configs to profile, because the emulator takes minutes per config of some kernels."""
     replace: tuple[tuple[str, str], ...] = ()
     """(text of the source, replacement before compilation) pairs."""
 
@@ -170,7 +170,7 @@ class Rows:
     """Measured times and energies of N configs of a public kernel on one GPU."""
 
     configs: Sequence[Config]
-    """Values by the tunables of the spec."""
+    """Values of the spec's tunables."""
     latency_s: Array
     energy_j: Array
     """Energy of a launch in joules; NaN if it was not recorded."""

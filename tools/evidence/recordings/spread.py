@@ -38,12 +38,12 @@ class Spread:
     """Factors between recordings of the same problems, by GPU, backend and data type."""
 
     again: dict[tuple[str, str, str, str], list[float]] = field(default_factory=dict)
-    """Logarithms of another recording's time over the shipped time, by (source, backend, data type, GPU)."""
+    """Logarithms of a repeat's time over the shipped time, by (source, backend, data type, GPU)."""
     later: dict[tuple[object, ...], list[tuple[int, float]]] = field(default_factory=dict)
-    """(`m`, logarithm of a later version's time over the row's), by key of `again`, variant, `n` and `k`."""
+    """(`m`, logarithm of a later version's time over the row's time) pairs, by key of `again`, variant, `n` and `k`."""
 
     def add(self, row: Row, other_s: float) -> None:
-        """Add another recording of the problem of a row by the same version."""
+        """Add another recording of a row's problem by the same version."""
         self.again.setdefault(_key(row), []).append(float(np.log(other_s / row["latency_s"])))
 
     def add_later(self, row: Row, other_s: float) -> None:
@@ -78,7 +78,7 @@ def _key(row: Row) -> tuple[str, str, str, str]:
 
 
 def interval(factors: Array) -> tuple[float, float]:
-    """Return the factors of the low and high end of a 90 % interval, from logarithms of factors (N,)."""
+    """Return the factors at the ends of a 90 % interval, computed from logarithms of factors (N,)."""
     low, high = np.quantile(factors, (0.05, 0.95)) if len(factors) else (0.0, 0.0)
     return float(np.exp(min(low, -np.log1p(LEAST)))), float(np.exp(max(high, np.log1p(LEAST))))
 
@@ -127,7 +127,7 @@ def power_width(rows: Iterable[Row], dims: Sequence[str]) -> float:
 
 
 def coverage(spread: Spread, source: str) -> dict[str, float]:
-    """Return the fractions of held-out factors inside the intervals: for half of the problems, and for whole GPUs."""
+    """Return the fractions of factors inside the intervals, for held-out halves of the problems and held-out GPUs."""
     halves, cards = [], []
     for key, logs in spread.again.items():
         if key[0] == source and len(logs) >= ENOUGH:

@@ -17,14 +17,14 @@ from kernrec.model.vendor.recorded_set import RecordedSet
 Array = np.ndarray
 
 CALL = Timing(35000.0, 1.0, alone=True)
-"""A call of PyTorch between two events: 25 us in clocks, the shortest time of an A100, a T4 and a P4."""
+"""Timing of a call of PyTorch between two events. The shortest time of an A100, a T4 and a P4 is 25 us."""
 CALLS = {"source": "NeuSight", "licence": "MIT"}
 _CARDS = {
     "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "NVIDIA A100 80GB PCIe": "a100-pcie-80gb", "Tesla T4": "t4",
     "Tesla V100-PCIE-32GB": "v100-pcie-32gb", "Tesla P100-PCIE-16GB": "p100-pcie-16gb", "Tesla P4": "p4",
 }  # fmt: skip
 _OPS = {"softmax": ("softmax", "rows"), "layernorm": ("ln", "rows"), "elementwise": ("add", "elements")}
-"""(recorder's name, case) by op; an addition stands for elementwise, which moves the same bytes."""
+"""Maps an op to (recorder's name, case). An addition represents elementwise, because it moves the same bytes."""
 
 
 def cards_of(columns: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:

@@ -35,7 +35,7 @@ DTYPES = {("float16", False): "f16", ("bfloat16", False): "bf16", ("float32", Tr
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
 KERNEL = find_kernel("matmul_triton")
 FEWEST = 10
-"""Problems with fewer profiled configs are left out, unless these are at least half of the configs that can run."""
+"""Minimum profiled configs of a problem, unless at least half of its runnable configs are profiled."""
 
 Config = tuple[int, ...]
 """Values of `COLUMNS`."""
@@ -63,7 +63,7 @@ def recorded_groups(data: Path, gpu: str, fewest: int = FEWEST) -> tuple[int, li
 
 
 def rows_of(problem: Problem) -> str:
-    """Return the kind of a problem's rows; rows in layout `tt` have their own kinds."""
+    """Return the kind of a problem's rows; layout `tt` has separate kinds."""
     assert KERNEL.listed is not None
     names = KERNEL.namespace(next(iter(KERNEL.listed.by_config.values())), problem, 80)
     kind = OTHER_ROWS if names["ragged"] else ROW_KINDS[0 if names["whole"] else 8]
@@ -117,7 +117,7 @@ def _letter(strides: tuple[int, int], shape: tuple[int, int]) -> str:
 
 
 def _group(recorded: RecordedProblem, fewest: int) -> RowGroup | None:
-    """Return the recorded rows with profiles, in the order of the space; None if there are fewer than `fewest`."""
+    """Return the recorded configs that have profiles, in the order of the space; None if fewer than `fewest` have."""
     if (profiled := _profiled(recorded)) is None:
         return None
     problem, (table, inputs, configs, seconds) = recorded.problem, profiled

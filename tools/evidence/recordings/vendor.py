@@ -27,9 +27,9 @@ SYSTEMS = {
     "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm", "b200_sxm": "b200",
     "gb200": "gb200",
 }  # fmt: skip
-"""GPUs of the serving recordings, by `system`."""
+"""Maps the serving recordings' `system` to a GPU."""
 STACKS = {"VLLM": "vLLM", "SGLang": "SGLang", "SGLANG": "SGLang", "TRTLLM": "TensorRT-LLM", "PyTorch": "PyTorch"}
-"""Backends, by the recordings' `framework`."""
+"""Maps the recordings' `framework` to a backend."""
 
 
 def recordings(data: Path, op: str) -> list[Recording]:
@@ -48,8 +48,8 @@ def catalogued(gpu: str) -> bool:
 
 
 def recording(recorded: RecordedSet, gpu: str, columns: Mapping[str, Array], power_w: Array) -> Recording:
-    """Return the rows of a GPU; `columns` has the dimensions, `latency_s`, and `stack`, `dtype` and `layout` if they
-    vary."""
+    """Return the rows of a GPU. `columns` has the dimensions and `latency_s`, and `stack`, `dtype` and `layout` if
+    these vary."""
     count = len(power_w)
     dtype = columns.get("dtype", np.full(count, recorded.dtypes[0]))
     layout = columns.get("layout", np.full(count, recorded.layouts[0]))

@@ -1,7 +1,7 @@
-"""Attention of backends over prompts and over single tokens: tensor cores, exponentials, DRAM and L2, and features.
+"""Bound and features of backends' attention over prompts and single tokens: tensor cores, exponentials, DRAM, L2.
 
 A prompt is computed in tiles of 128 queries, each over the keys within its window. In a launch of few tiles, the
-longest is the bottleneck. A generated token reads the keys and values of its window, which are split over the SMs if
+longest tile is the bottleneck. A generated token reads its window's keys and values, which are split over the SMs if
 there are few heads and sequences. The heads of a group are rows of one tile.
 """
 
@@ -16,7 +16,7 @@ Array = np.ndarray
 
 DIMS = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "window", "kv_dtype", "causal")
 WIDEST_HEAD = 256
-"""Maximum elements of a head in FlashAttention and the backends' other kernels."""
+"""Maximum number of elements of a head in FlashAttention and the backends' other kernels."""
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "prompt": lambda d: bool(d["causal"]) and d["queries"] == d["keys"],
     "encoder": lambda d: (
@@ -36,18 +36,18 @@ _EXPONENTIALS = 16.0
 """Exponentials per SM and clock (CUDA C++ Programming Guide, arithmetic throughput)."""
 _TILE_CLK = {True: 5000.0, False: 800.0}
 """Clocks of a wave of tiles beyond its arithmetic, on GPUs with asynchronous tensor cores (from sm_90 on) and on
-others, where several blocks of an SM hide them.
+other GPUs, where several blocks of an SM hide most of them.
 """
 _SPLIT_KEYS = 128
 """Minimum number of keys in a part of split keys."""
 _CHAIN_CLK = 400.0
-"""Clocks per tile of keys in decoding, one after the other."""
+"""Clocks per tile of keys in decoding; tiles run one after the other."""
 _FEW_BLOCKS = 0.6
 """Exponent of the fraction of busy SMs in memory throughput."""
 
 
 def kind(dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the data types of queries, and of keys and values if they differ, which distinguish recordings."""
+    """Return the key of recordings: the data type of queries, and of keys and values if different."""
     return f"{dtype}, kv f8e4m3" if sizes["kv_dtype"] else dtype
 
 
@@ -133,7 +133,7 @@ def _bound(
     card: Card, sizes: Mapping[str, Array], total_s: Array, flops: Array, moved: Array, memory_s: Array, blocks: Array,
     shares: Mapping[str, Array], more: Mapping[str, Array],
 ) -> Bound:  # fmt: skip
-    """Return the bound. The columns that prompts and tokens share come before the others."""
+    """Return the bound; feature columns that prompts and tokens share come first."""
     gpu, window, group = card.gpu, _window(sizes), sizes["heads"] / sizes["kv_heads"]
     parts = card.parts(flops, moved)
     count = len(total_s)

@@ -1,4 +1,4 @@
-"""3x3 convolutions of cuDNN in f32: the best of implicit GEMM, two kinds of Winograd and FFT, and features.
+"""Bound and features of cuDNN's 3x3 convolutions in f32: the best of implicit GEMM, two kinds of Winograd, and FFT.
 
 cuDNN selects the algorithm by unpublished heuristics. Here, each algorithm has a time, the best is the bound, and the
 others are features. Winograd's F(2x2, 3x3) is one kernel; F(4x4, 3x3) transforms images and filters, multiplies 36
@@ -22,16 +22,16 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
 CALL_S = 20e-6
 """Seconds of host and launches in one timed call."""
 _FEWEST = 4.0
-"""Reduction of multiplications by F(4x4, 3x3), which no algorithm of cuDNN exceeds by far."""
+"""Factor by which F(4x4, 3x3) reduces multiplications; no algorithm of cuDNN exceeds it by far."""
 _TILES = ((128, 128), (128, 64), (128, 32), (64, 64), (32, 32))
 _TILE_CLK = 3000.0
 _MATH_SHARE, _FUSED_SHARE, _FFT_SHARE, _DRAM_SHARE = 0.85, 0.75, 0.6, 0.8
 _EXTRA_S = {"gemm": 3e-6, "winograd 2x2": 5e-6, "winograd 4x4": 15e-6, "fft": 20e-6}
-"""Seconds of further launches of an algorithm."""
+"""Additional seconds for an algorithm's further launches."""
 _FFT_SIZES = np.array([[16.0], [32.0]])
 _ROWS, _ACROSS = (np.array(side, dtype=float)[:, None] for side in zip(*_TILES, strict=True))
 _PRODUCT_TILES = 4
-"""Number of tiles of matmuls, and their rates relative to that of 128 x 128."""
+"""Number of matmul tiles, and their rates relative to a 128 x 128 tile."""
 _RATES = np.array([(rows * across / 128**2) ** 0.2 for rows, across in _TILES[:_PRODUCT_TILES]])[:, None]
 _BATCHES = np.array([1.0, 36.0])[:, None, None]
 """Number of matmuls of an implicit GEMM, and of Winograd's F(4x4, 3x3)."""
@@ -49,7 +49,7 @@ _COLUMNS = (
     *(f"{what}.{name} {rows}x{across}" for rows, across in _TILES for name in ("gemm", "winograd")
       for what in ("waves", "full")),
 )  # fmt: skip
-"""Order of the features in the trees. Another order would change training where splits are equally good."""
+"""Order of the features in the trees. Another order would change the training if splits are equally good."""
 
 
 def bound(card: Card, sizes: Array, layout: str) -> Bound:
@@ -101,7 +101,7 @@ def bound(card: Card, sizes: Array, layout: str) -> Bound:
 
 
 def _products_s(card: Card, m: Array, n: Array, k: Array) -> Array:
-    """Return the seconds of the matmuls of both kinds in waves of tiles, with the best tile of four, (2, N).
+    """Return the seconds of implicit GEMM and Winograd matmuls in waves of tiles, with the best of four tiles, (2, N).
 
     Args:
         n: Columns, (N,).

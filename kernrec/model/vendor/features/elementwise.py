@@ -1,4 +1,4 @@
-"""Elementwise operators over two tensors as PyTorch runs them."""
+"""Bound and features of PyTorch's elementwise operators over two tensors."""
 
 from collections.abc import Callable, Mapping
 
@@ -15,6 +15,6 @@ _BLOCK = 1024
 
 
 def bound(card: Card, sizes: np.ndarray, layout: str) -> Bound:
-    """Return the bound and the features: two tensors are read, one written."""
+    """Return the bound and the features of reading two tensors and writing one tensor."""
     (n,) = sizes
     return rows_bound(card, DIMS, sizes, np.ceil(n / _BLOCK), np.minimum(n, _BLOCK), 3, 26e-6)

@@ -1,7 +1,7 @@
-"""Matmuls of backends: a bound of tiles in waves, DRAM and L2, and the features that trees use to correct it.
+"""Bound of backends' matmuls (tiles in waves, DRAM and L2), and the features that trees use to correct the bound.
 
-A library selects a tile and a split of the reduction by its heuristic. Here, the best of a few is used, and the times
-of others are features. Matmuls outside of tensor cores have other tiles.
+A library selects a tile and a split of the reduction by its heuristic. Here, the best of a few tiles is used, and the
+times of other tiles are features. Matmuls outside of tensor cores have other tiles.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,9 +28,9 @@ FEW_ROWS = 16
 """Number of rows or columns below which matmuls run as matrix times vectors outside of tensor cores."""
 
 _SMALL_TILE = 0.25
-"""Exponent of the ratio of areas in the rate of a tile, relative to 128 x 128."""
+"""Exponent of a tile's area, relative to 128 x 128, in the rate of the tile."""
 _WAVES = ((256, 128), (128, 256), (128, 128), (64, 128), (128, 64), (64, 64))
-"""Tiles whose waves are features. For 128 x 128 and 64 x 64, their fill is a feature, too."""
+"""Tiles whose number of waves is a feature. For 128 x 128 and 64 x 64, the fill of the waves is a feature, too."""
 _TIMED = (*((rows, across, 1) for rows, across in _WAVES), (128, 128, 4))
 """Tiles, and parts of the reduction, whose time is a feature."""
 _SIZES = (*_WAVES, (32, 128), (32, 64), (64, 32), (16, 128), (16, 64))
@@ -66,7 +66,7 @@ def bound(card: Card, sizes: Array, layout: str) -> Bound:
 
 
 def _prepared(card: Card, layout: str) -> tuple[Any, Mapping[str, float]]:
-    """Return the matmuls of a layout on a GPU in the engine's form, and the features that all share."""
+    """Return the matmuls of a layout on a GPU in the engine's form, and the features that all matmuls share."""
     gpu, kind = card.gpu, card.precision
     figures = [
         kind.a_bytes + kind.quantising_bytes, kind.b_bytes, kind.c_bytes, card.peak_flops, gpu.memory_bandwidth,
@@ -74,7 +74,7 @@ def _prepared(card: Card, layout: str) -> tuple[Any, Mapping[str, float]]:
     ]  # fmt: skip
     products = query.Products(figures, _WAVE_TILES)
     if card.tensor:
-        # In a cluster, a tile that is read once goes to two blocks.
+        # In a cluster, one read of a tile serves two blocks.
         read_rate = card.l2 / gpu.sms * (2.0 if gpu.sm >= 90 else 1.0)
         products.set_tensor_tiles(_tiles(card), read_rate, card.seconds(TILE_CLK))
     else:
@@ -83,7 +83,7 @@ def _prepared(card: Card, layout: str) -> tuple[Any, Mapping[str, float]]:
 
 
 def _tiles(card: Card) -> Array:
-    """Return the tiles and parts of the reduction on a GPU's tensor cores, those with a time feature first."""
+    """Return the tiles and parts of the reduction on a GPU's tensor cores; tiles with a time feature come first."""
     rows, across, split = _TILES.T
     rate = card.flops / card.gpu.sms * np.minimum(1.0, (rows * across / 128**2) ** _SMALL_TILE)
     read_bytes = rows * card.precision.a_bytes + across * card.precision.b_bytes

@@ -1,8 +1,8 @@
-"""Mixtures of experts of backends: the weights of the experts that tokens use, their matmuls, and features.
+"""Bound and features of backends' mixtures of experts: the weights of the experts that tokens use, and their matmuls.
 
-Like the recorder, it times the GPU with the most work. With balanced routing, each of its experts gets equally many
-tokens. Under a power law, it has the most popular expert and an even selection of the others. An expert with few tokens
-is still read completely, and computed in whole tiles of rows.
+Like the recorder, the bound counts the GPU with the most work. With balanced routing, each of its experts gets equally
+many tokens. Under a power law, this GPU has the most popular expert and an even selection of the others. An expert with
+few tokens is still read completely, and computed in whole tiles of rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ _COLUMNS = 128
 _MATH_SHARE, _DRAM_SHARE = 0.6, 0.8
 """Fractions of the data sheet's rates that large problems reach, fitted to the recordings of three backends."""
 _CHAIN_CLK = 250.0
-"""Clocks of a step of 64 along the reduction. A tile takes these steps one after the other."""
+"""Clocks of a step of 64 along the reduction; the steps of a tile run one after the other."""
 _MOST_POPULAR = 5e3
 """Largest share of an expert relative to the smallest, before normalization, as in the recorder."""
 
@@ -76,7 +76,7 @@ def bound(card: Card, sizes: Array, layout: str) -> Bound:
 
 
 def active_experts(sizes: Mapping[str, int]) -> float:
-    """Return the expected number of experts of the busiest GPU that get tokens.
+    """Return the expected number of experts that get tokens on the busiest GPU.
 
     Args:
         sizes: Dimensions of one problem, by name.
@@ -107,7 +107,7 @@ def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Ar
         shares = _shares(*map(int, kind))
         rows = np.minimum(routes[places, None] * shares, tokens[places, None])
         if kind[2]:
-            touched = -np.expm1(-rows)  # probability of at least one token
+            touched = -np.expm1(-rows)  # This is the probability of at least one token.
             active, total, most = touched.sum(axis=1), rows.sum(axis=1), np.ceil(rows.max(axis=1))
             whole = {size: size * np.where(rows > 1, np.ceil(rows / size), touched).sum(axis=1) for size in _ROWS}
         else:
@@ -124,7 +124,7 @@ def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Ar
 
 @lru_cache(256)
 def _shares(experts: int, ep: int, routing: int) -> Array:
-    """Return the shares of all routes of each expert of the busiest GPU, (experts / ep,)."""
+    """Return, for each expert of the busiest GPU, its fraction of all routes, (experts / ep,)."""
     local = max(experts // ep, 1)
     if not routing:
         return np.full(local, 1 / experts)

@@ -1,4 +1,4 @@
-"""Memory-bound operators as PyTorch runs them in f32: DRAM, L2, the host's call, and features."""
+"""Bound and features of PyTorch's memory-bound operators in f32: DRAM, L2 and the host's call."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,15 +10,15 @@ Array = np.ndarray
 
 DIMS = ("rows", "columns")
 MOST_COLUMNS = 16384
-"""Maximum columns. Recordings have up to 4,100; in far longer rows, the block of a row reads it repeatedly."""
+"""Maximum number of columns. Recordings have up to 4,100; blocks read far longer rows repeatedly."""
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"rows": lambda d: d["columns"] <= MOST_COLUMNS}
 """Functions that check whether dimensions belong to a case."""
 _DRAM_SHARE = 0.8
 """Fraction of the data sheet's bandwidth that large tensors reach. Recordings of five GPUs show 0.7 to 0.9."""
 _ROW_CLK = 2500.0
-"""Clocks of a row in its own block: loads, one or two reductions, and the store, one after the other."""
+"""Clocks of a row in a block: loads, one or two reductions, and the store, one after the other."""
 _BLOCKS = 8
-"""Number of blocks of rows per SM."""
+"""Number of blocks that share an SM; each processes one row at a time."""
 
 
 def rows_bound(

@@ -1,7 +1,7 @@
 """Matmuls outside of tensor cores, as cuBLAS runs them: tiles of its kernels, DRAM, L2 and the sustained clock.
 
-cuBLAS has a few tiles for each generation, and others for batched matmuls. The names of its kernels, such as
-`maxwell_sgemm_128x64_nn`, show them in NeuSight's recordings of five GPUs. Here, the best of these tiles is the bound.
+cuBLAS has a few tiles for each generation, and other tiles for batched matmuls. Its kernel names, such as
+`maxwell_sgemm_128x64_nn`, state the tiles in NeuSight's recordings of five GPUs. The best of these tiles is the bound.
 Constants were fitted to the recordings of all five GPUs together.
 """
 
@@ -23,8 +23,8 @@ _SINGLE: Mapping[str, tuple[tuple[int, int], ...]] = {
     "ampere": ((64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
     "later": ((128, 128), (64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
 }
-"""Tiles of single matmuls, by the generation of the kernels. The reduction may be split. No GPU later than the A100 was
-recorded with its kernels. Such GPUs are assumed to use the A100's, including the largest tile.
+"""Tiles of single matmuls, by the generation of the kernels. The reduction may be split. No kernels of GPUs
+later than the A100 were recorded. These GPUs are assumed to use the A100's tiles, including the largest tile.
 """
 _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
     "pascal": ((64, 128),),
@@ -38,16 +38,16 @@ _SHARE, _SMALL_TILE = 0.935, 0.07
 _TILE_CLK = 3200.0
 """Clocks to fill a tile's pipeline and to write its results."""
 _DRAM_SHARE = 0.8
-"""Share of the data sheet's bandwidth."""
+"""Fraction of the data sheet's bandwidth that large matmuls reach."""
 _STRIDED_K = 1860.0
-"""On Pascal, rows of the second operand that are k apart cost more DRAM time: `kStrided` in engine/query/products.cpp,
-and as much again if k is this many elements per MiB of L2.
+"""Value of k, in elements per MiB of L2, at which DRAM takes longer by one more stream time. On Pascal, rows of the
+second operand that are k apart slow down DRAM (`kStrided` in engine/query/products.cpp).
 """
 _PICOJOULES = {60: 6.8, 61: 5.0, 70: 7.4, 75: 13.86, 80: 3.8, 86: 8.7, 89: 5.0, 90: 6.6, 100: 6.6, 103: 6.6}
-"""Energy of the core's events per FLOP of a matmul, by compute capability (89 for others): that of the FMA by the power
-model of November 2026, times 1.27 (`sustained.BESIDE_ARITHMETIC`). The T4's is doubled, so that its recorded times fit
-its limit of 70 W; the A100's is minimal, because its matmuls at 250 W show no limit. The values must not change,
-because the trees were trained with them.
+"""Core energy in picojoules per FLOP of a matmul, by compute capability (89 for others): the FMA's energy by the power
+model of November 2026, times 1.27 (`sustained.BESIDE_ARITHMETIC`). The T4's value is doubled, so that recorded times
+fit the limit of 70 W. The A100's value is minimal, because its matmuls at 250 W show no limit. The values must not
+change, because the trees were trained with them.
 """
 _CORE_SHARE = 0.8
 """Fraction of the power limit available for these events. No recording determines the leakage of small GPUs, from which
@@ -56,7 +56,7 @@ the power model would compute it.
 
 
 def set_simt_tiles(products: Any, card: Card, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
-    """Pass a GPU's tiles and splits to the engine: `timed` first, then for single and for batched matmuls."""
+    """Pass a GPU's tiles and splits to the engine: first `timed`, then tiles for single and for batched matmuls."""
     gpu, family = card.gpu, _family(card.gpu)
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]
@@ -64,7 +64,7 @@ def set_simt_tiles(products: Any, card: Card, layout: str, timed: tuple[tuple[in
     area = rows * across
     share = _SHARE * (area / 128**2) ** _SMALL_TILE
     tiles = np.array([rows, across, split, np.floor(query.FULL_WARPS / (area / 2048)), share])
-    # Tens of MiB hold the operands of concurrent tiles.
+    # An L2 of tens of MiB holds the operands of concurrent tiles.
     reread = family != "later"
     strided_k = _STRIDED_K * gpu.l2_bytes / 2**20 if family == "pascal" and layout[1] == "t" else 0.0
     products.set_simt_tiles(

@@ -1,4 +1,4 @@
-"""Softmax of rows as PyTorch runs it."""
+"""Bound and features of PyTorch's softmax of rows."""
 
 import numpy as np
 
@@ -9,6 +9,6 @@ __all__ = ["CASES", "DIMS", "bound"]
 
 
 def bound(card: Card, sizes: np.ndarray, layout: str) -> Bound:
-    """Return the bound and the features: one tensor is read, one written."""
+    """Return the bound and the features of reading one tensor and writing one tensor."""
     rows, columns = sizes
     return rows_bound(card, DIMS, sizes, rows, columns, 2, 33e-6)

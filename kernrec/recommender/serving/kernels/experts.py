@@ -1,4 +1,4 @@
-"""Replace the Triton kernels that engines run with tuned configs: each tile has rows of one expert.
+"""Grouped matmul of experts that replaces the engines' tuned Triton kernels; each tile has rows of one expert.
 
 `kernrec.recommender.serving.engine_calls` launches this kernel if the engine is not installed. It has the tunables of a
 tuned file, loads the same data as the engines' kernels, and numbers its tiles in the same groups of rows.
@@ -16,8 +16,8 @@ def grouped_experts(
 ):  # fmt: skip
     """Compute out[c] = weights[expert of c] tokens[c // TOP] for every pair c of a token and its expert.
 
-    `order` lists the pairs by expert. The value `choices`, which is no pair, pads each expert to whole tiles. With
-    BLOCK_SCALES, tokens have a scale per SCALE_K columns, and weights have one per SCALE_N rows and SCALE_K columns.
+    `order` lists the pairs by expert. The value `choices`, which is not a pair, pads each expert to whole tiles. With
+    BLOCK_SCALES, tokens have a scale per SCALE_K columns, and weights a scale per SCALE_N rows and SCALE_K columns.
     """
     tiles_n = tl.cdiv(n, BLOCK_SIZE_N)
     in_group = GROUP_SIZE_M * tiles_n

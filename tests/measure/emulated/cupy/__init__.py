@@ -11,7 +11,7 @@ LIVE: dict[int, np.ndarray] = {}
 
 
 class Array(np.ndarray):
-    """Array whose `data` has an address, as CuPy's arrays have."""
+    """CuPy array emulated by a NumPy array whose `data` has an address."""
 
     @property
     def data(self):
