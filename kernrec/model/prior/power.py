@@ -236,7 +236,7 @@ class PowerModel:
         return setting
 
     def _setting(self, points: tuple[tuple[float | Floats, float], ...]) -> Any:
-        """Return operating points in the engine's form (`points`: power limit (or one per launch) and clock)."""
+        """Return operating points in the engine's form. Each point is a power limit (or one per launch) and a clock."""
         starts = tuple([clock_hz / self.boost_hz for _, clock_hz in points])
         own = tuple(dict.fromkeys(starts))
         below = np.concatenate([clocks_between(self.minimum_hz / self.boost_hz, start) for start in own])

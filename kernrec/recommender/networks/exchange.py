@@ -61,7 +61,7 @@ class Exchange(JsonForm):
 
     count: int
     latency_s: Estimate
-    """Total latency; totals assume the mean power of the layers during the exchange."""
+    """Total latency of the all-reduces. Totals assume that power during them is the layers' mean power."""
     link: str
     """Description of the link with its rate."""
 
