@@ -36,7 +36,7 @@ TRUTH_CONFIGS = 600
 
 
 def main() -> int:
-    """Set up the packages, then run this file again with them."""
+    """Install the packages, then run this file again with these packages."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("plan", choices=("broad", "deep", "truth"))
     parser.add_argument("--out", type=Path, default=ROOT / ".campaign" / "out", help="folder for what is to be kept")

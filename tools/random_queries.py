@@ -51,7 +51,7 @@ def _kind(draw: random.Random) -> Kind:
     """Return a kind that has answers."""
     while True:
         which = draw.random()
-        if which < 0.2:  # kinds of recorded rows
+        if which < 0.2:  # choose among the kinds of recorded rows
             op = draw.choice(sorted(contents()))
             name, dtype, layout = draw.choice(sorted(_recorded(op)))
             free = draw.random() < 0.5 and _is_answered(op, name, dtype, None)

@@ -19,7 +19,7 @@ class JsonForm:
     """Record with a JSON form of some of its attributes."""
 
     JSON = ""
-    """Names of the attributes in order, separated by spaces; empty for all fields. Estimates add their intervals."""
+    """Space-separated names of the attributes, in order; empty for all fields. Estimates also add their intervals."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; keys contain the unit."""

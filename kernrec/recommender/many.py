@@ -55,7 +55,7 @@ class ManyAnswers:
         return f"<ManyAnswers: {len(self)} shapes of {of_op}, {len(self.failures)} impossible>"
 
     def to_arrow(self) -> Any:
-        """Return a `pyarrow.Table` with a row for each shape, under the names of `Recommendation.to_arrow`.
+        """Return a `pyarrow.Table` with a row for each shape and the column names of `Recommendation.to_arrow`.
 
         Raises:
             KernrecError: PyArrow is not installed.

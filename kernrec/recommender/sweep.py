@@ -1,4 +1,4 @@
-"""Operating points of a request: the requested one, or a sweep.
+"""Operating points of a request: the requested point, or the points of a sweep.
 
 An objective that counts energy benefits from a lower power limit. So without `--power-limit` and `--clock`, it is
 evaluated over a range of limits. Latency is lowest at the default limit and needs no sweep.

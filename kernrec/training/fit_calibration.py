@@ -170,7 +170,7 @@ class _CalibrationRows:
         return cls(group, PowerModel.for_gpu(inputs.gpu), timed, powered)
 
     def joules(self) -> tuple[Array, Array]:
-        """Return the modeled energy of core events and of DRAM traffic; zeros if the inputs have none."""
+        """Return the modeled energy of core events and of DRAM traffic; zeros if the inputs lack them."""
         inputs, zeros = self.group.inputs, np.zeros(len(self.group))
         core, dram = ((zeros if part is None else np.asarray(part)) for part in (inputs.core_j, inputs.dram_j))
         return core, dram

@@ -53,7 +53,7 @@ def median_error(measured: Array, predicted: Array) -> float:
 
 
 def median_of_log_errors(error: Array) -> float:
-    """Return `median_error` from log(measured / predicted), ignoring NaNs."""
+    """Return `median_error`, given log(measured / predicted); ignore NaNs."""
     return float(np.nanmedian(np.abs(np.expm1(-error))))
 
 

@@ -47,7 +47,7 @@ _UNKNOWN_SHARE = 0.5
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
-    """Train a model on a dataset.
+    """Train, calibrate and score a model on a dataset.
 
     A head with too few measurements is not trained.
 

@@ -1,4 +1,4 @@
-"""Test that matmul gives the same product in any layout, with batches, biases and activations."""
+"""Test that the layout does not change a matmul's result, with batches, biases and activations."""
 
 from math import erf, exp, sqrt
 

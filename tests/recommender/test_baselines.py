@@ -144,7 +144,7 @@ def test_problem_without_kernels_is_answered_by_baselines(recommender, capsys):
 
 def test_problem_without_kernel_and_baseline_is_refused_in_one_sentence(recommender):
     with pytest.raises(
-        UsageError, match=r"no kernel implements matmul for f64, nt on sm_80.*nor is there a baseline"
+        UsageError, match=r"no kernel implements matmul for f64, nt on sm_80.*and there is no baseline"
     ) as e:
         recommender.recommend("matmul", "a100", PRODUCT, "f64", "nt")
     assert "recorded for matmul are " in str(e.value)

@@ -74,6 +74,8 @@ def test_unsupported_shape_suggests_a_nearby_one(recommender):
     )
     heads = {"heads": 8, "queries": 64}
     for dtype in ("f32", "f16"):  # on the FMA pipes and on tensor cores
-        with pytest.raises(KernrecError, match=r"on h200-sxm; there is one for head_dim of at most 256; nor "):
+        with pytest.raises(
+            KernrecError, match=r"on h200-sxm; there is one for head_dim of at most 256; and there is no "
+        ):
             recommender.recommend("attention", "h200", heads | {"head_dim": 257}, dtype)
         assert recommender.recommend("attention", "h200", heads | {"head_dim": 256}, dtype).choices

@@ -109,7 +109,7 @@ def test_zero_inputs_draw_less_power_and_ignore_measurements_of_random_inputs(
     random, zeros = (ask(rows, Query(Objective.LATENCY, top=40, inputs=inputs)) for inputs in ("random", "zeros"))
     assert random.best.source == "measured"
     assert {choice.source for choice in zeros.choices} == {"predicted"}
-    assert choice_of(zeros, predicted[0].config) is None  # incorrect for any inputs
+    assert choice_of(zeros, predicted[0].config) is None  # incorrect for all inputs
     less = choice_of(zeros, predicted[1].config)
     assert less is not None
     assert less.energy_j.value < 0.95 * predicted[1].energy_j.value

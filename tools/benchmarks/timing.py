@@ -59,7 +59,7 @@ def python(program: str, *words: object, environment: Mapping[str, str]) -> str:
 
 
 def peak_mb(program: str, *words: str, environment: Mapping[str, str]) -> float:
-    """Return the largest resident set that a program reports of itself at its end, in MB."""
+    """Return a program's largest resident set in MB, as the program reports at its end."""
     command = [sys.executable, "-c", _PEAK + program, *words]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(environment))
     return float(done.stderr.rpartition("VmHWM:")[2].split()[0]) / 1024

@@ -132,7 +132,7 @@ class _Columns:
         stacks = tuple(recording.recorded.stacks)
         of_stack = {STACK + name: recording.stack[rows] == name for name in stacks if len(stacks) > 1}
         self._fill("latency", rows, made | of_stack)
-        if np.isfinite(recording.power_w).any():  # for a given time, power depends on how it was read
+        if np.isfinite(recording.power_w).any():  # without the backend, which affects power readings
             self._fill("power", rows, made | used(bound, recording.latency_s[rows]))
 
     def _fill(self, quantity: str, rows: Array, made: Mapping[str, Array]) -> None:

@@ -29,7 +29,7 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 MOST_ROWS = 1000
-"""Maximum number of measurements; more are thinned out evenly. With so many, training a model is better."""
+"""Maximum number of measurements; an even selection is used if there are more. Training a model is then better."""
 FEW_ROWS = 32
 """Number of rows above which each feature has its own relevance. Fewer rows cannot distinguish features."""
 _OFFSET_PRIOR = 0.5  # The offset is shrunk toward zero with the weight of this many measurements.

@@ -75,7 +75,7 @@ class Interval:
 
     @property
     def summary(self) -> str:
-        """Describe the evidence for the interval."""
+        """Text that describes the data behind the interval."""
         if not self.groups:
             return f"the analytical model: no {self.kind} was held out"
         held_out = f"{self.groups} held-out {self.kind}{'s' * (self.groups != 1)}"
@@ -162,7 +162,7 @@ def _near_width(error: Array, distance: Array) -> Array:
 
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:
-    """Return the width w at which share(w) + prior_weight * P(analytical model's log error < w) reaches the level.
+    """Return the width w for which share(w) + prior_weight * P(analytical model's log error < w) reaches `level`.
 
     Args:
         score: Smallest width that covers each row, ascending, (N,).

@@ -47,9 +47,9 @@ class ModelInputs:
 
     gpu: GPU
     flops: float | Array
-    """FLOPs of the problem, or of each candidate."""
+    """Floating-point operations of the problem, or of each candidate's problem."""
     bytes: float | Array
-    """Compulsory bytes of the problem, or of each candidate."""
+    """Compulsory bytes of the problem, or of each candidate's problem."""
     tunables: Mapping[str, Array]
     """Value of each tunable."""
     latency_s: Array
@@ -73,9 +73,9 @@ class ModelInputs:
     wait_s: Array | None = None
     """Seconds of latency, by the analytical model."""
     l2_s: Array | None = None
-    """Seconds for L2 bandwidth."""
+    """Seconds that the traffic takes at L2 bandwidth."""
     dram_s: Array | None = None
-    """Seconds for DRAM bandwidth."""
+    """Seconds that the traffic takes at DRAM bandwidth."""
     core_s: Array | None = None
     """Seconds bound by the core clock domain."""
     fixed_s: Array | None = None
@@ -262,7 +262,7 @@ def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: in
 
 
 def plan_of(gpu: GPU, columns: Sequence[str]) -> Any:
-    """Return, in the engine's form, how to compute the features on a GPU that do not depend on tunables only."""
+    """Return a plan, in the engine's form, to compute the features that depend on more than tunables."""
     limits = gpu.limits
     figures = (
         1.0, gpu.sms, limits.max_warps_per_sm, limits.max_registers_per_thread, limits.smem_per_sm, gpu.tdp_w,

@@ -21,7 +21,7 @@ Array = np.ndarray
 _MOST_LEVELS = 10  # A complete tree doubles in size with each level.
 _MOST_TREES = 1 << 16
 _LARGEST = 25.0
-"""Largest leaf and base. No plausible log ratio exceeds 25."""
+"""Maximum absolute leaf or base; a plausible log ratio never exceeds 25."""
 _EIGHT = 8  # The engine evaluates eight trees at a time.
 _MOST_FEATURES = 1 << 15  # A column index has two bytes, one bit of which is a flag.
 

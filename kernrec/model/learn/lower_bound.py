@@ -16,7 +16,7 @@ Array = np.ndarray
 
 _LATENCY = QUANTITIES.index("latency_s")
 _SHARPNESS = 16.0
-"""Exponent of the smooth maximum of a corrected time and the bound. For equal times, it is 2**(1/16) = 1.04 times each,
+"""Exponent of the smooth maximum of a corrected time and the bound. For equal times, it is 2**(1/16) = 1.04 times them,
 because no kernel reaches the peak. Configs near the bound keep their order. Among 4, 8, 16 and 32, this exponent ranked
 recorded f32 matmuls best without larger errors of their times.
 """

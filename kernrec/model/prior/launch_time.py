@@ -154,7 +154,7 @@ class LaunchTime:
         return np.asarray(self.rows[6])
 
     def bottleneck(self, row: int) -> str:
-        """Return the resource of `RESOURCES` that takes longest for one candidate."""
+        """Return the resource in `RESOURCES` that takes longest for one candidate."""
         return RESOURCES[int(self.rows[RESOURCE, row])]
 
     def parts(self, row: int) -> dict[str, float]:

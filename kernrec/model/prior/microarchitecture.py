@@ -13,7 +13,7 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Microarchitecture:
-    """Figures of one generation."""
+    """Figures of one GPU generation."""
 
     l2_bytes_per_clk_slice: float
     """Sustained read bandwidth of an L2 slice with all SMs active, in bytes per clock."""

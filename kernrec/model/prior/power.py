@@ -224,7 +224,7 @@ class PowerModel:
         self.setting(points).fill(launches, places, costs)
 
     def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
-        """Return P power limits and clocks in the engine's form, cached. None means the default, as above."""
+        """Return P power limits and clocks in the engine's form, cached. None: see `apply_power_limit`."""
         points = tuple(points)
         setting = self._settings.get(points)
         if setting is None:
@@ -236,7 +236,7 @@ class PowerModel:
         return setting
 
     def _setting(self, points: tuple[tuple[float | Floats, float], ...]) -> Any:
-        """Return operating points in the engine's form (`points`: power limit (or one per launch) and clock)."""
+        """Return operating points in the engine's form. Each point is a power limit (or one per launch) and a clock."""
         starts = tuple([clock_hz / self.boost_hz for _, clock_hz in points])
         own = tuple(dict.fromkeys(starts))
         below = np.concatenate([clocks_between(self.minimum_hz / self.boost_hz, start) for start in own])

@@ -25,7 +25,7 @@ class VoltageCurve:
     slope: float = 1.0
     """Weight of the linear part. With 1, the voltage at the knee begins to rise in proportion to the clock."""
     rise: float = 0.0
-    """Relative rise of the voltage from a clock near zero to the knee, along a straight line."""
+    """Relative rise of the voltage, linear in the clock, from a clock near zero to the knee."""
 
     def over_knee(self, clock_hz: ArrayLike) -> Floats:
         """Return the voltage relative to the knee: with x = clock over knee, `1 + slope * (x - 1) + steepness * (x -

@@ -25,7 +25,7 @@ class ObjectiveSearch(ABC):
         self.space = space
         self.front = weights is None
         self.weights = weights or (1.0, 1.0)
-        """Current weights, which change for a front."""
+        """Current exponents of latency and energy in the cost; they change in each round for a front."""
         self.latency_s: dict[int, float | None] = {}
         """Latency of each tried config; None if it failed or is being measured."""
         self.energy_j: dict[int, float] = {}

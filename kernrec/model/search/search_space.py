@@ -50,7 +50,7 @@ class SearchSpace:
             self.log_s = np.log(np.where(predicted, predicted_s, np.max(predicted_s[predicted])))
         tie = np.where(predicted, np.arange(count), np.random.default_rng(seed).random(count))
         self.by_prediction = np.lexsort((tie, self.log_s, ~predicted))
-        """Indices, (C,), fastest prediction first."""
+        """Indices of the configs, (C,), ordered by predicted latency."""
         columns = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in tunables.T]
         self._genes = np.stack(columns, axis=1) if columns else np.zeros((count, 0), dtype=np.int64)
         self._values = self._genes.max(axis=0) + 1 if count else np.zeros(len(columns), dtype=np.int64)

@@ -70,7 +70,7 @@ FLASH = Timing(15000.0, 1.0)
 """Attention in CUDA graphs. The clocks are 7.2 us, the shortest time of an H200, and 13.6 us of an A100."""
 
 TENSOR_SHARE, DRAM_SHARE = 0.79, 0.87
-"""Fraction of the data sheet's rates that libraries reach, fitted like `GRAPH`."""
+"""Fractions of the data sheet's tensor core and DRAM rates that libraries reach, fitted like `GRAPH`."""
 REACHED = 0.97
 """Fraction of the sustained rate that libraries reach in bf16: 0.87 to 1.05 on eight GPUs, from an RTX 3090 to a B200.
 They reach 0.65 to 1.02 of the data sheet's rate.

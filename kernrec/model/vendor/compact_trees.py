@@ -65,7 +65,7 @@ class CompactTrees:
 
 
 def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, share: float = 1.0) -> Trees:
-    """Return the facts and arrays that `expand` reads.
+    """Convert trees to the metadata and arrays that `expand` reads.
 
     Args:
         trees: Trees as in XGBoost's JSON: `left_children`, `right_children`, `split_indices`, `split_conditions`.

@@ -181,7 +181,7 @@ class VendorModel:
         taken: tuple[str, ...] = ()
         chosen: list[Kind] = []
         sizes = problem.sizes
-        # cuBLAS runs f32 matmuls of few rows or columns with kernels that few recordings contain, so `physics` is more
+        # Few recordings contain cuBLAS's kernels for f32 matmuls of few rows or columns, so `physics` is more
         # accurate.
         few_rows = self.op == "matmul" and problem.dtype == "f32" and is_matvec(sizes)
         for place, recorded, has_card in self._nearest(problem.dtype, problem.layout, gpu):

@@ -34,7 +34,7 @@ _COLD = Timing(0.0, np.inf)
 _DRAM_SHARE = 0.9
 """Fraction of a copy's bandwidth that other operators reach."""
 _MATVEC_SHARE = 0.75
-"""Fraction of a copy's bandwidth for a matrix times vectors (1,350 GB/s on an A100, 2,200 GB/s on an H100)."""
+"""Fraction of a copy's bandwidth that matrix-vector products reach (1,350 GB/s on an A100, 2,200 GB/s on an H100)."""
 _BLOCK_BYTES = {"layernorm": 128 * 16, "rmsnorm": 512 * 16, "softmax": 1024 * 16, "reduce": 512 * 16}
 """Bytes in flight per block, by op: each thread of a row's block loads 16 bytes, then waits."""
 _PASSES = {"layernorm": 2, "rmsnorm": 2, "softmax": 3, "reduce": 1}

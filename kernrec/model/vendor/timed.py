@@ -51,7 +51,7 @@ class Reader:
     """Whether the quantity was not recorded on this GPU."""
 
     def corrected(self, table: Array, own: Mapping[str, Array], base: Array, least: Array, most: float) -> Array:
-        """Return the base corrected by the trees, (S, N).
+        """Apply the trees' correction to `base`, (S, N).
 
         Args:
             table: Features, (F, N).

@@ -1,4 +1,4 @@
-"""Profile a large space: use predictions of profiled configs to select further promising ones.
+"""Profile a large space: use predictions of profiled configs to select further configs.
 
     some at random -> predicted time and energy -> configs that may be better (`PartialSearch`) -> profile -> ...
 

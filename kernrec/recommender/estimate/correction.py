@@ -139,7 +139,7 @@ class ModelScope:
 
     @property
     def note(self) -> Note:
-        """Text of the note on the model that an answer shows."""
+        """Note on the model, which answers show."""
         trained = self.trained
         source = "learned" if self.gpu_known or self.adapted_to else "transferred"
         text = f"source {source}: model {trained.name}"
@@ -279,7 +279,7 @@ class Correction:
         return factors
 
     def correct(self, predicted: Costs) -> Costs:
-        """Return the model's estimates for `predicted`, the estimates of the analytical model."""
+        """Return the estimates of the analytical model, `predicted`, corrected by the trained model."""
         by_latency, by_energy, by_power = self.factors
         latency, energy, power_w = predicted.latency, predicted.energy, predicted.power_w
         source = LEARNED if self.scopes[0].gpu_known else TRANSFERRED

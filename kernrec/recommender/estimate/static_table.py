@@ -160,7 +160,7 @@ class StaticTable:
 
     @cached_property
     def _codes(self) -> Array:
-        """Columns of `machine_code` for all configs, without warps."""
+        """Code numbers as in `machine_code`, for all configs."""
         return np.array([np.zeros(len(self)), *[launch.variant for launch in self.launches]], dtype=np.int64).T.copy()
 
     @cached_property

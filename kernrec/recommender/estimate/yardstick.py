@@ -162,7 +162,7 @@ def predict_yardsticks(
 
 
 def fastest(yardsticks: Sequence[Yardstick]) -> Yardstick | None:
-    """Return the fastest reference time learned on the GPU; without any, the fastest transferred one.
+    """Return the fastest reference time learned on the GPU, or else the fastest transferred reference time.
 
     Times that are nearly equal are averaged, the more certain ones with more weight. So a lead does not change when
     another reference becomes the fastest by a little.

@@ -110,7 +110,7 @@ class Explanation:
     """Breakdown of a config at an operating point."""
 
     choice: Choice
-    """Config with its costs, which may be measured, or corrected by measurements."""
+    """Explained config, with costs that may be measured or corrected by measurements."""
     prior: Mapping[str, float]
     """`latency_s`, `energy_j` and `power_w` as predicted by static analysis only."""
     launches: tuple[LaunchDetail, ...]

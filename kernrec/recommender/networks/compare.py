@@ -43,7 +43,7 @@ class ComparedGpu:
     work: Work
     price: CardPrice | None = None
     sweep: NetworkSweep | None = None
-    """The network over power limits, if the best limit is requested."""
+    """Sweep of the network over power limits, if the best limit is requested."""
 
     @property
     def gpu(self) -> GPU:
@@ -57,7 +57,7 @@ class ComparedGpu:
 
     @property
     def total(self) -> Total:
-        """Total that is compared."""
+        """Total that the comparison uses: the headline of the answer."""
         return self.answer.headline
 
     @property

@@ -61,7 +61,7 @@ class Exchange(JsonForm):
 
     count: int
     latency_s: Estimate
-    """Total latency; totals assume the mean power of the layers during the exchange."""
+    """Total latency of the all-reduces. Totals assume that power during them is the layers' mean power."""
     link: str
     """Description of the link with its rate."""
 
@@ -113,7 +113,7 @@ def all_reduce_s(size: float, gpus: int, rate: float) -> float:
 
 def _summed_bytes(layer: Layer) -> float | None:
     """Return the bytes of the all-reduce after a layer; None if no all-reduce follows."""
-    if "shared experts" in layer.name:  # Engines first add their results to those of the other experts.
+    if "shared experts" in layer.name:  # Engines add the shared experts' results to the other experts' results first.
         return None
     if layer.problem.op != "moe" and "k" not in layer.split:
         return None

@@ -26,7 +26,7 @@ Costs = tuple[Estimate, Estimate]
 
 @dataclass(frozen=True)
 class LayerAnswer:
-    """The answer for one layer of a network."""
+    """Answer for one layer of a network."""
 
     name: str
     count: int
@@ -93,7 +93,7 @@ class LayerAnswer:
 
     @property
     def certain(self) -> bool:
-        """Whether the recommendation costs less than the baseline at the unfavorable ends of both intervals."""
+        """Whether the recommendation costs less than the baseline even at the unfavorable ends of both intervals."""
         backend = self.stack_costs
         assert backend is not None
         worst, best = ([replace(each, value=getattr(each, end)) for each in costs]
@@ -149,7 +149,7 @@ class LayerAnswer:
 
 
 def value_of(objective: Objective, costs: Costs) -> float:
-    """Return the value that an objective minimizes; the latency for a Pareto front."""
+    """Return the value that an objective minimizes; for a Pareto front, the latency."""
     latency, energy = (np.array(estimate.value) for estimate in costs)
     scalar = Objective.LATENCY if objective is Objective.PARETO else objective
     return float(scalar.value_of(latency, energy))

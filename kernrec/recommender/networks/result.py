@@ -47,7 +47,7 @@ class Total(IntervalNames, JsonForm):
     JSON = "name latency_s energy_j power_w source energy_source"
 
     name: str
-    """Name of the selection of configs."""
+    """Name of the total: the selection of configs or the backend."""
     latency_s: Estimate
     energy_j: Estimate
 
@@ -182,7 +182,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
 
     @property
     def fits(self) -> bool:
-        """Whether the network fits the GPU's memory."""
+        """Whether the network fits into the GPU's memory."""
         return self.memory is None or self.memory.fits(self.gpu)
 
     @property

@@ -149,7 +149,7 @@ class AuditRequest:
     tp: int = 1
     ep: int = 1
     triton: str | None = None
-    """Release of Triton; None for the installed one if SGLang needs it."""
+    """Release of Triton; None for the installed release if SGLang needs it."""
     release: str | None = None
     """Release of the engine; None for the installed one, else the newest known."""
     device: str = ""

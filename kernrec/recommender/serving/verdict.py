@@ -14,7 +14,7 @@ LITTLE = 1.05
 
 
 class Verdict(StrEnum):
-    """Advice on a file."""
+    """Possible advice on a tuned file."""
 
     SHIPPED = "shipped"
     NOT_USED = "another kernel"

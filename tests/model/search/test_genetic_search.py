@@ -1,4 +1,4 @@
-"""Test that the genetic search finds the least energy, stays in the space, and needs less if its models are better."""
+"""Test that the genetic search finds the least energy, stays in the space, and measures less with better models."""
 
 import numpy as np
 import pytest

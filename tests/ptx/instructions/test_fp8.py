@@ -86,4 +86,4 @@ def test_8_bit_products_match_numpy(nvrtc, a, b):
     counts = emulate(module, KernelLaunch("product", (1,), (32,), ["a", "b", "d"], buffers, 0, {}, {}))
     expected = small_values("f8" + a, x).astype(np.float64) @ small_values("f8" + b, y).astype(np.float64).T + 0.5
     assert np.array_equal(buffers["d"].reshape(16, 8), expected.astype(np.float32))
-    assert counts["mma.f16"] == 16 * 8 * 32  # half of the operations take half as long
+    assert counts["mma.f16"] == 16 * 8 * 32  # with half of the operations, half of the time

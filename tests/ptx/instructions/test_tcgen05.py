@@ -358,7 +358,7 @@ def scaled_operand(kind: str, rows: int, depth: int) -> tuple[np.ndarray, np.nda
     if kind == "e2m1":
         codes = RNG.integers(0, 16, (rows, depth), dtype=np.uint8)
         value = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])[codes & 7] * np.where(codes > 7, -1, 1)
-        if depth == 64:  # packed
+        if depth == 64:  # two codes per byte
             return value, codes[:, ::2] | codes[:, 1::2] << 4
         padded = np.zeros((rows, 2, 16), np.uint8)
         padded[:, :, :8] = (codes[:, ::2] | codes[:, 1::2] << 4).reshape(rows, 2, 8)
@@ -385,7 +385,7 @@ def test_block_scaled_products_match_numpy(kind, a, b, vector, scale):
     m, n, depth = 128, 32, 64 if "mxf4" in kind else 32
     count = depth // vector
     (left, left_bytes), (right, right_bytes) = scaled_operand(a, m, depth), scaled_operand(b, n, depth)
-    first = 2 if kind == "mxf8f6f4" else 0  # byte of a column
+    first = 2 if kind == "mxf8f6f4" else 0  # first byte used of a column
     codes = [RNG.integers(125, 130, (rows, 4), dtype=np.uint8) for rows in (m, n)]
     factors = [np.exp2(c.astype(float) - 127) for c in codes]
     if scale == "ue4m3":

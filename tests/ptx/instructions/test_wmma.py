@@ -113,7 +113,7 @@ def test_every_shape_and_layout_multiplies(shape, types, layouts):
 def test_4_bit_integers_multiply(kind):
     result, numbers, counts = run(8, 8, 32, ("s32", kind, kind, "s32"), "rcrr")
     np.testing.assert_array_equal(result, numbers["a"] @ numbers["b"] + numbers["c"])
-    assert counts["mma.i8"] == 8 * 8 * 32  # half of the operations take half as long
+    assert counts["mma.i8"] == 8 * 8 * 32  # with half of the operations, half of the time
 
 
 @pytest.mark.parametrize(("operation", "pairs"), [("xor", np.not_equal), ("and", np.logical_and)])

@@ -116,7 +116,7 @@ def _attention(file: str, data: Path, count: int) -> Iterator[Shape]:
 
 
 def _published(gpu: str, data: Path, count: int) -> Iterator[Shape]:
-    """Yield attention at the geometric mean of the published range of throughput."""
+    """Yield attention shapes, timed from the geometric mean of the published throughput range."""
     for name, dtype, dims, reached, limit_w in _PUBLISHED:
         if name == gpu:
             flops = find_op("attention").problem(dtype, None, **dims).flops

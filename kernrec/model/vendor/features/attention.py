@@ -24,7 +24,7 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     ),
     "token": lambda d: d["queries"] == 1 < d["keys"],
 }
-"""Functions that check whether dimensions belong to a case."""
+"""Predicates on the dimensions of a problem, by name of a recorded case."""
 
 PHYSICAL_POWER = True
 _QUERY_TILE, _KEY_TILE = 128, 64

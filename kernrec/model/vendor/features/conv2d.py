@@ -17,7 +17,7 @@ DIMS = ("n", "c", "h", "w", "k")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "3x3": lambda d: d["r"] == d["s"] == 3 and d["stride"] == d["dilation"] == d["groups"] == d["padding"] == 1,
 }
-"""Functions that check whether dimensions belong to a case."""
+"""Predicates on the dimensions of a problem, by name of a recorded case."""
 
 CALL_S = 20e-6
 """Seconds of host and launches in one timed call."""

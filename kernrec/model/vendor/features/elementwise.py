@@ -9,7 +9,7 @@ from kernrec.model.vendor.features.rows import rows_bound
 
 DIMS = ("n",)
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"elements": lambda d: True}
-"""Functions that check whether dimensions belong to a case."""
+"""Predicates on the dimensions of a problem, by name of a recorded case."""
 _BLOCK = 1024
 """Elements of a thread block."""
 

@@ -21,7 +21,7 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "product": lambda d: d["batch"] == 1 and not d["bias"] and not d["activation"],
     "batched": lambda d: not d["bias"] and not d["activation"],
 }
-"""Functions that check whether dimensions belong to a case."""
+"""Predicates on the dimensions of a problem, by name of a recorded case."""
 PHYSICAL_POWER = True
 SUSTAINED = True
 FEW_ROWS = 16
@@ -45,7 +45,7 @@ _NAMES = (
     "aligned.m", "aligned.n", "aligned.k", *(f"full.{rows}x{across}" for rows, across in _WAVES),
     "filled.128", "filled.64", "rest.m", "rest.n",
 )  # fmt: skip
-"""Names of the rows of figures, in the order of `Figure` in engine/query/products.cpp."""
+"""Names of the engine's output rows, in the order of `Figure` in engine/query/products.cpp."""
 _ROWS: Mapping[str, int] = query.PRODUCT_ROWS
 assert (len(_NAMES), len(_WAVES), len(_TIMED)) == (_ROWS["figures"], query.WAVE_TILES, query.TIMED_TILES)
 

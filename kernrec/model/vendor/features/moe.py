@@ -17,7 +17,7 @@ Array = np.ndarray
 
 DIMS = ("tokens", "hidden", "intermediate", "experts", "topk", "tp", "ep", "routing", "gated")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"experts": lambda d: True}
-"""Functions that check whether dimensions belong to a case."""
+"""Predicates on the dimensions of a problem, by name of a recorded case."""
 
 _ROWS = (16, 64, 128)
 """Rows of an expert's tiles in backends."""

@@ -12,7 +12,7 @@ DIMS = ("rows", "columns")
 MOST_COLUMNS = 16384
 """Maximum number of columns. Recordings have up to 4,100; blocks read far longer rows repeatedly."""
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"rows": lambda d: d["columns"] <= MOST_COLUMNS}
-"""Functions that check whether dimensions belong to a case."""
+"""Predicates on the dimensions of a problem, by name of a recorded case."""
 _DRAM_SHARE = 0.8
 """Fraction of the data sheet's bandwidth that large tensors reach. Recordings of five GPUs show 0.7 to 0.9."""
 _ROW_CLK = 2500.0
