@@ -140,7 +140,7 @@ def _chunks(blocks: int) -> Iterator[Sequence[int]]:
 
 
 def refused(module: Module, launch: KernelLaunch, limits: LaunchLimits) -> str:
-    """Return the reason why a GPU rejects a launch; empty if it accepts the launch."""
+    """Return the reason why a GPU rejects a launch; empty if the GPU accepts the launch."""
     threads, function = prod(launch.block), module.functions[launch.entry]
     if reason := impossible_shape(launch.grid, launch.block):
         return reason

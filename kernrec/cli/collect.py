@@ -78,7 +78,7 @@ class CollectOptions(options.Options):
         if strategy == "refine" and objective not in SCALAR_OBJECTIVES:
             raise unknown("objective", objective, SCALAR_OBJECTIVES)
         budget, until = self._budget(strategy)
-        recording, database = measuring.replay_files(self.replay, self.db)  # checked last, because it reads a recording
+        recording, database = measuring.replay_files(self.replay, self.db)  # last, as this reads a recording
         return CollectRequest(
             problems=select_layers(self.op or None, self.shape, self.workload, self.dtype, self.layout),
             database=database or paths.user_database(),

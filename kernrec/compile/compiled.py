@@ -124,7 +124,7 @@ class CompileError(KernrecError):
 
     @property
     def lasting(self) -> bool:
-        """Return whether the same source will fail again: not after a crash, or if a header is missing."""
+        """Return whether the same source will fail again; False after a crash, or if a header is missing."""
         return self.reason == "compile" and "cannot open source file" not in self.log
 
 

@@ -47,7 +47,7 @@ class LauncherNeeds:
 
 
 def parameters_of(kind: str, needs: LauncherNeeds | None) -> int:
-    """Return the number of PTX parameters of an argument type; a descriptor also passes its shape and strides."""
+    """Return the number of PTX parameters for an argument type; a descriptor also passes shape and strides."""
     if not kind.startswith(DESCRIPTOR):
         return 1
     rank = kind[: kind.index("]")].count(",") + 1

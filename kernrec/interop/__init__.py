@@ -2,5 +2,5 @@
 
 `read_results` reads any file of results, and `results.to_measurements` converts them to measurements. Files from others
 are untrusted: their data may be wrong, truncated or hostile. The package imports none of its modules, because queries
-only need its workloads.
+only need workloads.
 """

@@ -4,8 +4,8 @@
      "clblast_device_name": "NVIDIA GeForce RTX 3060", "results": [
       {"kernel": "Xgemm", "time": 0.62, "parameters": {"MWG": 64, "NWG": 64}}]}
 
-Times are those of the OpenCL kernel in milliseconds, and the header stores numbers as text. A time of 0 is below the
-file's resolution of a microsecond.
+Times are those of the OpenCL kernel in milliseconds, and the header stores numbers as text. A time of 0 means less than
+the file's resolution of a microsecond.
 """
 
 from typing import Any

@@ -20,7 +20,7 @@ def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
 
     Args:
         path: path of the file.
-        source: text of the function's file, which shows whether the function says BLOCK_M or BLOCK_SIZE_M.
+        source: text of the function's file, which shows whether its parameter is BLOCK_M or BLOCK_SIZE_M.
 
     Raises:
         UsageError: the file has another format; the message is one line with its name.

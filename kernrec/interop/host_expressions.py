@@ -41,7 +41,7 @@ def combined(left: str, operator: str, right: str) -> str:
 
 
 def inside(text: str) -> str:
-    """Return an expression, in parentheses if it must have them inside another expression."""
+    """Return an expression, in parentheses if it needs them as an operand of another expression."""
     return text if re.fullmatch(r"[\w.]+|\w+\(.*\)", text) else f"({text})"
 
 

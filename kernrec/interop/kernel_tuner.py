@@ -6,8 +6,8 @@
     "64": {"bx": 64, "time": "RuntimeFailedConfig", "timestamp": "2024-05-01 12:00"}}
     }
 
-The tuner appends entries while it runs, and closes the brackets when it ends. So a file may end at any byte; every
-complete entry is read. Times are in milliseconds, energies in joules, powers in watts. A failed config has an error
+The tuner appends entries while it runs, and closes the brackets when it ends. So a file may end at any byte; kernrec
+reads every complete entry. Times are in milliseconds, energies in joules, powers in watts. A failed config has an error
 name in place of a number (Kernel Tuner 1.5, `util.py` and `observers/`).
 """
 

@@ -1,7 +1,7 @@
 """Detect the format of another tool's file, and read any file of results.
 
 A file has the first format of `FORMATS` whose pattern or JSON member it contains. Some formats have configs but no
-times: `configs` in the call of a Triton function ranks these (config_list.py).
+times. `configs` in the call of a Triton function ranks such configs (config_list.py).
 """
 
 import re

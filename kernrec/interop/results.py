@@ -1,8 +1,8 @@
 """Represent results of another tuner in SI units, and convert them to measurements.
 
 Each measurement records its origin. It has protocol 0, so that kernrec's own measurements take precedence, and
-`measured_by` names the tool. Its session is named after the first result of the file. So importing a file again, or the
-whole file after a part of it, adds no duplicates.
+`measured_by` names the tool. Its session is named after the file's first result. So importing a file again, or the
+whole file after a part, adds no duplicates.
 """
 
 import re

@@ -2,7 +2,7 @@
 
 A few recorded configs are compiled for the recorded GPU. Shared memory does not depend on the compiler and must agree.
 Register counts differ between compilers, in some configs by a lot, so their median difference decides. In a recording
-of the benchmark convolution, they were equal in 4 of 7 configs, and 3 %, 200 % and 290 % off in the others.
+of the benchmark convolution, register counts were equal in 4 of 7 configs, and differed by 3 %, 200 % and 290 % in 3.
 """
 
 import statistics

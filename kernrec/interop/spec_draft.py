@@ -114,7 +114,7 @@ class _Drafter:
         }
 
     def _take_launch(self) -> None:
-        """Take from the host code's launch what the user does not specify."""
+        """Fill in launch options that the user does not specify from the host code's launch."""
         if (launch := self.launch) is None:
             return
         stated = {text.partition("=")[0].strip() for text in self.words.arguments}
@@ -219,7 +219,7 @@ class _Drafter:
                     self.tunables[identifier(macro.name)] = DraftTunable(around, meaning, define=macro.name)
 
     def _fixed_macros(self) -> list[str]:
-        """Return comments on macros of the source that cannot be tuned as they are."""
+        """Return comments on the source's macros that cannot become tunables without a change."""
         fixed = [macro for macro in self.macros.values() if not macro.guarded and self.suggest]
         if not fixed:
             return []
@@ -333,7 +333,7 @@ class _Drafter:
     def _tried(
         self, blocks: Sequence[tuple[int, ...]], macros_of_axes: list[str], most: int | None
     ) -> tuple[list[str], dict[str, str]]:
-        """Return a tunable per axis along which blocks differ; it replaces a macro that equals this extent."""
+        """Return a tunable per axis along which blocks differ; the tunable replaces a macro of this extent."""
         if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
             raise UsageError(
                 f"--block {self.words.block}: {self.signature.name} never reads blockDim, and no macro of it is its"

@@ -1,7 +1,7 @@
 """Read the kernels that a CUDA C++ source declares: parameter names and types, launch bounds, macros.
 
 PTX has neither parameter names nor the types behind pointers, so this module reads them from the source. It runs no
-preprocessor, which suffices for hand-written sources. It leaves the type of a complex declaration open, so that the
+preprocessor, which suffices for hand-written sources. The type of a complex declaration stays unknown, so that the
 caller asks the user.
 """
 

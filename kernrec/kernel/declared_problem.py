@@ -114,7 +114,7 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
     defaults = {dim.name: int(dim.default) for dim in dims if dim.default}
     for key, tensor in tensors.items():
         for extent in tensor.shape:
-            if extent.names <= defaults.keys():  # raises if the default shape is impossible; --shape may change it
+            if extent.names <= defaults.keys():  # Raise errors for the default shape; --shape may change it.
                 extent.whole_number(defaults, 1, f"{name}: tensor {key}")
     return op, {
         "initial_values": {key: tensor.values for key, tensor in tensors.items()},

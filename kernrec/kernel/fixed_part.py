@@ -26,7 +26,7 @@ class FixedMeasurement:
     problem: Problem
 
     def kernel_on(self, gpu: GPU) -> Kernel | None:
-        """Return the kernel; None if the GPU cannot run it with this config."""
+        """Return the kernel; None if the GPU cannot run this config."""
         kernel, problem = find_kernel(self.kernel_name), self.problem
         if not kernel.runs_on(problem.dtype, gpu.sm):
             return None

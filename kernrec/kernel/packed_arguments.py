@@ -20,7 +20,7 @@ C_TYPES: dict[str, Any] = {
 
 
 class _Place(ctypes.c_void_p):
-    """Pointer to `offset` bytes after the address that it is set to."""
+    """Pointer argument that adds `offset` bytes to each address that it is set to."""
 
     offset = 0
 

@@ -53,7 +53,7 @@ def _values(d: Names) -> dict[str, Normal]:
 
 
 def _untouched(d: Names) -> dict[str, int]:
-    """Return the number of input elements that no filter tap reads: three in four for a 1x1 filter with stride 2."""
+    """Return the number of input elements that no filter tap reads: 3 of 4 for a 1x1 filter with stride 2."""
     rows = _reached(d["h"], d["p"], d["r"], d)
     columns = _reached(d["w"], d["q"], d["s"], d)
     return {"x": d["n"] * d["c"] * (d["h"] * d["w"] - rows * columns)}

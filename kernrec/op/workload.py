@@ -66,7 +66,7 @@ class Layer:
     weights.
     """
     alone: bool = False
-    """Whether no other layer uses the layer's tensors, and none of them is declared as weights."""
+    """Whether no other layer uses the layer's tensors, and no tensor is declared as weights."""
 
     @property
     def flops(self) -> int:

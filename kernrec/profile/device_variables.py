@@ -69,7 +69,7 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
 
 
 def _read(function: Function) -> set[str]:
-    """Return the symbols whose memory a kernel may read; all that it names if the origin of an address is unknown."""
+    """Return the symbols that a kernel may read; all symbols in its code if an address has an unknown origin."""
     read: set[str] = set()
     for ins in function.instructions:
         if ins.opcode in ("ld", "ldu", "atom", "cp", "call"):

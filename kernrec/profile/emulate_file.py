@@ -120,7 +120,7 @@ def file_launch(
 
 
 def _fill_indexes(function: Function, passed: Mapping[str, Any], arguments: Arguments) -> None:
-    """Fill buffers of random integers that index other buffers with indices over the full range of these.
+    """Let buffers of random integers that index other buffers cover the full range of indices.
 
     Args:
         function: The kernel.

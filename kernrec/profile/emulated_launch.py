@@ -14,7 +14,7 @@ from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import BufferPlace, Counts, Image, KernelLaunch, Module, Sampler, TensorMap, emulate
 
 MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
-"""Type of the emulator's tensor maps for data types that they name differently."""
+"""Element types of the emulator's tensor maps, by data type, if the names differ."""
 _ODD = 0x5B
 """Arbitrary initial value of integers in workspaces."""
 

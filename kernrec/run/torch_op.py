@@ -22,7 +22,7 @@ class TorchOp:
         import torch
 
         self.kernel = kernel
-        """Kernel that calls run: the last one built under this name."""
+        """Kernel that calls run: the latest kernel built under this name."""
         shapes, library = target.shapes, torch.library
         self._shapes = shapes
         self._dtype = NAMES[shapes.output_dtype][0]

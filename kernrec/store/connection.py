@@ -249,7 +249,7 @@ _HEADER_BYTES = 3 * 4096  # Bytes before a file's blocks: https://duckdb.org/doc
 def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
     """Raise `UsageError` if a file is too short for its blocks; DuckDB would fail only on reading the missing blocks.
 
-    Only blocks in use count: DuckDB cuts free blocks off the end of a file but still lists them.
+    Only used blocks count, because DuckDB removes free blocks from the end of a file but still lists them.
     """
     query = "SELECT block_size * used_blocks FROM pragma_database_size() WHERE database_name = 'db'"
     sizes = connection.execute(query).fetchone()

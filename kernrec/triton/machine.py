@@ -16,7 +16,7 @@ from kernrec.measure.protocol.energy_counter import LEAST_TICKS, power_from_tick
 from kernrec.store.device_report import EnergyReport
 
 WINDOW_S = 1.0
-"""Minimum length of an energy window in seconds; it grows until the counter was updated often enough."""
+"""Minimum length of an energy window in seconds; the window grows until the counter was updated often enough."""
 LONGEST_WINDOW_S = 5.0
 SETTLE_S = 0.3
 """Seconds of launches before the energy window, so that clocks and power settle."""

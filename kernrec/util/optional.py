@@ -26,7 +26,7 @@ def import_optional(module: str, purpose: str, extra: str) -> Any:
 
 
 def require_optional(modules: Sequence[str], purpose: str, extra: str) -> None:
-    """Check that packages are installed, without importing them, before starting work that would otherwise be lost.
+    """Check that packages are installed, without importing them, before work that would otherwise be lost.
 
     Arguments and errors are those of `import_optional`.
     """

@@ -2,8 +2,8 @@
 
 A register depends on data if it was loaded from global memory, or computed from such a register. Shared memory that
 holds such a value counts too. If an address or a branch depends on data, the kernel's accesses and run time depend on
-its input. A profile is then valid only for the input it was taken with. The analysis ignores the order of instructions,
-so it may report a dependence that never occurs. Within the registers of one thread it misses none.
+its input. A profile is then valid only for its own input. The analysis ignores the order of instructions, so it may
+report a dependence that never occurs. It misses no dependence within the registers of one thread.
 """
 
 from collections import defaultdict
@@ -47,7 +47,7 @@ def loads_global(ins: Instruction) -> bool:
 
 
 def _copies_from_global(ins: Instruction) -> bool:
-    """Return whether an instruction copies from global memory: `global` is the source, the second space it names."""
+    """Return whether an instruction copies from global memory: it names `global` second, as the source."""
     spaces = [mark for mark in ins.modifiers if mark in ("global", "shared")]
     return ins.opcode == "cp" and spaces[-1:] == ["global"] and "prefetch" not in ins.modifiers
 

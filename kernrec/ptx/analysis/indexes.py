@@ -2,7 +2,7 @@
 
 `x[index[i] * c + j]` makes `index` an index of `x` in steps of `c` elements. Offsets of a sparse matrix, `for (j =
 offsets[r]; j < offsets[r + 1]; ++j) x[j]`, differ from other indices, because they are compared with each other. The
-analysis ignores branches and repeats until nothing changes. It may therefore report an index that no execution uses.
+analysis ignores branches and repeats until nothing changes. So it may report an index that no execution uses.
 """
 
 from collections.abc import Mapping

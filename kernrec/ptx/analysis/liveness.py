@@ -1,7 +1,8 @@
 """Count the registers that a kernel's PTX needs: the maximum number of live 32-bit values.
 
-PTX has an unlimited number of registers, and the assembler maps them to real ones. It saves some by recomputing
-addresses and keeping halves of 64-bit values, and adds some by moving loads ahead. On the library's kernels, this count
+PTX has an unlimited number of registers, and the assembler maps them to real ones. It saves registers by recomputing
+addresses and keeping halves of 64-bit values, and needs more for loads that it moves ahead. On the library's
+kernels, this count
 was 0 to 30 % above the assembler's. kernrec uses it only if no assembler is installed.
 """
 

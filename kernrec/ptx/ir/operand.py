@@ -105,7 +105,7 @@ def registers_of(operand: Operand) -> tuple[str, ...]:
 
 
 def with_leaves(operand: Operand, new: Callable[[Register | Symbol], Register | Symbol]) -> Operand:
-    """Return the operand with each register and symbol replaced by `new` of it; `new` must keep registers registers."""
+    """Return an operand after applying `new` to each register and symbol; `new` must map registers to registers."""
     if isinstance(operand, Register | Symbol):
         return new(operand)
     if isinstance(operand, Address):

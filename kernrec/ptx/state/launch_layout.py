@@ -32,7 +32,7 @@ _DYNAMIC_ALIGN = 16
 
 RESERVED_BYTES = 1024
 """Shared memory per block that the system reserves from compute capability 8.0 (CUDA C++ Programming Guide). The PTX
-ISA, section 10.35, does not specify where it lies; here it follows the kernel's shared memory.
+ISA, section 10.35, does not specify its position; here it follows the kernel's shared memory.
 """
 
 

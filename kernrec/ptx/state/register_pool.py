@@ -1,8 +1,8 @@
 """Registers per thread at launch, which warps of a block can exchange (PTX ISA, "setmaxnreg").
 
 `.maxnreg` sets the number. Otherwise it is the maximum with which the blocks of `.maxntid` and `.minnctapersm` fit, as
-in the assembler (`ptxas -v` reports 168 and 128 for kernels of 384 and 512 threads). Without these directives it is
-unknown.
+in the assembler (`ptxas -v` reports 168 and 128 for kernels of 384 and 512 threads). Without these directives, the
+number is unknown.
 """
 
 from collections.abc import Mapping
