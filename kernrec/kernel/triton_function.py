@@ -2,10 +2,10 @@
 
     [triton]
     parameters = ["a", "b", "c", "m", "row"]       # of the function, for the arguments of the launch in order
-    divisible = { a = 1, b = 1, c = 1, row = "aligned" } # known divisors: 1 means 16, 0 means none
-    types = { flag = "u1" } # types that differ from the argument's
+    divisible = { a = 1, b = 1, c = 1, row = "aligned" }   # known divisors: 1 means 16, 0 means none
+    types = { flag = "u1" }                        # types that differ from the argument's
     descriptors = { a = { shape = [512, 256], strides = [256, 1], block = ["block_m", "64"] } }   # of tensors
-    module = "package.kernels" # module to import if the source is installed
+    module = "package.kernels"                     # module to import if the source is installed
 
 Triton compiles a function for the types of its arguments. It specializes on integers equal to 1, which become
 constants, and on pointers and integers that are multiples of 16. If sizes are constants of the program, as in

@@ -1,7 +1,7 @@
 """Draw configs over the whole spaces of kernels, to train a model on the times of all configs, not only of the fastest.
 
     kernel      each kernel of each op in turn, in a new order every round
-    problem the kernel's problem with the fewest draws so far
+    problem     the kernel's problem with the fewest draws so far
     configs     a random pool -> those predicted within `SLOWEST` times its fastest -> in order of the predicted time,
                 one from each of as many parts as configs are wanted
 

@@ -6,7 +6,7 @@ model. So `db/schema/views.sql` divides each GPU's costs by its scale before com
     item        what can be compared: one config on one problem, at one power limit and clock, with one protocol
     reference   of an item: the median over at least three contributors, each with the median over their GPUs
     ratio       of a GPU: the median over its items of cost / reference
-    scale the ratio, moved toward 1 if items disagree: a GPU with average memory and unusual cores has no single scale
+    scale       the ratio, moved toward 1 if items disagree: unusual cores beside average memory give no single scale
 
 With two contributors it is unclear which one is unusual: both stay as they are, and answers show how far they differ.
 Every GPU runs the fixed part (`kernrec.kernel.fixed_part`), which has five such items.

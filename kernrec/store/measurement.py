@@ -2,10 +2,10 @@
 
     Measurement
       identity   which config of which kernel ran on which problem and GPU
-      protocol version of the measuring rules, and thoroughness
+      protocol   version of the measuring rules, and thoroughness
       origin     when, in which session and block, and by which program
-      outcome success, or the kind of failure
-      code properties of the compiled code
+      outcome    success, or the kind of failure
+      code       properties of the compiled code
       inputs     the contents of the input tensors
       device     the GPU, its driver and its settings
       report     what the device measured (`kernrec.store.device_report`)

@@ -1,6 +1,6 @@
 """Run a campaign: measure problems one after the other on one device, and write every measurement to the journal.
 
-    for each problem: screen all configs -> coarse energy near the Pareto front -> finals on the front
+    for each problem:  screen all configs  ->  coarse energy near the Pareto front  ->  finals on the front
 
 The reference kernels run between blocks of measurements; a block in which the GPU drifted is measured again
 (blocks.py). A config that crashes the worker process counts as failed, and the worker restarts (device_session.py). A

@@ -1,8 +1,8 @@
 """Set a GPU's power limit and locked core clock temporarily, at the user's request.
 
-    check_limits(card, points) raises an error for values that the GPU does not accept, before any measurement
+    check_limits(card, points)            raises an error for values that the GPU does not accept
     with limits_set(card, point): ...     sets them, and restores them on every way out
-    restore_abandoned(card) restores the settings after killed runs
+    restore_abandoned(card)               restores the settings after killed runs
 
 kernrec does this only if the user passes the options. A separate process sets and restores the limits (`limits_guard`),
 so that the GPU does not stay limited if this process is killed.

@@ -3,12 +3,12 @@
 `kernrec.store.reader` starts it. It reads a request from standard input and prints one JSON object, `{"found": ...}` or
 `{"refused": text}`. Tasks:
 
-    database check the rows of a database: measurements stay in a copy of it, other rows go to `<table>.parquet`
-    segments check groups of Parquet files of our tables, as in bundles; measurements go to a new database
-    own segments only check whether others would accept files that this machine wrote; the keys are known to be right
-    check only check whether the parent may open a database
-    faults only find the impossible rows of the user's own database
-    table copy a Parquet file of any columns, such as a recording, to `table.parquet`
+    database      check the rows of a database: measurements stay in a copy of it, other rows go to `<table>.parquet`
+    segments      check groups of Parquet files of our tables, as in bundles; measurements go to a new database
+    own segments  only check whether others would accept files that this machine wrote; the keys are known to be right
+    check         only check whether the parent may open a database
+    faults        only find the impossible rows of the user's own database
+    table         copy a Parquet file of any columns, such as a recording, to `table.parquet`
 """
 
 import json
