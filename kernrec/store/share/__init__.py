@@ -10,7 +10,7 @@ A place is a folder, an object store, a web location or a git folder:
 
     <gpu>/<day>-<8 digits of the key>-<12 digits of the manifest's hash>.zip    a signed bundle of one GPU
     withdrawn/<sha256>.json                                                     rows that their signer withdraws, signed
-    index.json                                                                  all names, for readers that cannot list the place
+    index.json                                                                  the names, for readers who cannot list
 
 Files never change, so writers need no lock. `place.py`, `object_store.py` and `web_server.py` read, write and list
 names; `push`, `pull` and `withdraw` work with any of them. All pulled rows enter one database (`pulled.py`).
