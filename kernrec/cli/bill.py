@@ -61,7 +61,8 @@ class Billed(Options):
         if "gpus" not in parts and (alone := next((name for name in ("hours", "utilization") if name in parts), None)):
             raise UsageError(f"--{alone} needs --gpus, the number of GPUs, such as --gpus 200")
         if not {"calls", "gpus"} & parts.keys():
-            raise UsageError(f"--bill {next(iter(parts))} needs --gpus, such as --gpus 200, or calls a year: calls=1e9")
+            needed = "--gpus (such as --gpus 200) or the calls per year (such as calls=1e9)"
+            raise UsageError(f"--bill {next(iter(parts))} needs {needed}")
         from kernrec.recommender.networks.bill import Tariff
 
         return Tariff(

@@ -110,7 +110,7 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         and not (emitted.many or emitted.writes_folder(wanted.output) or wanted.of_shapes),
         "--kernel only takes --shape, --dtype, --layout, --objective, --power-limit, --clock any and --top": kernel
         and (wanted.op or wanted.workload or wanted.max_slowdown or wanted.max_power or locked),
-        "--clock any needs a --shape; --clock sweep tries several for a network": wanted.clock == ANY
+        "'--clock any' needs a --shape; for a network, --clock sweep tries several clocks": wanted.clock == ANY
         and not wanted.of_shapes,
         "a sweep is over an op or a network, without --emit; --kernel tries power limits by itself": swept
         and (kernel or emitted),

@@ -143,6 +143,6 @@ def _check_language(answers: "Sequence[Recommendation]", form: Format) -> None:
             if form.language == "cuda":
                 raise UsageError(f"{best}, which is in Triton: --emit triton writes it")
             if not has_triton():
-                raise UsageError(f"{best}, and Triton, which compiles it, is not installed: the extra `triton`; {cure}")
+                raise UsageError(f"{best}, which needs Triton; install the extra `triton`, or {cure}")
         elif form.language == "triton" and language == "cuda":
             raise UsageError(f"{best}, which is in CUDA C++: --emit cuda writes it, --kernel chooses another")

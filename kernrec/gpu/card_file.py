@@ -189,16 +189,16 @@ def _figure(shown: str, value: Any, span: _Range) -> float:
     text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) and abs(value) >> 64 else short(value)
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or value != value:
         expected = "a whole number" if whole else "a number"
-        raise UsageError(f"{shown} is {text}; {expected} of {least:g} to {largest:g}{of_unit} is accepted")
+        raise UsageError(f"{shown} is {text}; expected {expected} of {least:g} to {largest:g}{of_unit}")
     if not least <= value <= largest:
         nearest = min(max(value, least), largest)
-        raise UsageError(f"{shown} is {text}; {least:g} to {largest:g}{of_unit} is accepted, nearest {nearest:g}")
+        raise UsageError(f"{shown} is {text}; expected {least:g} to {largest:g}{of_unit}, nearest {nearest:g}")
     return value
 
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= _LONGEST or not value.isprintable():
-        raise UsageError(f"{name} is {short(value)}; text of 1 to {_LONGEST} printable characters is accepted")
+        raise UsageError(f"{name} is {short(value)}; expected text of 1 to {_LONGEST} printable characters")
     if name == "name" and not all(c.isascii() and (c.isalnum() or c in "._-") for c in value):
         raise UsageError(f"name is {short(value)}; letters, digits, '.', '_' and '-' are accepted, such as my-gpu")
     return value

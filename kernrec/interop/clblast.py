@@ -37,7 +37,7 @@ def read_clblast(file: TextFile, options: ReadOptions) -> ForeignResults:
     document = file.document()
     family, entries = name_of(document, "kernel_family"), document.get("results")
     if not isinstance(entries, list):
-        raise ValueError("it lacks results, a list")
+        raise ValueError("missing 'results' (expected a list)")
     problem = _problem(document, family or "")
     read = numbered(entries, lambda entry: _result(entry, problem), "result")
     results = [result for result in read if result is not None]

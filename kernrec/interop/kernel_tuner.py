@@ -57,7 +57,7 @@ def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
     document, dropped = _closed(file.text)
     entries = document.get("cache") if isinstance(document, dict) else None
     if not isinstance(entries, dict):
-        raise ValueError("it lacks cache, an object")
+        raise ValueError("missing 'cache' (expected an object)")
     keys, results = _keys(document), []
     for name, entry in entries.items():
         try:
@@ -91,7 +91,7 @@ def _keys(header: Mapping[str, Any]) -> list[str]:
     if not keys and isinstance(params, dict):
         keys = list(params)
     if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
-        raise ValueError("it lacks tune_params_keys, the names of the tunables, before its entries")
+        raise ValueError("missing 'tune_params_keys' (expected the names of the tunables) before the entries")
     return keys
 
 
@@ -99,7 +99,7 @@ def _result(entry: object, keys: list[str]) -> ForeignResult:
     if not isinstance(entry, dict):
         raise ValueError(f"expected an object, found {entry!r:.40}")
     if missing := [key for key in keys if key not in entry]:
-        raise ValueError(f"it lacks the tunable {missing[0]}")
+        raise ValueError(f"missing tunable {missing[0]}")
     config, limits = split_limits(config_of({key: entry[key] for key in keys}))
     if not config:
         raise ValueError("it has no tunables except limits of the GPU")
@@ -108,7 +108,7 @@ def _result(entry: object, keys: list[str]) -> ForeignResult:
     if error is not None:
         return ForeignResult(config, outcome_of(error), error, measured_at=measured_at, **limits)
     if "time" not in entry:
-        raise ValueError("it lacks time")
+        raise ValueError("missing 'time'")
     latency = latency_of(entry["time"], _MILLI)
     samples = samples_of(entry["times"], _MILLI) if "times" in entry else ()
     joules = {name: finite(entry[name], name) for name, _ in ENERGIES if name in entry}

@@ -63,7 +63,7 @@ def _only(
     if len(launched) > 1:
         differing = [t.name for t in kernel.tunables if len({config[t.name] for config in launched}) > 1]
         raise UsageError(
-            f"{len(launched)} configs of {kernel.name} launch {shown} ({config_text(launched[0])}, ...):"
-            f" fix {', '.join(differing)} in the spec, and import one profile per value"
+            f"{len(launched)} configs of {kernel.name} launch {shown} ({config_text(launched[0])}, ...);"
+            f" give {', '.join(differing)} one value in the spec, and import one profile per value"
         )
     return launched[0]

@@ -101,7 +101,7 @@ def _name(row: Mapping[str, str]) -> str:
 def _result(row: Mapping[str, str], metrics: _Metrics) -> ForeignResult:
     latency = _metric(metrics, _TIMES, _SECONDS)
     if latency is None:
-        raise ValueError(f"it lacks a time: none of the metrics {', '.join(_TIMES)}")
+        raise ValueError(f"it has no time: none of the metrics {', '.join(_TIMES)}")
     static, dynamic = (_metric(metrics, names, _BYTES) for names in (_STATIC, _DYNAMIC))
     code = {"registers": _metric(metrics, _REGISTERS, _COUNT)}
     if static is not None and dynamic is not None and (static + dynamic).is_integer():

@@ -98,12 +98,12 @@ def format_of(file: TextFile) -> Format:
         raise UsageError(f"{file.path} is cut short before its first result") from None
     except ValueError as error:
         others = ", ".join(each.title for each in FORMATS if each.member is None and each.results)
-        raise UsageError(f"{file.path} is not JSON: {error}; nor is it {others}") from None
+        raise UsageError(f"{file.path} is neither JSON ({error}) nor {others}") from None
     for each in FORMATS:
         if isinstance(document, dict) and each.member in document:
             return each
-    *some, last = (each.title for each in FORMATS if each.member)
-    raise UsageError(f"{file.path} is JSON, but neither {', '.join(some)} nor {last}")
+    titles = ", ".join(each.title for each in FORMATS if each.member)
+    raise UsageError(f"{file.path} is JSON, but in no known format; expected one of: {titles}")
 
 
 def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResults:

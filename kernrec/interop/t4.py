@@ -70,7 +70,7 @@ def read_t4(file: TextFile, options: ReadOptions) -> ForeignResults:
         raise ValueError(f"it has T4 schema {version!r:.40}; only {VERSION!r} is supported")
     entries = document.get("results")
     if not isinstance(entries, list):
-        raise ValueError("it lacks results, a list")
+        raise ValueError("missing 'results' (expected a list)")
     results = numbered(entries, partial(_result, metadata.get("timeunit"), of_ktt), "result", 0)
     device = name_of(metadata, "device" if of_ktt else "device_name")
     return ForeignResults(KTT if of_ktt else TOOL, device, name_of(metadata, "kernel_name"), results)
@@ -81,7 +81,8 @@ def _result(timeunit: object, of_ktt: bool, entry: object) -> ForeignResult:
         raise ValueError(f"expected an object, found {entry!r:.40}")
     configuration, times = entry.get("configuration"), entry.get("times")
     if not isinstance(configuration, dict) or not isinstance(times, dict):
-        raise ValueError(f"it lacks {'times' if isinstance(configuration, dict) else 'configuration'}, an object")
+        missing = "times" if isinstance(configuration, dict) else "configuration"
+        raise ValueError(f"missing {missing!r} (expected an object)")
     invalidity = entry.get("invalidity")
     if not isinstance(invalidity, str) or invalidity not in INVALIDITIES:
         raise unknown("invalidity", invalidity, INVALIDITIES)

@@ -194,7 +194,7 @@ def _dims(table: Table) -> list[Dim]:
             meaning = inner.string("meaning", "")
             inner.done()
         if default is not None and (type(default) is not int or not 0 <= default < 2**31):
-            raise table.fail(f"dims.{name}", "a whole number below 2**31, its default", default)
+            raise table.fail(f"dims.{name}", "its default value, a whole number below 2**31", default)
         dims.append(Dim(name, meaning, default, minimum=0))
     return dims
 

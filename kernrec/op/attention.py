@@ -33,7 +33,7 @@ def _derive(d: Names) -> dict[str, int]:
         raise UsageError(f"attention kv_heads={kv_heads} must divide heads={heads}")
     for name in ("scales", "output"):
         if d[name] and not d["scaled"]:
-            raise UsageError(f"attention dimension {name} is {d[name]}; it is for f8e4m3, 0 is accepted")
+            raise UsageError(f"attention dimension {name} is {d[name]}; only f8e4m3 has it; expected 0")
     if d["kv_dtype"] and d["scaled"]:
         raise UsageError(
             "attention kv_dtype=1 requires queries of 16 or 32 bits; in f8e4m3, keys and values already have 8"

@@ -214,9 +214,7 @@ class Op:
                 return index(value)  # This accepts NumPy integers, but not floats.
             except TypeError:
                 pass
-        raise UsageError(
-            f"{self.name} dimension {dim.name} ({dim.meaning}) is {short(value)}; a whole number is accepted"
-        )
+        raise UsageError(f"{self.name} dimension {dim.name} ({dim.meaning}) is {short(value)}; expected a whole number")
 
     def _choose(self, kind: str, folded: str | None, written: object, accepted: tuple[str, ...]) -> str:
         if folded is None:

@@ -55,9 +55,7 @@ def parse_shape(text: str) -> dict[str, int]:
         if name in ("dtype", "layout"):
             raise UsageError(f"{name} is not a dimension; give it separately from the shape")
         if not (match := _VALUE.fullmatch(value)):
-            raise UsageError(
-                f"dimension {short(name)} is {short(value)}; a whole number such as 4096 or 4k is accepted"
-            )
+            raise UsageError(f"dimension {short(name)} is {short(value)}; expected a whole number such as 4096 or 4k")
         if name in shape:
             raise UsageError(f"dimension {short(name)} is given twice, as {shape[name]} and as {value}")
         shape[name] = int(match[1]) * (1024 if match[2] else 1)

@@ -46,7 +46,7 @@ def with_batch(workload: Workload, batch: int) -> Workload:
     is not positive, or the layers cannot be scaled to it.
     """
     if batch < 1:
-        raise UsageError(f"batch is {batch}; at least 1 is accepted")
+        raise UsageError(f"batch is {batch}; expected at least 1")
     if batch == workload.batch:
         return workload
     layers = tuple(replace(layer, problem=_of_batch(layer, batch, workload.batch)) for layer in workload.layers)
@@ -66,7 +66,7 @@ def with_context(workload: Workload, context: int) -> Workload:
             f"workload {workload.name} has no context to change; --context is for a config.json and decode workloads"
         )
     if context < 1:
-        raise UsageError(f"context is {context} tokens; at least 1 is accepted")
+        raise UsageError(f"context is {context} tokens; expected at least 1")
     layers = []
     for layer in workload.layers:
         problem = layer.problem
@@ -112,7 +112,7 @@ def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
     split its layers, or a dimension cannot be divided.
     """
     if gpus < 1:
-        raise UsageError(f"tp is {gpus}; at least 1 GPU is accepted")
+        raise UsageError(f"tp is {gpus}; expected at least 1 GPU")
     if gpus == 1:
         return workload
     if not any(layer.split or layer.problem.op == "moe" for layer in workload.layers):

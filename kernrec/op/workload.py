@@ -199,7 +199,7 @@ def _workload(path: Path, content: dict[str, Any]) -> Workload:
     for key, default, least in (("batch", 1, 1), ("embedding", 0, 0), ("tokens", 0, 0)):
         counts[key] = value = content.get(key, default)
         if type(value) is not int or value < least:
-            raise UsageError(f"{key} is {short(value)}; a whole number from {least} is accepted")
+            raise UsageError(f"{key} is {short(value)}; expected a whole number from {least}")
     one_network = content.get("one_network", True)
     if type(one_network) is not bool:
         raise UsageError(f"one_network is {short(one_network)}; true and false are accepted")
@@ -227,11 +227,9 @@ def layer_from(entry: Mapping[str, Any], dtype: str | None = None, layouts: Mapp
             raise UsageError(f"layer {name!r} has {key} {short(value)}; true and false are accepted")
     sizes = [dim.name for dim in op.dims]
     if not isinstance(split, list) or any(dim not in sizes for dim in split):
-        raise UsageError(
-            f"layer {name!r} has split {short(split)}; a list of dimensions is accepted: {', '.join(sizes)}"
-        )
+        raise UsageError(f"layer {name!r} has split {short(split)}; expected a list of dimensions: {', '.join(sizes)}")
     if type(count) is not int or count < 1:
-        raise UsageError(f"layer {name!r} has count {short(count)}; a whole number from 1 is accepted")
+        raise UsageError(f"layer {name!r} has count {short(count)}; expected a whole number from 1")
     own, layout = dims.pop("dtype", None), dims.pop("layout", None) or (layouts or {}).get(op.name)
     if own is None and dtype is not None:
         own = dtype_of(op, dtype)

@@ -88,7 +88,9 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
     )
     arguments, configs, grid = data.get("arguments"), data.get("configs"), data.get("grid")
     if not isinstance(arguments, dict):
-        raise UsageError(f"{path.name}: [arguments] is missing: the value of each parameter, a = {{ dtype, shape }}")
+        raise UsageError(
+            f"{path.name}: [arguments] is missing: values of the parameters, such as a = {{ dtype, shape }}"
+        )
     configs_file, configs = (path.parent / configs, None) if isinstance(configs, str) else (None, configs)
     if configs is not None and not (isinstance(configs, list) and all(isinstance(c, dict) and c for c in configs)):
         raise UsageError(f"{path.name}: configs: expected [[configs]] tables such as BLOCK_M = 128, or a file")

@@ -68,7 +68,7 @@ def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], 
     special = dict.fromkeys(name.lower() for name in typed if name.lower() in (KERNREC, MIXED))
     others = [name for name in typed if name.lower() not in special]
     if len(special) > 1 or (KERNREC in special and others):
-        raise UsageError(f"backend {','.join(typed)!r:.60}: {next(iter(special))} goes without others")
+        raise UsageError(f"backend {','.join(typed)!r:.60}: {next(iter(special))} cannot be combined with others")
     return stacks_named(others), next(iter(special), "")
 
 
@@ -115,7 +115,7 @@ class Query:
         if self.stacks:
             object.__setattr__(self, "stacks", stacks_named(self.stacks))
         if not isinstance(self.top, int) or self.top < 1:
-            raise UsageError(f"top is {self.top!r}; a whole number of at least 1 is accepted")
+            raise UsageError(f"top is {self.top!r}; expected a whole number of at least 1")
         for name, value, expected in (
             ("max slowdown", self.max_slowdown, "a fraction, such as 0.03"),
             ("max power", self.max_power_w, "a number of watts, such as 250"),
@@ -123,13 +123,13 @@ class Query:
             ("clock", self.clock_hz, "a number of hertz, such as 1.41e9"),
         ):
             if value is not None and not isinstance(value, Real):
-                raise UsageError(f"{name} is {value!r}; {expected}, is accepted")
+                raise UsageError(f"{name} is {value!r}; expected {expected}")
         if self.max_slowdown is not None and not self.max_slowdown >= 0:
-            raise UsageError(f"max slowdown is {self.max_slowdown:g}; a fraction of at least 0 is accepted")
+            raise UsageError(f"max slowdown is {self.max_slowdown:g}; expected a fraction of at least 0")
         if self.clocks and self.clock_hz is not None:
             raise UsageError("a sweep over clocks and a locked clock were both asked for; give one of them")
         if self.max_power_w is not None and not self.max_power_w > 0:
-            raise UsageError(f"max power is {self.max_power_w:g} W; a positive power is accepted")
+            raise UsageError(f"max power is {self.max_power_w:g} W; expected a positive power")
 
     def __hash__(self) -> int:
         return self._hash

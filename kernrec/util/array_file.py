@@ -65,7 +65,7 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
         facts, heads = json.loads(data[start:end])
         for name, dtype, shape, offset in heads:
             if not _DTYPE.fullmatch(dtype) or any(type(size) is not int or size < 0 for size in (offset, *shape)):
-                raise ValueError(f"no array: {dtype!r:.20}, {shape!r:.40}")
+                raise ValueError(f"not an array: dtype {dtype!r:.20}, shape {shape!r:.40}")
             arrays[name] = np.frombuffer(data, np.dtype(dtype), math.prod(shape), end + offset).reshape(shape)
     except (TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not an array file of kernrec ({error})") from None

@@ -98,7 +98,7 @@ def test_spec_supplies_the_config_of_a_launch(tmp_path):
 def test_launch_that_matches_no_or_several_configs_is_refused(tmp_path):
     path = SAMPLES / "ncu_raw.csv"
     with Database.memory() as database:
-        with pytest.raises(UsageError, match=r"2 configs of halved launch a grid of 262144x1x1 .* fix taps in"):
+        with pytest.raises(UsageError, match=r"2 configs of halved launch a grid of 262144x1x1 .* give taps one value"):
             import_bound(database, Recording(path), kernel(tmp_path, "taps = { values = [1, 8] }"), StatedProblem())
         with pytest.raises(UsageError, match="no config of halved launches a grid of 262144x1x1 blocks of 64x1x1"):
             import_bound(database, Recording(path), kernel(tmp_path), StatedProblem(None, (("n", 1 << 20),)))

@@ -117,7 +117,7 @@ def test_8_bit_attention_has_scales_per_tensor_or_head_and_16_bit_results():
         assert plain.tensors[name].dtype == "f32"
     assert [problem.tensors["o"].dtype for problem in (plain, each)] == ["bf16", "f16"]
     for name in ("scales", "output"):
-        with pytest.raises(UsageError, match=f"dimension {name} is 1; it is for f8e4m3, 0 is accepted"):
+        with pytest.raises(UsageError, match=f"dimension {name} is 1; only f8e4m3 has it; expected 0"):
             ATTENTION.problem("bf16", **dims | {name: 1})
 
 

@@ -189,7 +189,7 @@ class _FunctionCheck:
         elif isinstance(operand.base, Symbol):
             self._symbol(operand.base)
         elif isinstance(operand.base, Immediate) and operand.base.kind != "int":
-            raise ValueError("an address is an integer")
+            raise ValueError("an address must be an integer")
 
     def _tensor(self, operand: Operand) -> None:
         if not isinstance(operand, Texel):

@@ -72,7 +72,7 @@ class Image:
         if self.sampler.filter == "linear" and self.dtype.kind != "f" and not self.sampler.unit_range:
             raise UsageError("a linear filter needs floating-point texels, or integers that are read as 0 to 1")
         if self.layers < 1 or self.levels < 1:
-            raise UsageError(f"{self.layers} layers and {self.levels} levels: at least 1 is accepted")
+            raise UsageError(f"{self.layers} layers and {self.levels} levels; expected at least 1")
 
     @cached_property
     def dtype(self) -> np.dtype[np.generic]:

@@ -60,7 +60,7 @@ class ProfilingOptions:
 
     def __post_init__(self) -> None:
         if self.processes < 1 or self.budget < 1:
-            raise UsageError(f"processes and budget are {self.processes} and {self.budget}; at least 1 is accepted")
+            raise UsageError(f"processes and budget are {self.processes} and {self.budget}; expected at least 1")
 
     def report_of(self, total: int, before: int = 0) -> Callable[[int], None]:
         """Return a progress callback for `total` configs that also counts `before` configs finished earlier."""

@@ -67,7 +67,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
     """
     card = gpu if isinstance(gpu, GPU) else find_gpu(gpu)
     if query.clocks:
-        raise UsageError("--clock any needs a --shape; --clock sweep tries several for a network")
+        raise UsageError("'--clock any' needs a --shape; for a network, --clock sweep tries several clocks")
     _refuse_dtype(card, wanted.dtype)
     if query.power_limit_w is None and query.clock_hz is None:
         query = replace(query, power_limit_w=card.tdp_w)

@@ -238,5 +238,5 @@ def _checked(value: Any, pattern: re.Pattern[str], name: str) -> str:
 def _whole(document: Mapping[str, Any], name: str, most: int) -> int:
     value = document[name]
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise ValueError(f"its {name} is {value!r:.40}; at most {most} is accepted")
+        raise ValueError(f"its {name} is {value!r:.40}; expected at most {most}")
     return value

@@ -135,7 +135,9 @@ def _named_extent(name: str, extents: Sequence[int], configs: Sequence[Any]) -> 
     for constant_name in configs[0].kwargs:
         if all(config.kwargs.get(constant_name) == n for config, n in zip(configs, extents, strict=True)):
             return constant_name
-    raise NoCallError(f"argument {name}: a hook sets its block to {', '.join(map(str, extents))}, which no constant is")
+    raise NoCallError(
+        f"argument {name}: a hook sets its block to {', '.join(map(str, extents))}, but no constant has these values"
+    )
 
 
 def target_of(jit: Any) -> str:
