@@ -10,7 +10,7 @@ from kernrec import paths
 from kernrec.cli import measuring, options
 from kernrec.cli.quantity import budget as parse_budget
 from kernrec.cli.share import print_leaving
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, file_errors
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
@@ -72,7 +72,11 @@ def _write(database: Path) -> None:
             print_leaving(each)
         return True
 
-    (folder := Path(FOLDER)).mkdir(exist_ok=True)
+    if not database.exists():
+        raise UsageError(f"there is no database at {database}; give a --budget")
+    folder = Path(FOLDER)
+    with file_errors(folder, "created"):
+        folder.mkdir(exist_ok=True)
     place = Folder(folder)
     before = set(place.names())
     push(place, database, Selection(), Signer.of(key_file()), LICENCE, agree=agree)

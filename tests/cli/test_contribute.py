@@ -115,3 +115,14 @@ def test_misuse_is_refused_in_one_line(tmp_path, arguments, message):
     assert status == 2
     assert message in err.splitlines()[-1]
     assert not bundles(tmp_path)
+
+
+def test_contribute_refuses_missing_rows_and_a_file_in_place_of_the_folder(tmp_path):
+    status, _, err = contribute(tmp_path, "--budget", "0m")
+    assert (status, err.splitlines()[-1].endswith("give a --budget")) == (2, True)
+    assert not (tmp_path / "contributed").exists()
+    (tmp_path / DATABASE).parent.mkdir(parents=True, exist_ok=True)
+    with Database.open(tmp_path / DATABASE, read_only=False, create=True):
+        (tmp_path / "contributed").touch()
+    status, _, err = contribute(tmp_path, "--budget", "0m")
+    assert (status, "contributed cannot be created" in err.splitlines()[-1]) == (2, True)
