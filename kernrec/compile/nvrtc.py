@@ -146,7 +146,8 @@ def cache_key(job: CompileJob) -> str:
 
         types = (f"{name}={kind}" for name, kind in target.signature.items())
         code = (target.function, *types, *job.macros, target.key or job.source, *(() if fp_fusion() else ("unfused",)))
-        return CompileCache.key(triton_compiler(), f"sm_{job.sm}", *code)
+        # "named": code that kernrec 0.1.0 stored for a function with `repr` has that name instead of the function's.
+        return CompileCache.key("named", triton_compiler(), f"sm_{job.sm}", *code)
     by = nvcc_version() if job.host_code else compiler()
     return CompileCache.key(by, f"sm_{job.sm}", *OPTIONS, *job.options, *job.macros, job.name, job.source)
 

@@ -22,6 +22,10 @@ from kernrec.compile.compiled import CompileError
 from kernrec.compile.triton_stand_in import stand_in_driver
 from kernrec.errors import UsageError, unknown
 
+_NO_VALUE = (
+    ValueError, SyntaxError, TypeError, AttributeError, AssertionError, ImportError, MemoryError, RecursionError,
+)  # fmt: skip
+"""Errors of a text that is no constant. A layout checks its own arguments by assertions."""
 _RELATIVE = re.compile(r"^\s*from\s+\.", re.MULTILINE)
 """Matches an import from a module's own package."""
 _FUNCTION = re.compile(r"(?:(?P<module>[A-Za-z_][\w.]*)|(?P<file>/.*\.py)):(?P<name>[A-Za-z_]\w*)")
@@ -148,7 +152,7 @@ def python_value(text: str) -> Any:
         file = Path(match["file"] or "")
         source = "" if match["module"] else file.read_text(encoding="utf-8")
         return jit_function(module_of(match["module"] or "", source, file.name, file.parent), match["name"])
-    with suppress(ValueError, SyntaxError, TypeError, AttributeError, MemoryError, RecursionError):
+    with suppress(*_NO_VALUE):
         if text.startswith("tl."):
             return getattr(importlib.import_module("triton.language"), text.removeprefix("tl."))
         return _literal(ast.parse(text, mode="eval").body)

@@ -20,6 +20,7 @@ from triton.experimental.gluon import language as gl
 
 import kernrec
 import kernrec.triton
+from kernrec.compile.triton_load import python_value
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import read_call
 from tests.helpers.triton_kernels import configs_of, run_call
@@ -107,6 +108,16 @@ def test_calls_with_tuples_layouts_and_another_name_run(tmp_path):
     np.testing.assert_array_equal(result, first + second)
     run_call(read_call(in_layout), {"x": first, "y": result}, 80)
     np.testing.assert_array_equal(result, first)
+
+
+def test_invalid_constant_is_refused():
+    for text in (
+        "gl.BlockedLayout(1)",
+        "gl.NVMMASharedLayout(swizzle_byte_width=3, element_bitwidth=16)",
+        "gl.program_id()",
+    ):
+        with pytest.raises(UsageError, match="expected a literal"):
+            python_value(text)
 
 
 @pytest.mark.parametrize(("arguments", "reason"), [
