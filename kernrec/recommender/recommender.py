@@ -172,9 +172,6 @@ class Recommender:
         self._forget_if_changed()
         for start in range(0, len(problems), _AHEAD):
             some = [each for each in problems[start : start + _AHEAD] if (each, gpu.name) not in self._layouts]
-            if len(some) == 1:
-                self._layouts[some[0], gpu.name] = self._best_layout(some[0], gpu, points)
-                continue
             others = [layouts_that_matter(each, gpu) for each in some]
             searches = {
                 each: in_best_layout(self.context, each, gpu, mine) for each, mine in zip(some, others, strict=True)
@@ -196,18 +193,6 @@ class Recommender:
         answered = [self._layouts[each, gpu.name] for each in problems]
         self._layouts.shrink()
         return answered
-
-    def _best_layout(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> Problem:
-        """Return one problem in its best layout, as `as_answered` does for many problems."""
-        others = layouts_that_matter(problem, gpu)
-        compared_at = (DEFAULT_POINT,) if others and not points[0].is_default(gpu) else points
-        search, fastest = in_best_layout(self.context, problem, gpu, others), None
-        while True:
-            try:
-                fastest = self.fastest(search.send(fastest), gpu, compared_at)
-            except StopIteration as stop:
-                best: Problem = stop.value
-                return best
 
     def fastest(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> Fastest | None:
         """Return the fastest kernel of a problem at the first operating point; None if no kernel runs it."""

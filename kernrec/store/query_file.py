@@ -37,6 +37,7 @@ from kernrec.store.measurement_log import RETRACTED, MeasurementLog
 from kernrec.store.profiles import ProfileTable, arrays_of_tables, tables_of_arrays
 from kernrec.store.schema import with_derived
 from kernrec.util.array_file import mapped, pack, unpack
+from kernrec.util.atomic_write import write_whole
 from kernrec.util.batches import batches
 from kernrec.util.cache import CacheEntry
 
@@ -146,7 +147,10 @@ def query_file(path: Path, open_database: "Opener", anew: bool = False) -> Query
         made_of = _made_of(path, mark)
         if not opened:  # Otherwise the program that has the database open may still change it.
             with suppress(OSError, ValueError):  # The disk is full, or the folder cannot be written to.
-                return _replaced(_place(path, mark), path, lambda file: _write(file, database, made_of, old))
+                mode = path.stat().st_mode & 0o666  # readable by whoever can read the database
+                place = _place(path, mark)
+                write_whole(place, lambda file: _write(file, database, made_of, old), shared=True, mode=mode)
+                return QueryFile(mapped(place))
         return _derived(database, made_of, old)
 
 
@@ -227,21 +231,6 @@ _MARKED_PROFILES = """
     FROM db.profile AS profile LEFT JOIN (SELECT DISTINCT row_id FROM db.merged_row) ON row_id = profile_id GROUP BY ALL
 """
 _FACTS = f"SELECT count(*) - ({RETRACTED}), min(measurement_id), max(measurement_id) FROM db.measurement"
-
-
-def _replaced(place: Path, database: Path, write: Callable[[BinaryIO], None]) -> QueryFile:
-    """Replace a file atomically, after writing the new content to disk; return the content."""
-    temporary = place.with_name(f".{place.name}.{os.urandom(6).hex()}")
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(database.stat().st_mode & 0o666)  # Let everybody who can read the database read the file.
-        os.replace(temporary, place)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return QueryFile(mapped(place))
 
 
 def _derived(database: "DatabaseQueries", made_of: list[str], old: QueryFile | None) -> QueryFile:
