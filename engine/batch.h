@@ -135,7 +135,7 @@ class Batch : public Memory {
     // Return the asynchronous work: copies, and matmuls of warpgroups and tensor memory.
     Pending& work() { return *work_; }
 
-    // Return the locations of the running lanes' shared memory accesses; throw Fault for another memory.
+    // Return the locations of the running lanes' shared memory accesses; throw Fault if an address is not in shared memory.
     std::vector<LanePlace> shared_places(const Instruction& ins, uint32_t bytes, bool write = false);
     // Resolve an access of one lane at an address that an operation computed.
     Resolved resolve_lane(Space space, uint64_t address, uint32_t bytes, uint32_t lane, bool write);

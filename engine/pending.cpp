@@ -42,7 +42,7 @@ void RegisterPool::check_granted(const Batch& batch) const {
         if (wanted > there)
             throw Fault(FaultKind::kEmulation, source,
                         "deadlock: the warps of a block ask for " + std::to_string(wanted * kWarp) +
-                            " registers in all, of which it has " + std::to_string(there * kWarp));
+                            " registers in total, but the block has only " + std::to_string(there * kWarp));
     }
 }
 

@@ -47,7 +47,7 @@ def test_changed_emulator_repeats_a_cached_run(monkeypatch):
     assert run.times == 2
 
 
-def test_docstrings_and_comments_leave_the_emulator_the_same():
+def test_changed_docstrings_of_the_emulator_keep_the_cache_valid():
     bare, documented = "def f():\n    return 1\n", 'def f():\n    """One."""\n    return 1  # one\n'
     assert run_cache._code(documented) == run_cache._code(bare) != run_cache._code(bare.replace("1", "2"))
 

@@ -43,7 +43,7 @@ nb::object whole_numbers(std::vector<int64_t> values) {
     return nb::cast(nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
 }
 
-// Mark `count` candidates: half with the lowest values of one cost, half of another; mark all if there are at most
+// Mark `count` candidates: half of them lowest in one cost, the others lowest in another cost; mark all if there are at most
 // `count`. NaN counts as infinite; among equal candidates, mark the first.
 void mark_promising(const double* latency, const double* energy, int64_t size, int64_t count, uint8_t* chosen) {
     if (size <= count) {

@@ -48,7 +48,7 @@ class PowerLimits {
                 "limits: expected as many points everywhere, and the clocks below each");
     }
 
-    // Fill `costs` (kCostRows, P, N) at `places`, (M,). launches: fields of `NominalCosts` as rows, (5, N).
+    // Fill the columns `places` (M,) of `costs` (kCostRows, P, N). `launches` (5, N) has a row per field of `NominalCosts`.
     void fill(Array<const double, 2> launches_of, Array<const int64_t, 1> places_of, Array<double, 3> costs_of) const {
         const Table<const double> launches(launches_of);
         const Row<const int64_t> places(places_of);

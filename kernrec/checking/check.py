@@ -207,7 +207,7 @@ def _output(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: floa
         apart = np.where((wide == exact) | (np.isnan(wide) & np.isnan(exact)), 0.0, np.abs(wide - exact))
     worst = int(np.argmax(np.where(np.isfinite(apart), apart, np.inf)))
     index = tuple(int(n) for n in np.unravel_index(worst, actual.shape))
-    # `compare` skips NaN as an element that nothing wrote, but here the kernel must produce the NaN.
+    # `compare` takes NaN for an unwritten element and skips it, but here the kernel itself must produce the NaN.
     missing = bool((np.isnan(exact) & ~np.isnan(wide)).any())
     return OutputCheck(
         math.inf if missing else error.largest, allowed, error.unwritten, index, float(wide[worst]), float(exact[worst])

@@ -32,9 +32,9 @@ class ExploreOptions(options.Options):
 def explore(wanted: ExploreOptions) -> None:
     """Explore answers in a browser: fronts of latency and energy, explanations, whole networks, contents of databases.
 
-    The page is served only to this machine, until Ctrl-C, and loads nothing from the network. With --output, it is one
-    file to attach to a ticket: the front of each --shape, or of the layers of an --op, and a --workload over power
-    limits.
+    The page is served only to this machine, until Ctrl-C, and loads nothing from the network. With --output, kernrec
+    writes one file to attach to a ticket. It shows a front per --shape (or per layer of an --op), and the costs of a
+    --workload at each power limit.
     """
     if wanted.op and wanted.kernel:
         raise UsageError("--op and --kernel were both given; a kernel determines its op")

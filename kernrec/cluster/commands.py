@@ -40,7 +40,7 @@ def collect_on(
 
     try:
         if request.strategy is Strategy.PLAN:
-            raise UsageError("name what to measure with --op, and --shape or --workload: a cluster has no plan")
+            raise UsageError("give --op, and --shape or --workload: --strategy plan cannot be used with a cluster")
         request.check(many_gpus=True)
         if request.recording is not None and request.strategy.searches:  # The GPUs are unknown until they have joined.
             for gpu in chosen_gpus(request.recording, request.gpu):

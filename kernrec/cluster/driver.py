@@ -118,7 +118,8 @@ class Driver:
         """
         self._cluster, self._request, self._make_chooser = cluster, request, chooser
         self._journal, self._report, self._stopping = journal, report, stopping
-        self._stored, self._store_s = 0, time.monotonic() + _STORE_S  # rows in the database, and when to add more
+        self._stored = 0  # rows in the database
+        self._store_s = time.monotonic() + _STORE_S  # time at which to add more
         self._replayed = chosen_gpus(request.recording, request.gpu) if request.recording is not None else ()
         self._cards: dict[str, _Card] = {}
         self._number = 0

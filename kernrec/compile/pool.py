@@ -302,7 +302,7 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # the tracker ignores other signals
         try:
             if context.get_start_method() == "spawn":
-                resource_tracker.ensure_running()  # starting it with a process would unblock Ctrl-C
+                resource_tracker.ensure_running()  # if a process started the tracker, that would unblock Ctrl-C
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             yield
         finally:

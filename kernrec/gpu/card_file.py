@@ -192,7 +192,8 @@ def _figure(shown: str, value: Any, span: _Range) -> float:
         raise UsageError(f"{shown} is {text}; expected {expected} of {least:g} to {largest:g}{of_unit}")
     if not least <= value <= largest:
         nearest = min(max(value, least), largest)
-        raise UsageError(f"{shown} is {text}; expected {least:g} to {largest:g}{of_unit}, nearest {nearest:g}")
+        expected = f"{least:g} to {largest:g}{of_unit}; the nearest valid value is {nearest:g}"
+        raise UsageError(f"{shown} is {text}; expected {expected}")
     return value
 
 

@@ -83,7 +83,7 @@ def _entries(key: str, entries: Any) -> list[dict[str, int]]:
         if config["template_id"] != TEMPLATE:
             continue
         if other := sorted(config.keys() - set(TUNABLES) - set(_OPTIONS)):
-            raise ValueError(f"a config of {key!r:.60} has {other[0]!r:.40}, which kernrec does not know")
+            raise ValueError(f"a config has the unknown field {other[0]!r:.40} (key {key:.40} ...)")
         for name in TUNABLES:
             if type(config.get(name)) is not int or not 1 <= config[name] <= 1024:
                 raise ValueError(f"{name} of {key!r:.60} is {config.get(name)!r:.40}; expected a number from 1 to 1024")

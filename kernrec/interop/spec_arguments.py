@@ -1,8 +1,8 @@
 """Derive a problem from a kernel's parameters: integers are dimensions, pointers are tensors.
 
 n=4096           value of a number; an integer becomes a dimension, which --shape can change later
-x=f32[n]         buffer of random values; the elements of each axis are expressions, `f32[height,width]`
-x=[n]            buffer of random values with the element type of the source
+x=f32[n]         buffer of random values; the size of each axis can be an expression: `f32[height,width]`
+x=[n]            buffer of random values with the element type declared in the source
 x=zeros:f32[n]   buffer of zeros
 x=@values.npy    buffer with the content of a NumPy file
 """

@@ -170,7 +170,7 @@ def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], order
 
     Args:
         path: the file, for messages.
-        entries: (line, entry) pairs for `layer_from`; entries of unknown ops are listed.
+        entries: (line, entry) pairs for `layer_from`; entries of unknown ops are skipped and named in a note.
         ordered: whether to keep the file's order; False for a log, to put the most frequent problem first.
     """
     layers: dict[Any, Layer] = {}

@@ -81,7 +81,7 @@ def pairs(d: Names) -> int:
     queries, keys = d["queries"], d["keys"]
     masked = queries * (queries - 1) // 2 if d["causal"] else 0
     if 0 < (window := d["window"]) < keys:
-        # The i-th query from the end attends to keys - i keys; the window drops the first keys - i - window.
+        # The i-th query from the end attends to `keys - i` keys; a window drops the first `keys - i - window` of them.
         longer = min(queries, keys - window)
         masked += longer * (keys - window) - longer * (longer - 1) // 2
     return queries * keys - masked

@@ -205,8 +205,8 @@ class Op:
         required = [dim.name for dim in self.dims if dim.default is None]
         optional = [f"{dim.name}={dim.default}" for dim in self.dims if dim.default is not None]
         message = f"{self.name} is missing {', '.join(n for n in required if dims.get(n) is None)}; "
-        message += f"required are {', '.join(required)}"
-        return UsageError(message + (f", the defaults of the others are {', '.join(optional)}" if optional else ""))
+        message += f"required: {', '.join(required)}"
+        return UsageError(message + (f"; optional: {', '.join(optional)}" if optional else ""))
 
     def _whole(self, dim: Dim, value: Any) -> int:
         if not isinstance(value, bool):

@@ -44,10 +44,12 @@ class Level:
 
 
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
-    """Return the levels of a one-dimensional grid by block number; empty if nothing hints at several levels.
+    """Return each distinct amount of work (level) of a one-dimensional grid's blocks, by block number.
+
+    The result is empty if nothing hints at several levels.
 
     A hint is a loop that stores to global memory, or a last block that ends at once while others do not. There is only
-    one level if no branch depends on the block. The first and last block, whose tiles may be partial, form no level.
+    one level if no branch depends on the block. The first and last block, whose tiles may be partial, are ignored.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)

@@ -272,7 +272,7 @@ class Database(DatabaseQueries):
             update_scales(self._connection)
 
     def change(self, statements: Iterable[str]) -> None:
-        """Execute statements that name tables in full, all or nothing."""
+        """Execute statements in one transaction. They must use fully qualified table names."""
         with one_line(self.path), transaction(self._connection):
             for statement in statements:
                 self._connection.execute(statement)

@@ -30,5 +30,5 @@ def test_autotune_cache_is_read_as_a_config_list(tmp_path):
     assert read_config_list(path, "") == [{"BLOCK": 64, "num_warps": 4, "num_stages": 3}]
 
 
-def test_other_file_is_refused_in_one_line(tmp_path, refuses):
+def test_file_that_is_not_a_config_list_gives_a_one_line_error(tmp_path, refuses):
     refuses(lambda document: read_config_list(written(tmp_path, document), ""), [[], {}, {"a": 1}, {"results": []}, 3])

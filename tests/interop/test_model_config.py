@@ -81,7 +81,7 @@ def test_impossible_config_error_names_the_field(tmp_path, refuses):
     ])  # fmt: skip
 
 
-def test_other_file_is_refused_in_one_line(tmp_path, refuses):
+def test_file_that_is_not_a_model_config_gives_a_one_line_error(tmp_path, refuses):
     file = tmp_path / "config.json"
     for text, message in (("[1]", "expected an object"), ('{"a": ', "cut short"), ("{]", "not the config.json")):
         file.write_text(text)

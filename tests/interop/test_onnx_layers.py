@@ -127,7 +127,7 @@ def test_open_dimensions_must_be_set_and_are_named(save, refuses):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 40, b"not a model", b"\x08\x07\x3a\xff\xff\xff\xff\x0f"])
-def test_other_file_is_refused_in_one_line(tmp_path, content):
+def test_file_that_is_not_onnx_gives_a_one_line_error(tmp_path, content):
     path = tmp_path / "x.onnx"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=r"x\.onnx") as refused:

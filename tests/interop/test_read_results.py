@@ -30,7 +30,7 @@ def test_format_and_compression_are_detected_from_the_content(write):
         assert read_results(path) == read_results(packed)
 
 
-def test_other_file_is_refused_in_one_line(write, refuses):
+def test_file_without_results_gives_a_one_line_error(write, refuses):
     def refused(content: object) -> None:
         path = write(content)
         read_results(path)

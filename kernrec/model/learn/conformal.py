@@ -49,7 +49,7 @@ def on_dtype(gpu: str, dtype: str) -> str:
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the key of the interval for a kind of rows and a data type; the data type's key if the kind is empty."""
+    """Return the key of the interval of a row kind and a data type; without a row kind, of the data type."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 

@@ -347,7 +347,7 @@ class JointPosterior:
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 
     def _all_stated(self) -> Array:
-        """Return expected regrets if the posterior is right, and if problems are misjudged, (2, problems)."""
+        """Return each problem's expected regret, (2, problems): if the posterior is right, and if it is wrong."""
         return np.array([self._stated(problem, self._drawn(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:

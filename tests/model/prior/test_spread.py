@@ -20,7 +20,7 @@ LAUNCHES = NominalCosts(
 )
 
 
-def test_longest_resource_bounds_a_launch_at_full_clock():
+def test_launch_at_full_clock_takes_at_least_the_time_of_its_slowest_resource():
     capped = np.array([[False] * 3 + [True], [True] * 4])
     assert [[REGIMES[i] for i in row] for row in regime(LAUNCHES, capped)] == [list(REGIMES), ["power limit"] * 4]
 

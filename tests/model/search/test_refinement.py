@@ -59,7 +59,7 @@ def test_refinement_lowers_the_regret_until_all_is_measured():
     assert [policy.posterior.choice(number) for number in range(2)] == [int(times.argmin()) for times in truth]
 
 
-def test_more_time_never_gains_more_than_the_regret():
+def test_gain_from_more_search_time_is_at_most_the_remaining_regret():
     policy = refinement(problem(0.2), problem(0.3), visit_s=1.0)
     bought = [policy.forecast(seconds) for seconds in (0.0, 1.0, 10.0, math.inf)]
     assert bought[0] == 0.0

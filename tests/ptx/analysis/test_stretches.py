@@ -19,7 +19,7 @@ STORE = "st.global.f32 [%rd1], %f2; st.global.f64 [%rd1+8], %fd1;"
 
 
 def stretches(body: str, warps: int = 1) -> list[dict[str, float]]:
-    """Return the issue counts per stretch of a kernel, if `warps` warps run each basic block."""
+    """Return the issued instructions of each stretch of a kernel whose basic blocks run in `warps` warps."""
     function = parse(f"{HEAD}{body} {STORE} ret;\n}}\n").functions["k"]
     ran = {block.index: warps for block in function.blocks}
     return issued_by_stretch(function, lowered(function), ran)

@@ -46,7 +46,7 @@ def test_integer_groups_and_row_scales_have_their_own_names(tmp_path):
     marlin = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": grouped}}}
     assert [len(names(tmp_path, {**MIXTRAL, "quantization_config": marlin}, e, "l40s")) for e in ENGINES] == [1, 0]
     shipped = shipped_of("sglang", "0.5.23").names[Kind.EXPERTS]
-    ends = {parts[1].rpartition("*")[2] for name in shipped if (parts := divided(name))}  # skip names without a device
+    ends = {parts[1].rpartition("*")[2] for name in shipped if (parts := divided(name))}
     assert ",dtype=fp8_w8a8,per_channel_quant=True.json" in ends
 
 
