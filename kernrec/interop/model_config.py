@@ -139,7 +139,7 @@ def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, st
         if Path(place).is_dir():
             raise UsageError(f"{place} has no config.json; give the folder of a model or its config.json")
         if not download:
-            hint = "; --download asks the Hugging Face Hub for it" if place.count("/") == 1 else ""
+            hint = f"; hf:{place} asks the Hugging Face Hub for it" if place.count("/") == 1 else ""
             raise UsageError(f"{place} is neither a folder with a config.json nor a file{hint}")
         path = _downloaded(place)
     with file_errors(path, "read"):
@@ -168,7 +168,7 @@ def _downloaded(name: str) -> Path:
     try:
         from huggingface_hub import hf_hub_download
     except ImportError:
-        raise KernrecError("--download needs the extra hub: pip install 'kernrec[hub]'") from None
+        raise KernrecError("hf: needs the extra hub: pip install 'kernrec[hub]'") from None
     try:
         return Path(hf_hub_download(name, "config.json"))
     except Exception as error:  # The client raises a dozen error types.
