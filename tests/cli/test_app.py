@@ -1,5 +1,7 @@
 """Test the help of every command, shell completion, and the report that an unexpected error leaves behind."""
 
+import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +12,8 @@ import typer.main
 
 from kernrec.cli import app as application
 from kernrec.cli.app import app, run
+from kernrec.cli.misuse import REMOVED
+from tests.helpers.paths import ROOT
 from tests.helpers.process import environment
 
 
@@ -50,6 +54,22 @@ def test_help_fits_80_columns(path, capsys, monkeypatch):
     assert f"Usage: {' '.join(['kernrec', *path])}" in output
     assert max(map(len, output.splitlines())) <= 80
     assert "…" not in output, "something is cut off"
+
+
+def test_messages_name_no_removed_option():
+    existing = {name for command in COMMANDS.values() for p in command.params for name in (*p.opts, *p.secondary_opts)}
+    removed = {word for words in REMOVED for word in words.split() if word.startswith("--")}
+    removed -= existing | {"--csv"}  # of Nsight Compute, too
+    assert {"--download", "--triton"} <= removed
+    named = [
+        (str(file), option)
+        for file in (ROOT / "kernrec").rglob("*.py")
+        if file.name != "misuse.py"
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for option in removed.intersection(re.findall(r"--[a-z-]+", node.value))
+    ]
+    assert named == []
 
 
 def test_command_line_has_few_options(capsys, monkeypatch):

@@ -221,11 +221,12 @@ def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]
         return text, []
     if request.engine == "vllm":
         return "", []  # File names and folders of other engines do not depend on Triton.
+    other = "--engine sglang,triton==RELEASE chooses another"
     try:
-        return version("triton"), [f"Triton {version('triton')}, which is installed, was taken (--triton)"]
+        return version("triton"), [f"files are for the installed Triton {version('triton')}; {other}"]
     except PackageNotFoundError:
         newest = shipped.triton_folders()[-1:] or [TRITONS[-1]]
-        return newest[0], [f"Triton {newest[0]} was taken, the newest that SGLang has files for (--triton)"]
+        return newest[0], [f"files are for Triton {newest[0]}, the newest that SGLang has files for; {other}"]
 
 
 def _notes_on(model: ServedModel, served: Deployment, files: Sequence[TunedFile]) -> list[str]:
