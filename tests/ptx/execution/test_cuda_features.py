@@ -239,9 +239,9 @@ extern "C" __global__ void k(int* x, unsigned long long* places, int bytes) {
 @ARCHS
 def test_device_malloc_returns_separate_memory_until_the_heap_is_full(arch):
     x, places = RNG.integers(0, 100, N).astype(np.int32), np.zeros(N, np.uint64)
-    given = x.copy()
+    values = x.copy()
     run(HEAP, arch, x, places, 20)
-    assert (x == given[::-1]).all()
+    assert (x == values[::-1]).all()
     starts = np.sort(places)
     assert (np.diff(starts) >= 20).all()
     assert (starts % 16 == 0).all()
