@@ -1,5 +1,6 @@
 // Loads, stores, atomic operations, asynchronous copies, and moves of matrices (PTX ISA, sections 9.7.9 and 9.7.13).
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "cost.h"
@@ -362,6 +363,8 @@ void wait_for_copies(Batch& batch, const Instruction& ins) {
     each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t mask) { finish_copies(batch, warp, mask, allowed); });
 }
 
+constexpr uint32_t kMostCopied = 16;  // bytes of one cp.async
+
 // ins: a and immediate are the global address; b and modes[1..2] are the shared address. c is the number of bytes to
 // read, or e is a predicate that suppresses the read.
 void start_copies(Batch& batch, const Instruction& ins) {
@@ -423,19 +426,23 @@ void start_copies(Batch& batch, const Instruction& ins) {
         }
     } else {
         // Lanes that read the same number of bytes share a request.
-        for (uint32_t amount = 1; amount <= bytes; amount++) {
-            for (const Resolved& at : targets) {
-                uint32_t lanes = 0;
-                const uint32_t first = at.warp * kWarp;
-                for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-                    const uint32_t lane = __builtin_ctz(rest);
-                    uint32_t reads = bytes;
-                    if (ins.e) reads = batch.flags(ins.e)[at.warp] >> lane & 1 ? 0 : bytes;
-                    else reads = std::min(batch.row<uint32_t>(ins.c)[first + lane], bytes);
-                    if (reads == amount) lanes |= 1u << lane;
-                }
-                if (lanes) fetch(amount, at.warp, lanes);
+        std::vector<std::array<uint32_t, kMostCopied + 1>> lanes_reading(targets.size());  // by number of bytes
+        uint32_t amounts = 0;                                                              // bit for each number
+        const uint32_t* const flags = ins.e ? batch.flags(ins.e) : nullptr;
+        const uint32_t* const sizes = ins.e ? nullptr : batch.row<uint32_t>(ins.c);
+        for (size_t i = 0; i < targets.size(); i++) {
+            for (uint32_t rest = targets[i].mask; rest; rest &= rest - 1) {
+                const uint32_t lane = __builtin_ctz(rest), warp = targets[i].warp;
+                const bool is_suppressed = flags && (flags[warp] >> lane & 1);
+                const uint32_t reads = is_suppressed ? 0 : sizes ? std::min(sizes[warp * kWarp + lane], bytes) : bytes;
+                lanes_reading[i][reads] |= 1u << lane;
+                amounts |= 1u << reads;
             }
+        }
+        for (uint32_t amount = 1; amount <= bytes; amount++) {
+            if (!(amounts >> amount & 1)) continue;
+            for (size_t i = 0; i < targets.size(); i++)
+                if (const uint32_t lanes = lanes_reading[i][amount]) fetch(amount, targets[i].warp, lanes);
             batch.watch(watched, amount, amount, AccessKind::kRead);
             watched.clear();
         }
