@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
 from kernrec.op import Problem
-from kernrec.recommender.baselines import PREDICTED, baseline_notes, without_baseline
+from kernrec.recommender.baselines import baseline_notes, without_baseline
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.choices import (
     best_of_other_kinds,
@@ -122,6 +122,6 @@ def answer_by_baselines(
         source=query.source,
         context=context,
     )
-    if all(line.source == PREDICTED for line in answer.lines):
+    if not answer.lines:
         raise without_baseline(reason, context, problem, gpu, query.stacks)
     return answer

@@ -332,9 +332,7 @@ def baseline_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Seque
         if not is_number(each) and is_wanted(each.stack, stacks):
             yield f"no baseline of {each.stack}: its model's estimate is impossible ({each.latency_s.value:g} s)"
     refusals = model.refusals(problem, gpu)
-    for stack, reason in refusals.items():
-        if is_wanted(stack, stacks):
-            yield f"{stack} does not run it: {reason}"
+    yield from _refusal_texts(refusals, stacks)
     if stacks:
         versions = {row.stack: row.version for row in recorded_lines(problem, gpu)}
         versions |= {each.stack: each.version or "" for each in model.predict(problem, gpu)}
@@ -350,6 +348,18 @@ def baseline_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Seque
                 else:
                     yield _no_baseline(stack, no_baselines(context, problem))
     yield from _padding(model, problem, gpu, stacks)
+
+
+def _refusal_texts(refusals: Mapping[str, str], stacks: Sequence[str]) -> Iterator[str]:
+    """Yield a text for each reason, with the backends that it applies to but without their versions and variants."""
+    by_reason: dict[str, list[str]] = {}
+    for stack, reason in refusals.items():
+        if is_wanted(stack, stacks):
+            by_reason.setdefault(reason, []).append(stack)
+    for reason, names in by_reason.items():
+        bases = [name.partition(AT)[0].partition(" (")[0] for name in names]
+        plain = [name for name, base in zip(names, bases, strict=True) if name == base or base not in names]
+        yield f"{', '.join(plain)} {'does' if len(plain) == 1 else 'do'} not run it: {reason}"
 
 
 def _no_baseline(stack: str, instead: str) -> Note:
@@ -385,9 +395,7 @@ def without_baseline(
     """Return an error of the type of `reason` for a problem without kernels and baselines."""
     model = _model(context, problem)
     refused = {} if model is None else model.refusals(as_recorded(problem), gpu)
-    if stacks:
-        refused = {stack: why for stack, why in refused.items() if is_wanted(stack, stacks)}
-    there = "; ".join(f"{stack} does not run it: {why}" for stack, why in refused.items())
+    there = "; ".join(_refusal_texts(refused, stacks))
     if not there:
         there = f"and there is no baseline of {' or '.join(stacks) or 'any backend'} ({no_baselines(context, problem)})"
     return type(reason)(f"{reason}; {there}")

@@ -116,6 +116,7 @@ def test_a_query_reads_the_file_and_opens_no_database(own: Path, monkeypatch):
     assert answers(Stack()) == expected
 
 
+@pytest.mark.every(2)
 def test_logs_of_own_and_of_pulled_rows_equal_those_of_the_database(own: Path, reader: Person):
     assert len(assert_equal_logs(own, signed=False).failures[PROBLEM.key]) == 2
     with reader.at_work():
@@ -124,6 +125,7 @@ def test_logs_of_own_and_of_pulled_rows_equal_those_of_the_database(own: Path, r
     assert {len(answer.signers) for answer in evidence([log], [KERNEL], PROBLEM.key).measured} == {3}
 
 
+@pytest.mark.every(2)
 def test_withdrawn_rows_answer_no_more(reader: Person, tmp_path: Path):
     assert Person(tmp_path / "ann").withdraw(tmp_path / "team", "true") == 9
     assert reader.pull(tmp_path / "team").withdrawn == 9
@@ -190,6 +192,7 @@ def test_another_process_that_changes_the_database_is_noticed(own: Path):
     assert len(answers(Stack())[0].measured) == 6
 
 
+@pytest.mark.every(3)
 def test_damaged_files_are_written_again(own: Path):
     expected, whole = answers(Stack()), file_of(own).read_bytes()
     size = len(whole)

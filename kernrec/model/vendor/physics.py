@@ -69,9 +69,12 @@ class Busy:
 
 @lru_cache(maxsize=1024)
 def derived(problem: Problem, gpu: GPU) -> StackPrediction | None:
-    """Return the baseline of a problem at the default limit; None if the GPU has no arithmetic in its data type."""
+    """Return the baseline of a problem at the default limit.
+
+    Return None if the GPU has no arithmetic in the data type, and for attention in 8 bits, which PyTorch lacks.
+    """
     problem = as_matmul(problem)
-    if not rate_of(gpu, problem.dtype):
+    if not rate_of(gpu, problem.dtype) or (problem.op == "attention" and ELEMENT_BYTES[problem.dtype] < 2):
         return None
     busy = _BUSY.get(problem.op, _rows)(problem, gpu)
     dram_s = problem.bytes / gpu.memory_bandwidth
