@@ -22,7 +22,6 @@ from kernrec.recommender.infeasible import none_runs
 from kernrec.recommender.notes import of_choices, of_inputs, of_kernel, of_triton
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import KernelAnswer, Recommendation, Remark
-from kernrec.recommender.select import Picked
 
 if TYPE_CHECKING:
     from kernrec.recommender.context import Context
