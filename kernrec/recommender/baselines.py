@@ -139,6 +139,11 @@ class Baseline(JsonForm):
         more = f" and {len(cards) - _NAMED} more" if len(cards) > _NAMED else ""
         return f"transferred from {', '.join(cards[:_NAMED])}{more}{as_}"
 
+    def scaled(self, share: float) -> "Baseline":
+        """Return the baseline with its latency and energy multiplied by `share`."""
+        energy = None if self.energy_j is None else self.energy_j.scaled(share)
+        return replace(self, latency_s=self.latency_s.scaled(share), energy_j=energy)
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, under the names of the attributes."""
         return super().as_dict() | {"faster": self.faster, "advised": self.advised}
@@ -280,7 +285,7 @@ def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) 
         return latency, energy
     longer = least_s / latency.value
     latency = replace(latency, value=least_s, low=max(latency.low, least_s), high=max(latency.high * longer, least_s))
-    return latency, replace(energy, value=energy.value * longer, low=energy.low * longer, high=energy.high * longer)
+    return latency, energy.scaled(longer)
 
 
 def beside(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import accumulate
@@ -59,6 +60,10 @@ class Estimate(float):
 
         def __getnewargs__(self) -> tuple[float, float, float, str, float | None]:
             return self.value, self.low, self.high, self.source, self.own
+
+    def scaled(self, factor: float) -> "Estimate":
+        """Return the estimate multiplied by a factor."""
+        return replace(self, value=self.value * factor, low=self.low * factor, high=self.high * factor)
 
     @property
     def own_interval(self) -> tuple[float, float]:
