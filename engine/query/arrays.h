@@ -93,6 +93,7 @@ void bind_forest(nb::module_& module);
 void bind_features(nb::module_& module);
 void bind_compact_trees(nb::module_& module);
 void bind_products(nb::module_& module);
+void bind_more_items(nb::module_& module);
 void bind_dram_traffic(nb::module_& module);
 void bind_launches(nb::module_& module);
 void bind_power_limits(nb::module_& module);

@@ -51,11 +51,12 @@ def recommendation(
         # The default limit comes first, as the reference for one kernel. The requested limit is another point.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
     rows = rows_of(candidates, query, first, of_op=not of_one_kernel)
-    picked = [pick for pick, _ in rows]
-    choices = build_choices(candidates, picked, query.objective, [count for _, count in rows])
-    beside = (
+    picked, alike = map(list, zip(*rows, strict=True))
+    others = (
         () if of_one_kernel or query.top == 1 or query.source else best_of_other_kinds(candidates, picked, query, first)
     )
+    every = build_choices(candidates, picked, query.objective, alike, others)
+    choices, beside = every[: len(picked)], every[len(picked) :]
     saving = saving_of(candidates, picked[0], query)
     foreign = () if of_one_kernel else foreign_rows(candidates, query)
     about = None

@@ -104,7 +104,9 @@ class KernelCandidates:
             factor = np.empty(len(self.rows))
             factor.fill(unsure(self.belief.deviation))
             return factor
-        factor = caution(self.costs.latency.at(0), self.belief.deviation, self.of_card, self.measurements is not None)
+        latency, is_measured = self._costs.latency, self.measurements is not None
+        by_kind = caution(latency.kinds, self.belief.deviation, self.of_card, is_measured)
+        factor = by_kind.take(latency.kind[0, self.part].astype(np.int64))
         for measured in self.measurements.measured if self.measurements else ():
             factor[list(measured)] = 1.0
         return factor

@@ -2,7 +2,7 @@
 
 A recording is valid at the GPU's default power limit and clock. At another operating point, its source becomes
 `learned`. So does the recording of a problem with a bias or an activation. A backend never takes longer for n items
-than for n + 1 (`kernrec.model.vendor.more_items`), because n items can be padded. So a faster recording of more
+than for n + 1 (`engine/query/more_items.cpp`), because n items can be padded. So a faster recording of more
 items also applies to fewer items. A prediction is clamped between the recordings of fewer and of more items.
 """
 

@@ -83,12 +83,6 @@ class Estimates:
         """Logarithmic half-widths of the intervals of the configs' own errors."""
         return self.by_kind(_OWN_ERROR)
 
-    @property
-    def has_learned(self) -> bool:
-        """Whether a trained model predicted any of the values."""
-        sources = self.kinds[_SOURCE]
-        return bool(((sources == LEARNED) | (sources == TRANSFERRED)).any())
-
     def by_kind(self, row: int) -> Array:
         """Return a row of `kinds` for each candidate, in the shape of `value`."""
         return self.for_each(self.kinds[row])
