@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
-from kernrec.model.estimate import Estimate, Source
+from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.power import RANDOM
 from kernrec.model.vendor.epilogue import as_recorded, has_epilogue
 from kernrec.model.vendor.padding import padded

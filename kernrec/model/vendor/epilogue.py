@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from kernrec.gpu import GPU
-from kernrec.model.estimate import Estimate
 from kernrec.model.prior.epilogue import epilogue
+from kernrec.model.prior.estimate import Estimate
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.estimate import Estimate, Source
 from kernrec.model.prior.constants import OVERLAP
+from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.sustained_roof import IdealLaunch, arithmetic, ideal_launch

@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.estimate import Estimate, Source
+from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.vendor.bound import Timing, card_of, features_of
 from kernrec.model.vendor.features.matmul import is_matvec

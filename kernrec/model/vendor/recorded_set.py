@@ -9,9 +9,9 @@ import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU
-from kernrec.model.estimate import Estimate
 from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
+from kernrec.model.prior.estimate import Estimate
 from kernrec.model.vendor.bound import Bound, Timing, features_of, kind_of
 from kernrec.model.vendor.compact_trees import CompactTrees, decompressed, expand
 from kernrec.model.vendor.power_base import PowerBase

@@ -10,8 +10,8 @@ where the work is the bound times a ratio that fits the recordings. Recordings d
 floor the GPU took, so the interval covers both extremes.
 """
 
-from kernrec.model.estimate import Estimate
 from kernrec.model.prior.constants import LAUNCH_S, START_S
+from kernrec.model.prior.estimate import Estimate
 from kernrec.model.prior.spread import INTERVAL
 
 NORMAL_S = LAUNCH_S + START_S

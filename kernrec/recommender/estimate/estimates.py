@@ -7,9 +7,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from kernrec.model.estimate import SOURCES as SOURCES
-from kernrec.model.estimate import Estimate as Estimate
-from kernrec.model.estimate import Source as Source
+from kernrec.model.prior.estimate import SOURCES as SOURCES
+from kernrec.model.prior.estimate import Estimate as Estimate
+from kernrec.model.prior.estimate import Source as Source
 
 Array = np.ndarray
 
