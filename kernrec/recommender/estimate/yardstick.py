@@ -97,8 +97,7 @@ class Belief:
         One factor raises all configs, because they share most of the error. The lower ends of the intervals follow from
         the reference time; the upper ends do not change.
         """
-        slower, wide = self.slower, exp(DEVIATIONS * self.deviation)
-        return Costs(costs.latency.raised(slower, wide), costs.energy.raised(slower, wide), costs.power_w)
+        return costs.raised(self.slower, exp(DEVIATIONS * self.deviation))
 
 
 UNCHECKED = Belief(None, 0.0, 1.0, _UNMEASURED)
