@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
 from kernrec.op import Problem
-from kernrec.recommender.baselines import baseline_notes, without_baseline
+from kernrec.recommender.baselines import PREDICTED, baseline_notes, without_baseline
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.choices import (
     best_of_other_kinds,
@@ -19,6 +19,7 @@ from kernrec.recommender.choices import (
 from kernrec.recommender.distinct import rows_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import none_runs
+from kernrec.recommender.instead import EIGHT_BITS
 from kernrec.recommender.notes import of_choices, of_inputs, of_kernel, of_triton
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import KernelAnswer, Recommendation, Remark
@@ -107,7 +108,8 @@ def answer_by_baselines(
     """Return the baselines as the answer for a problem that no kernel runs.
 
     Raises:
-        KernrecError: there is no baseline either.
+        KernrecError: there is no baseline either. Predicted baselines of a quantized type do not count, because
+            backends run these types only in some shapes and layouts.
     """
     answer = Recommendation(
         problem=problem,
@@ -123,6 +125,6 @@ def answer_by_baselines(
         source=query.source,
         context=context,
     )
-    if not answer.lines:
+    if not answer.lines or (problem.dtype in EIGHT_BITS and answer.lines[0].source == PREDICTED):
         raise without_baseline(reason, context, problem, gpu, query.stacks)
     return answer
