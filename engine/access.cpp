@@ -1,5 +1,6 @@
 // Loads, stores, atomic operations, asynchronous copies, and moves of matrices (PTX ISA, sections 9.7.9 and 9.7.13).
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "cost.h"
@@ -268,8 +269,16 @@ void atomic(Batch& batch, const Instruction& ins) {
     }
     const bool merges = ins.modes[0];
     if (Handovers* handovers = batch.handovers()) handovers->record(ins, all, bytes, true, true);
-    for (const Resolved& at : all) batch.count_access(ins, at, ins.modes[1], AccessKind::kAtomic, merges);
-    batch.watch(all, ins.modes[1], ins.unit, AccessKind::kAtomic);
+    const bool one_lane = ins.modes[2];  // The assembler combines the lanes, and one of them sends the operation.
+    std::vector<Resolved> leaders;
+    if (one_lane) leaders = all;
+    for (Resolved& at : leaders) {
+        at.mask &= 0u - at.mask;
+        at.same = at.consecutive = false;
+    }
+    const std::vector<Resolved>& sent = one_lane ? leaders : all;
+    for (const Resolved& at : sent) batch.count_access(ins, at, ins.modes[1], AccessKind::kAtomic, merges);
+    batch.watch(sent, ins.modes[1], ins.unit, AccessKind::kAtomic);
 }
 
 Run atomic_run(const std::string& type) {
@@ -330,7 +339,7 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
     made.space = space_of(ins);
     made.unit = width_of(type) / 8;
     made.mode = mode;
-    made.modes = {merges, made.unit * uint32_t(b.size())};
+    made.modes = {merges, made.unit * uint32_t(b.size()), ins.has("warp_aggregated")};
     decoder.note_atomic(made.space);
 });
 
@@ -353,6 +362,8 @@ void wait_for_copies(Batch& batch, const Instruction& ins) {
     const std::optional<int64_t> allowed = ins.mode ? std::nullopt : std::optional<int64_t>(ins.immediate);
     each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t mask) { finish_copies(batch, warp, mask, allowed); });
 }
+
+constexpr uint32_t kMostCopied = 16;  // bytes of one cp.async
 
 // ins: a and immediate are the global address; b and modes[1..2] are the shared address. c is the number of bytes to
 // read, or e is a predicate that suppresses the read.
@@ -415,19 +426,23 @@ void start_copies(Batch& batch, const Instruction& ins) {
         }
     } else {
         // Lanes that read the same number of bytes share a request.
-        for (uint32_t amount = 1; amount <= bytes; amount++) {
-            for (const Resolved& at : targets) {
-                uint32_t lanes = 0;
-                const uint32_t first = at.warp * kWarp;
-                for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-                    const uint32_t lane = __builtin_ctz(rest);
-                    uint32_t reads = bytes;
-                    if (ins.e) reads = batch.flags(ins.e)[at.warp] >> lane & 1 ? 0 : bytes;
-                    else reads = std::min(batch.row<uint32_t>(ins.c)[first + lane], bytes);
-                    if (reads == amount) lanes |= 1u << lane;
-                }
-                if (lanes) fetch(amount, at.warp, lanes);
+        std::vector<std::array<uint32_t, kMostCopied + 1>> lanes_reading(targets.size());  // by number of bytes
+        uint32_t amounts = 0;                                                              // bit for each number
+        const uint32_t* const flags = ins.e ? batch.flags(ins.e) : nullptr;
+        const uint32_t* const sizes = ins.e ? nullptr : batch.row<uint32_t>(ins.c);
+        for (size_t i = 0; i < targets.size(); i++) {
+            for (uint32_t rest = targets[i].mask; rest; rest &= rest - 1) {
+                const uint32_t lane = __builtin_ctz(rest), warp = targets[i].warp;
+                const bool is_suppressed = flags && (flags[warp] >> lane & 1);
+                const uint32_t reads = is_suppressed ? 0 : sizes ? std::min(sizes[warp * kWarp + lane], bytes) : bytes;
+                lanes_reading[i][reads] |= 1u << lane;
+                amounts |= 1u << reads;
             }
+        }
+        for (uint32_t amount = 1; amount <= bytes; amount++) {
+            if (!(amounts >> amount & 1)) continue;
+            for (size_t i = 0; i < targets.size(); i++)
+                if (const uint32_t lanes = lanes_reading[i][amount]) fetch(amount, targets[i].warp, lanes);
             batch.watch(watched, amount, amount, AccessKind::kRead);
             watched.clear();
         }

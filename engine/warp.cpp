@@ -8,6 +8,27 @@
 namespace kernrec {
 namespace {
 
+// Call a function once per group of active lanes with equal member masks (row b), with (warp, first lane, mask).
+template <class Each>
+void each_group(Batch& batch, const Instruction& ins, Each each) {
+    const uint32_t* members = ins.b ? batch.row<uint32_t>(ins.b) : nullptr;
+    each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
+        while (mask) {
+            uint32_t group = mask;
+            for (uint32_t rest = members ? mask & (mask - 1) : 0; rest; rest &= rest - 1)
+                if (members[first + __builtin_ctz(rest)] != members[first + __builtin_ctz(mask)]) group &= ~(rest & -rest);
+            each(warp, first, group);
+            mask &= ~group;
+        }
+    });
+}
+
+// Return the row of a member mask; an immediate mask is the same for all lanes and needs none.
+Row members_of(Decoder& decoder, const Source& ins) {
+    const bool varies = ins.operands.size() > 2 && ins.operands[2].kind == OperandKind::kRegister;
+    return varies ? decoder.read(ins.operands[2], "b32") : Row{};
+}
+
 enum class Shuffle : uint32_t { kUp, kDown, kButterfly, kIndex };
 
 void shuffle(Batch& batch, const Instruction& ins) {
@@ -61,7 +82,7 @@ enum class Vote : uint32_t { kAll, kAny, kUniform, kBallot };
 
 void vote(Batch& batch, const Instruction& ins) {
     const uint32_t* flags = batch.flags(ins.a);
-    each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
+    each_group(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
         const uint32_t yes = mask & (ins.unit ? ~flags[warp] : flags[warp]);
         if (Vote(ins.mode) == Vote::kBallot) {
             uint32_t* d = batch.row<uint32_t>(ins.d) + first;
@@ -85,10 +106,11 @@ const Registration kVote({"vote"}, [](Decoder& decoder, const Source& ins) {
         if (ins.has(names[i])) mode = i;
     if (mode == 4) refuse();
     const auto [flag, negated] = decoder.flag(ins.operands[1]);
-    const Row d = decoder.write(ins.operands[0], mode == 3 ? "b32" : "pred");
+    const Row members = members_of(decoder, ins), d = decoder.write(ins.operands[0], mode == 3 ? "b32" : "pred");
     Instruction& made = decoder.emit(vote);
     made.d = d;
     made.a = flag;
+    made.b = members;
     made.unit = negated;
     made.mode = mode;
 });
@@ -111,7 +133,7 @@ template <class T>
 void match(Batch& batch, const Instruction& ins) {
     const T* source = batch.row<T>(ins.a);
     uint32_t* d = batch.row<uint32_t>(ins.d);
-    each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
+    each_group(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
         uint32_t agree = 0;
         for (uint32_t rest = mask; rest; rest &= rest - 1) {
             const uint32_t lane = __builtin_ctz(rest);
@@ -137,11 +159,13 @@ const Registration kMatch({"match"}, [](Decoder& decoder, const Source& ins) {
     const bool is_pair = target.kind == OperandKind::kPair;
     const uint32_t width = width_of(ins.type());
     if (width < 32 || ins.type()[0] == 'f') refuse("the type ." + ins.type());
-    const Row a = decoder.read(ins.operands[1], ins.type()), d = decoder.write(is_pair ? target.items[0] : target, "b32");
+    const Row a = decoder.read(ins.operands[1], ins.type()), members = members_of(decoder, ins);
+    const Row d = decoder.write(is_pair ? target.items[0] : target, "b32");
     const Row flag = is_pair && all ? decoder.write(target.items[1], "pred") : Row{};
     Instruction& made = decoder.emit(width == 32 ? match<uint32_t> : match<uint64_t>);
     made.d = d;
     made.a = a;
+    made.b = members;
     made.e = flag;
     made.mode = all;
 });
@@ -152,7 +176,7 @@ template <class T>
 void reduce(Batch& batch, const Instruction& ins) {
     const T* source = batch.row<T>(ins.a);
     T* d = batch.row<T>(ins.d);
-    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
+    each_group(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
         T result = source[first + __builtin_ctz(mask)];
         for (uint32_t rest = mask & (mask - 1); rest; rest &= rest - 1) {
             const T value = source[first + __builtin_ctz(rest)];
@@ -175,7 +199,7 @@ void reduce_float(Batch& batch, const Instruction& ins) {
     const float* source = batch.row<float>(ins.a);
     uint32_t* d = batch.row<uint32_t>(ins.d);
     const bool least = Reduction(ins.mode) == Reduction::kMin, absolute = ins.modes[0], with_nan = ins.modes[1];
-    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
+    each_group(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
         float result = std::numeric_limits<float>::quiet_NaN();
         bool any = false, any_nan = false;
         for (uint32_t rest = mask; rest; rest &= rest - 1) {
@@ -208,10 +232,12 @@ const Registration kRedux({"redux"}, [](Decoder& decoder, const Source& ins) {
     if (is_float)
         for (size_t i = 2; i + 1 < ins.modifiers.size(); i++)
             if (ins.modifiers[i] != "abs" && ins.modifiers[i] != "NaN") refuse();
-    const Row a = decoder.read(ins.operands[1], type), d = decoder.write(ins.operands[0], type);
+    const Row a = decoder.read(ins.operands[1], type), members = members_of(decoder, ins);
+    const Row d = decoder.write(ins.operands[0], type);
     Instruction& made = decoder.emit(is_float ? reduce_float : type == "s32" ? reduce<int32_t> : reduce<uint32_t>);
     made.d = d;
     made.a = a;
+    made.b = members;
     made.mode = mode;
     made.modes = {ins.has("abs"), ins.has("NaN")};
 });

@@ -24,7 +24,7 @@ from tests.helpers.paths import ROOT
 from tests.helpers.refusals import FILE, Refuses
 
 ROTATION = "KERNREC_TEST_ROTATION"
-"""Environment variable whose text selects the cases of `every(n)`; the commit if the variable is not set."""
+"""Environment variable whose text selects the cases of `every(n)`, or `all`; the commit if the variable is not set."""
 ALWAYS_SKIPPED = re.compile(
     r"GPU|NVIDIA driver|cudaError|Chromium|playwright|torch|shared.data|superuser|root|win32|Triton is installed",
     re.IGNORECASE,
@@ -173,12 +173,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if not DEEP:
         turns: dict[str, int] = {}  # counts the cases of each test
+        every_case = os.environ[ROTATION] == "all"
         left = []
         for item in items:
             name = item.nodeid.partition("[")[0]
             if every := item.get_closest_marker("every"):
                 turns[name] = turns.get(name, crc32(f"{name} {os.environ[ROTATION]}".encode())) + 1
-            if item.get_closest_marker("deep") or (every and turns[name] % every.args[0]):
+            if item.get_closest_marker("deep") or (every and not every_case and turns[name] % every.args[0]):
                 left.append(item)
         config.hook.pytest_deselected(items=left)
         unselected = set(left)

@@ -37,12 +37,14 @@ def test_plan_has_every_layer_at_every_batch_size(tmp_path):
     assert printed.count("tokens/s") == 4
 
 
+@pytest.mark.every(3)
 @needs("cupy")
 def test_block_size_is_chosen_per_gpu(tmp_path):
     printed = run(tmp_path, "choose_block_size.py", "rtx3090", "h200")
     assert printed.count("limited by DRAM") == 2
 
 
+@pytest.mark.every(4)
 @needs("xgboost", "scipy")
 def test_replayed_measurements_train_and_evaluate_a_model(tmp_path):
     make_measured_database(tmp_path / "recorded.duckdb")

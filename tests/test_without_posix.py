@@ -49,6 +49,7 @@ COPY_PTX = """
 """
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("line", [
     "recommend --op matmul --gpu h200 --shape m=512,n=512,k=512",
     "explain --op matmul --gpu h200 --shape m=512,n=512,k=512",
@@ -70,6 +71,7 @@ def test_doctor_works_without_posix(tmp_path):
     assert "kernrec" in done.stdout
 
 
+@pytest.mark.every(4)
 def test_replay_collects_without_posix(tmp_path):
     make_recording(tmp_path / "recording.duckdb", configs=20)
     line = "collect --replay recording.duckdb --db own.duckdb --strategy quick"

@@ -35,7 +35,7 @@ LIST = Path(__file__).with_suffix(".csv")
 RIGHT = re.compile(
     r"\bPASS(?:ED)?\b|test passed|(?:verification|check|sort)\b.*succe|results? (?:are|is) correct|\bOK\b|successful"
     r"|Error Threshold.*: 0$|misses: 0$|\bsuccess\b|error rate: 0|correct\b|L1 norm.*E-0[6-9]|completed, returned OK"
-    r"|Test Results: 0 Failures|results match\b",
+    r"|Test Results: 0 Failures|results match\b|L1-Error: 0$",
     re.I | re.M,
 )
 WRONG = re.compile(

@@ -81,10 +81,19 @@ std::vector<std::remove_const_t<T>> copied(const Row<T>& row) {
     return result;
 }
 
+// Return a NumPy array that owns these values.
+template <class T>
+nb::object numpy(std::vector<T> values) {
+    auto* const kept = new std::vector<T>(std::move(values));
+    const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
+}
+
 void bind_forest(nb::module_& module);
 void bind_features(nb::module_& module);
 void bind_compact_trees(nb::module_& module);
 void bind_products(nb::module_& module);
+void bind_more_items(nb::module_& module);
 void bind_dram_traffic(nb::module_& module);
 void bind_launches(nb::module_& module);
 void bind_power_limits(nb::module_& module);

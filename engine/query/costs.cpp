@@ -37,12 +37,6 @@ nb::object view(const Figures& figures, std::vector<size_t> shape, size_t first 
     return nb::cast(nb::ndarray<nb::numpy, double>(figures->data() + first, shape.size(), shape.data(), owner));
 }
 
-nb::object whole_numbers(std::vector<int64_t> values) {
-    auto* const kept = new std::vector<int64_t>(std::move(values));
-    const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<int64_t>*>(p); });
-    return nb::cast(nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
-}
-
 // Mark `count` candidates: half of them lowest in one cost, the others lowest in another cost; mark all if there are at most
 // `count`. NaN counts as infinite; among equal candidates, mark the first.
 void mark_promising(const double* latency, const double* energy, int64_t size, int64_t count, uint8_t* chosen) {
@@ -100,13 +94,13 @@ class Costs {
             for (const int64_t pick : part.picks) picks.append(pick < 0 ? nb::none() : nb::object(nb::int_(pick)));
             nb::list counts;
             for (const auto& rows : part.runnable) counts.append(rows.size());
-            result.append(nb::make_tuple(whole_numbers(part.rows), nb::cast(part.starts), picks, counts));
+            result.append(nb::make_tuple(numpy(part.rows), nb::cast(part.starts), picks, counts));
         }
         return result;
     }
 
     nb::object runnable(size_t kernel, size_t problem) const {
-        return whole_numbers(parts_.at(kernel).runnable.at(problem));
+        return numpy(parts_.at(kernel).runnable.at(problem));
     }
 
     // Return, for each launch of a kernel, its number, the positions of the configs that perform it, clocks of each
@@ -115,7 +109,7 @@ class Costs {
         nb::list result;
         for (const Done& done : parts_.at(kernel).done) {
             const size_t count = done.positions.size();
-            result.append(nb::make_tuple(done.number, whole_numbers(done.positions),
+            result.append(nb::make_tuple(done.number, numpy(done.positions),
                                          view(done.figures, {size_t(kPipes), count}, done.pipes),
                                          view(done.figures, {size_t(kTimes), count}, done.times),
                                          view(done.figures, {count}, size_t(kDramBytes) * count)));

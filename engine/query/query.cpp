@@ -10,6 +10,7 @@ void bind_query(nanobind::module_& engine) {
     query::bind_features(module);
     query::bind_compact_trees(module);
     query::bind_products(module);
+    query::bind_more_items(module);
     query::bind_spaces(module);
     query::bind_dram_traffic(module);
     query::bind_launches(module);

@@ -47,6 +47,13 @@ struct Rows {
     Rows take(const std::vector<uint8_t>& kept) const;
 };
 
+// Bits of a real, as values of expressions are stored.
+inline int64_t bits(double value) {
+    int64_t result;
+    std::memcpy(&result, &value, sizeof result);
+    return result;
+}
+
 class Problem;
 
 // Values of an expression on the rows of a space.

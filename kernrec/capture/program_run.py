@@ -84,6 +84,7 @@ def _accept(listener: socket.socket, gpu: GPU, recorder: Recorder, budget: int) 
             connection, _ = listener.accept()
         except OSError:
             return
+        recorder.called = True
         threading.Thread(target=Session(connection, gpu, recorder, budget).serve, daemon=True).start()
 
 

@@ -102,6 +102,8 @@ class Recorder:
         """Folder for the contents of buffers, which can be larger than memory."""
         self.launches = 0
         """Number of launches so far."""
+        self.called = False
+        """Whether the program made a CUDA call."""
 
     @property
     def functions(self) -> int:

@@ -106,7 +106,8 @@ def print_gpus(answers: "Sequence[Recommendation]", form: Form, notes: NotePrint
     shown: list[Row] = []
     for answer in answers:
         rows: list[Row] = [StackRow(answer.ranked_lines[0], answer.gpu)] if answer.lines else []
-        rows[0 if answer.leading_line is None else len(rows) :] = [] if answer.no_kernel else [answer.best]
+        if answer.no_kernel is None:
+            rows.insert(0 if answer.leading_line is None else 1, answer.best)
         shown += rows
         cards += [answer.gpu.name] * len(rows)
     title = f"{first.problem.title}, objective {first.objective}: the best config and the best baseline of each GPU"

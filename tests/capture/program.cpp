@@ -30,6 +30,7 @@ int cudaLaunchKernel(const void*, Extent, Extent, void**, size_t, void*), cudaSt
 int cudaStreamCreate(void**), cudaGraphInstantiate(void**, void*, unsigned long long), cudaHostRegister(void*, size_t, unsigned);
 int cudaHostGetDevicePointer(void**, void*, unsigned), cudaDeviceGetAttribute(int*, int, int), cudaIpcCloseMemHandle(void*);
 int cudaGraphExecUpdate(void*, void*, void*), cudaStreamWaitEvent(void*, void*, unsigned), cudaEventCreate(void**);
+int cudaMallocAsync(void**, size_t, void*), cudaFreeAsync(void*, void*);
 int cudaEventRecord(void*, void*), cudaEventDestroy(void*), cudaStreamIsCapturing(void*, int*);
 int cudaDeviceSynchronize(), cudaEventElapsedTime(float*, void*, void*), cudaGraphGetNodes(void*, void**, size_t*), cudaGraphDestroy(void*);
 int cudaGraphKernelNodeGetParams(void*, void*), cudaGraphExecKernelNodeSetParams(void*, void*, const void*);
@@ -118,6 +119,17 @@ int main(int argc, char** argv) {
         for (int repeat = 0; repeat < 2; repeat++) cudaGraphLaunch(made, stream);
         cudaMemcpy(values, in, sizeof values, 2);
         printf("%g\n", values[3]);
+    } else if (mode == "graph memory") {  // a graph reuses its memory and events, which the program released
+        void *stream, *graph, *made, *event;
+        cudaStreamCreate(&stream), cudaEventCreate(&event), cudaStreamBeginCapture(stream, 0);
+        cudaMallocAsync(reinterpret_cast<void**>(&out), sizeof values, stream), scale(out, in, n, 4, stream);
+        cudaEventRecord(event, stream), cudaEventDestroy(event);
+        cudaStreamEndCapture(stream, &graph), cudaGraphInstantiate(&made, graph, 0);
+        for (int repeat = 0; repeat < 2; repeat++) {
+            const int error = cudaGraphLaunch(made, stream);
+            cudaMemcpy(values, out, sizeof values, 2), printf("%d %g ", error, values[3]), cudaFreeAsync(out, stream);
+        }
+        printf("\n");
     } else if (mode == "updated graph") {
         void *stream, *graph, *made;
         int result[8];

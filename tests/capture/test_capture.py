@@ -52,6 +52,7 @@ def run(program: Path, mode: str, folder: Path) -> tuple[int, Recorder]:
         pytest.param("variables", "133", "", 0, id="variables keep their values between launches"),
         pytest.param("relaunch", "43 19 19", "", 0, id="equal launches with other arguments and memory"),
         pytest.param("graph", "0 63", "", 0, id="a captured stream runs when its graph is launched"),
+        pytest.param("graph memory", "0 7 0 7 ", "", 0, id="a graph that allocates memory runs twice"),
         pytest.param("updated graph", "7", "", 0, id="a graph that was updated from itself"),
         pytest.param("changed graph", "7 9 cudaErrorInvalidValue", "", 0, id="a graph instantiated twice, then gone"),
         pytest.param("events", "cudaErrorInvalidResourceHandle 1", "", 0, id="the time between two events"),
@@ -81,6 +82,11 @@ def test_captured_program_computes_the_gpu_result(mode, printed, message, status
         assert output.split("\n")[0] == printed
     assert message in errors
     assert bool(message) == bool(errors)
+
+
+def test_recorder_knows_that_a_program_without_launches_made_cuda_calls(program, tmp_path):
+    status, recorder = run(program, "rows", tmp_path)
+    assert (status, recorder.called, recorder.launches) == (0, True, 0)
 
 
 def test_equal_launches_become_one_call(program, tmp_path):

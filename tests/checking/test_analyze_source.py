@@ -15,6 +15,7 @@ pytest.importorskip("cupy", reason="needs the extra cuda13")
 ARGUMENTS = ["f32:2", "x=f32[100000]", "y=f32[100000]", "i32:100000"]
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 def test_analysis_in_a_separate_process_gives_the_same_answer(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))  # the analysis stores a profile there

@@ -61,6 +61,7 @@ def test_race_is_reported():
     assert "race" in result.message
 
 
+@pytest.mark.every(2)
 @pytest.mark.slow
 def test_check_stops_a_source_that_exhausts_memory_or_time():
     doubled = "".join(f"#define D{n} D{n - 1} D{n - 1}\n" for n in range(1, 40))

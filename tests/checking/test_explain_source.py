@@ -11,6 +11,7 @@ from tests.helpers.needs import needs
 pytestmark = [pytest.mark.usefixtures("compiled_here", "nvrtc"), needs("tree_sitter_cuda")]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("slow", SLOW, ids=lambda slow: slow.name)
 def test_slowest_line_is_reported_first(slow, tmp_path, capsys):
     (path := tmp_path / "slow.cu").write_text(slow.source)

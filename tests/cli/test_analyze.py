@@ -108,6 +108,7 @@ def test_source_can_be_analyzed_recommended_and_explained(folder, run):
     assert "against threads=256" in explained.stdout
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, *(pytest.param(n, marks=pytest.mark.deep) for n in (signal.SIGTERM, signal.SIGHUP))]

@@ -91,6 +91,7 @@ def write_hostile(path: Path, columns: Mapping[str, object]) -> None:
         database.add("measurement", [{name: value for name, value in honest.items() if value is not None}])
 
 
+@pytest.mark.every(2)
 def test_impossible_rows_are_refused_in_one_line_and_change_nothing(user, tmp_path):
     before = user.database.read_bytes()
     for number, (says, columns) in enumerate(HOSTILE.items()):
@@ -131,6 +132,7 @@ CHILDREN = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", list(CHILDREN))
 def test_child_processes_import_nothing_from_the_working_folder(user, tmp_path, name):
     (folder := tmp_path / "downloads").mkdir()

@@ -58,6 +58,7 @@ def test_replayed_campaign_prints_a_summary_and_writes_a_database(tmp_path):
     assert not journal_path(database).exists()
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 def test_ctrl_c_keeps_finished_measurements(tmp_path):
     recording, database = make_recording(tmp_path / "r.duckdb", 1000, energy=False), tmp_path / "k.duckdb"

@@ -38,6 +38,7 @@ def contributed(tmp_path_factory):
     return home, out
 
 
+@pytest.mark.every(2)
 def test_contribute_writes_a_signed_bundle_named_as_at_a_place(contributed):
     home, out = contributed
     (file,) = bundles(home)
@@ -75,6 +76,7 @@ def test_bundle_contains_no_user_machine_or_folder_names(contributed, tmp_path):
     assert not {name for name in private for text in texts if name.encode() in text}
 
 
+@pytest.mark.every(3)
 def test_second_run_shares_only_new_rows(contributed):
     home, _ = contributed
     before = bundles(home)
@@ -87,6 +89,7 @@ def test_second_run_shares_only_new_rows(contributed):
         assert 0 < bundle.manifest.rows["measurement"] < database.counts()["measurement"]
 
 
+@pytest.mark.every(3)
 def test_interrupted_run_loses_no_rows(tmp_path, monkeypatch):
     from kernrec.cli import measuring
 

@@ -67,6 +67,7 @@ def run(*arguments: object, env: dict[str, str] | None = None) -> subprocess.Com
     return subprocess.run(command(*arguments), capture_output=True, text=True, env=env, timeout=60, check=False)
 
 
+@pytest.mark.every(3)
 def test_monitor_returns_the_commands_exit_status_and_output(nvml, tmp_path):
     readings = tmp_path / "lib" / "readings"
     script = (
@@ -135,6 +136,7 @@ def test_monitor_forwards_termination_signals(nvml, tmp_path):
     assert len(read_trace(trace)) >= 2
 
 
+@pytest.mark.every(3)
 def test_killed_monitor_leaves_its_trace(nvml, tmp_path):
     part = tmp_path / ".t.csv.part"
     process = begun("--trace", tmp_path / "t.csv", "print('up', flush=True); input()", env=nvml)

@@ -93,6 +93,7 @@ def test_train_refuses_replayed_measurements(tmp_path, capsys):
     assert not (tmp_path / "models").exists()
 
 
+@pytest.mark.every(3)
 def test_evaluate_scores_every_ranking_method(measured, tmp_path, capsys):
     assert run(["evaluate", "--db", str(measured), "--json"]) == 0
     evaluation = json.loads(capsys.readouterr().out)
@@ -159,6 +160,7 @@ def test_calibration_applies_to_every_gpu_of_the_architecture(calibrated):
     )
 
 
+@pytest.mark.every(3)
 def test_model_is_used_with_the_calibration_it_was_trained_on(calibrated, tmp_path, capsys):
     own = tmp_path / "own.duckdb"
     own.write_bytes(calibrated.read_bytes())

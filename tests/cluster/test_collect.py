@@ -80,6 +80,7 @@ def test_dead_machine_loses_only_its_visit_and_a_new_machine_takes_over(tmp_path
     assert len({row["session"] for row in rows}) == 2 if moment > 3 else 1
 
 
+@pytest.mark.every(3)
 def test_killed_driver_resumes_with_all_rows(tmp_path):
     class Killed(BaseException):
         pass
@@ -104,6 +105,7 @@ def test_killed_driver_resumes_with_all_rows(tmp_path):
     assert set(moments.values()) == {1}
 
 
+@pytest.mark.every(3)
 def test_restarted_driver_skips_rows_added_meanwhile(tmp_path, monkeypatch):
     class Killed(BaseException):
         pass

@@ -58,6 +58,7 @@ def killed(number: int) -> Callable[[CardCluster, int], None]:
     return die
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("strategy", "objective"), [
     (REFINE, Objective.LATENCY), (GUIDE, Objective.ENERGY),
     pytest.param(Strategy.GENETIC, Objective.PARETO, marks=[needs("xgboost"), pytest.mark.deep]),
@@ -85,6 +86,7 @@ def test_another_machine_repeats_the_visit_of_a_dead_machine(tmp_path, dies_at):
     assert len(times(rows_of(tmp_path))) == refined.measured == 12
 
 
+@pytest.mark.every(3)
 def test_gpus_share_a_search_one_measures_energy_and_a_second_run_resumes(tmp_path):
     make_recording(tmp_path / "recorded.duckdb", 40)
     wanted = request(tmp_path, GUIDE, 16, Objective.ENERGY)

@@ -33,6 +33,7 @@ def test_every_job_returns_once_with_its_own_result(nvrtc, cache, saxpy):
     assert not workers()
 
 
+@pytest.mark.every(3)
 def test_slow_job_is_stopped_and_the_others_continue(nvrtc, cache, saxpy, slow):
     endless = CompileJob(slow, 80, name="slow.cu")
     jobs = [endless, *(CompileJob(saxpy, 80, {"SCALE": scale}) for scale in range(3))]
@@ -46,6 +47,7 @@ def test_slow_job_is_stopped_and_the_others_continue(nvrtc, cache, saxpy, slow):
     assert not workers()
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 def test_exponential_macros_stop_at_the_limit(nvrtc, cache):
     """Ten one-line macros expand to 10^9 terms, which would exhaust time and memory."""
@@ -153,6 +155,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.every(2)
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is forked")
 @pytest.mark.parametrize("kind", ["ForkProcess", "SpawnProcess"])
 def test_killed_process_ends_the_others(nvrtc, tmp_path, kind):

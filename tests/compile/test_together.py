@@ -98,6 +98,7 @@ def test_config_that_does_not_compile_fails_alone(nvrtc, cache):
             assert form(result.ptx) == form(compile_alone(each).ptx)
 
 
+@pytest.mark.every(4)
 @pytest.mark.slow
 def test_slow_config_fails_alone(nvrtc, cache):
     body = "\n".join(f"x[{i} % 7] = x[{i * 13 % 1024}] * x[{i * 7 % 1000}];" for i in range(40_000))

@@ -26,6 +26,7 @@ def job_of(function: str, arguments: dict[str, Any], config: dict[str, int], sm:
     return compile_job_for(kernel, configs_of(kernel)[0], kernel.definition.problem(), sm, KERNELS.parent)
 
 
+@pytest.mark.every(3)
 def test_assembler_is_skipped_if_shared_memory_does_not_suffice(monkeypatch):
     from triton.backends.nvidia import compiler
 

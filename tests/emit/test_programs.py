@@ -116,6 +116,7 @@ def expectations(text: str) -> dict[str, np.ndarray]:
     return {name: np.array(numbers) for name, numbers in values.items()}
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="links with the options of Linux")
 @pytest.mark.parametrize("kind", ["answers", "answers_8bit"])
@@ -148,6 +149,7 @@ def test_expected_values_in_programs_match_the_op(kind, request, tmp_path):
     assert "usage:" in refused.stderr
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 def test_check_program_compiles_without_warnings_and_needs_a_gpu(recommender, tmp_path):
     recommended = answer(recommender, "rmsnorm", SHAPES["rmsnorm"], dtype="f16")

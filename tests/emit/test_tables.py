@@ -101,6 +101,7 @@ class TestAnalyzed:
     def emitted(self, *arguments: str) -> Any:
         return run_here("recommend", "--kernel", "product", "--gpu", "a100", "--objective", "latency", *arguments)
 
+    @pytest.mark.every(2)
     @pytest.mark.slow
     def test_vllm_and_sglang_files_grow_by_one_token_count(self, folder):
         (folder / "moe").mkdir()

@@ -83,6 +83,7 @@ def test_one_bad_entry_among_thousands_and_nothing_is_added(database, write, ref
     assert set(database.counts().values()) == {0}
 
 
+@pytest.mark.every(5)
 @needs_spaces
 @pytest.mark.parametrize(("file", "count", "good", "best_s"), [
     ("convolution-a100.t4.json.gz", 4362, 4201, 0.5536000076681375e-3),

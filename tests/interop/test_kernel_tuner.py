@@ -66,6 +66,7 @@ def test_energy_is_joules_per_launch_from_the_best_sensor(write, arguments, joul
     assert result.energy_method == method
 
 
+@pytest.mark.every(2)
 def test_cache_truncated_at_any_byte_yields_its_complete_entries(write):
     text = cache(*MANY)
     whole = read_results(write(text)).results

@@ -30,6 +30,7 @@ def search(
     return result, searched
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("strategy", [Strategy.GUIDE, Strategy.GENETIC])
 def test_energy_search_measures_few_energies_and_resumes(strategy: Strategy, tmp_path: Path) -> None:
     recording, database = make_recording(tmp_path / "r.duckdb", 60), tmp_path / "k.duckdb"

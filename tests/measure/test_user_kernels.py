@@ -214,6 +214,7 @@ def test_kernel_for_a_known_op_is_measured_stored_and_shown_as_measured(bench: B
     assert sorted(config["unroll"] for config in measured(recommended)) == [1, 4]
 
 
+@pytest.mark.every(3)
 def test_declared_problem_is_compared_with_the_first_config(any_bench: Bench) -> None:
     bench = any_bench
     bench.spec(DECLARED)
@@ -254,6 +255,7 @@ def test_t1_kernel_keeps_its_constants_and_sums(any_bench: Bench) -> None:
     assert "renewed" not in "".join(str(row["l2_policy"]) for row in rows)
 
 
+@pytest.mark.every(3)
 def test_ptx_is_measured_and_block_sizes_with_wrong_results_are_found(any_bench: Bench) -> None:
     bench = any_bench
     kernel = bench.ptx(DOUBLE_PTX)

@@ -52,6 +52,7 @@ def config_with(variant: Variant, **launch: int) -> Config:
     return next(c for c in variant.configs[SM] if all(c[name] == value for name, value in launch.items()))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("split", "k_tiles"), [(1, 1), (1, 7), (4, 11)])
 def test_full_tile_matmul_counts_are_predicted_exactly(nvrtc, split, k_tiles):
     kernel = find_kernel("matmul_simt")

@@ -143,15 +143,41 @@ def test_problem_without_kernels_is_answered_by_baselines(recommender, capsys):
 
 
 def test_problem_without_kernel_and_baseline_is_refused_in_one_sentence(recommender):
-    with pytest.raises(
-        UsageError, match=r"no kernel implements matmul for f64, nt on sm_80.*and there is no baseline"
-    ) as e:
-        recommender.recommend("matmul", "a100", PRODUCT, "f64", "nt")
-    assert "recorded for matmul are " in str(e.value)
+    with pytest.raises(UsageError, match=r"no kernel implements matmul for f8e4m3, nt on sm_75.*; SGLang, ") as e:
+        recommender.recommend("matmul", "t4", PRODUCT, "f8e4m3", "nt")
+    assert str(e.value).count("do not run it: Tesla T4 has no f8e4m3 arithmetic") == 1
+    assert "@" not in str(e.value)
     with pytest.raises(KernrecError, match="and there is no baseline of cuDNN"):
         recommender.recommend("matmul", "a100", UNALIGNED, "f32", "tt", Query(stacks=("cudnn",)))
     with pytest.raises(KernrecError, match="there is no baseline"):  # recordings use random inputs
         recommender.recommend("matmul", "a100", UNALIGNED, "f32", "tt", Query(inputs="zeros"))
+
+
+@pytest.mark.parametrize(
+    ("op", "gpu", "dtype", "shape"),
+    [
+        *[(op, gpu, "f32", {"rows": 512, "columns": 65536})
+          for op in ("softmax", "layernorm", "rmsnorm", "reduce", "transpose") for gpu in ("v100", "p100", "p4")],
+        ("matmul", "a100", "f64", PRODUCT),
+        ("attention", "l4", "f16", {"heads": 8, "queries": 64, "head_dim": 300}),
+    ],
+)  # fmt: skip
+def test_problem_without_kernel_and_recordings_is_predicted_by_physics(recommender, op, gpu, dtype, shape):
+    answer = recommender.recommend(op, gpu, shape, dtype)
+    assert answer.choices == ()
+    assert [line.source for line in answer.lines] == ["predicted"]
+    card, problem = find_gpu(gpu), answer.problem
+    least_s = max(problem.bytes / card.memory_bandwidth, problem.flops / (card.peak_flops(dtype, tensor=True) or 1e30))
+    assert least_s < answer.lines[0].latency_s.value < 10 * least_s + 1e-4
+    with pytest.raises(KernrecError, match="there is no baseline"):
+        recommender.recommend(op, gpu, shape, dtype, None, Query(source="published"))
+
+
+@pytest.mark.parametrize(("gpu", "dtype"), [("v100", "f16"), ("p100", "f16"), ("p4", "f32")])
+def test_gpu_without_bf16_uses_its_fastest_similar_type(recommender, gpu, dtype):
+    answer = recommender.recommend("matmul", gpu, PRODUCT, "bf16")
+    assert answer.problem.dtype == dtype  # A P4 computes f16 at 1/64 of the rate of f32.
+    assert answer.notes[0].endswith(f"has no bf16; answered as {dtype}, nn")
 
 
 @pytest.mark.parametrize("gpu", ["l40s", "a100-sxm4-80gb", "t4", "v100-sxm2-16gb"])

@@ -45,6 +45,7 @@ def test_claims_cover_every_gpu():
     assert {gpu.name for op in OPS for gpu, _ in _paired(op, ["f32"])} == {gpu.name for gpu in all_gpus()}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("op", OPS)
 def test_every_kernel_dtype_is_answered_on_every_supporting_architecture(op, recommender):
     kernels = [kernel for kernel in all_kernels() if kernel.op == op]

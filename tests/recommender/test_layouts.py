@@ -86,7 +86,9 @@ def test_refusal_in_every_layout_closes_the_databases(tmp_path):
     try:
         own = Recommender([path])
         with pytest.raises(NoKernelError, match="no config of any kernel can run"):
-            own.recommend("attention", "l4", {"heads": 8, "queries": 64, "head_dim": 300}, "f16")
+            own.recommend(
+                "attention", "l4", {"heads": 8, "queries": 64, "head_dim": 300}, "f16", None, Query(stacks=("cudnn",))
+            )
         del own
         Database.open(path, read_only=False).close()
     finally:

@@ -44,6 +44,7 @@ def above_boost(gpu: GPU) -> float:
     return PowerModel.for_gpu(gpu).running_hz / gpu.boost_clock_hz
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("op", "shape"), [("matmul", SQUARE), ("conv2d", CONV)])
 def test_every_catalog_gpu_gets_an_answer(recommender, op, shape):
     for gpu in PREDICTED:

@@ -58,6 +58,7 @@ def scales(database: Database) -> dict[str, CardScale]:
     return {str(row[1]): CardScale(*row) for row in rows}
 
 
+@pytest.mark.every(3)
 @few_examples(5)
 @given(st.floats(0.5, 2.5))
 def test_scale_of_an_outlier_gpu_is_recovered_and_changes_no_answer(scale: float) -> None:

@@ -131,6 +131,7 @@ points = st.lists(
 )
 
 
+@pytest.mark.every(2)
 @pytest.mark.slow
 @few_examples(10)
 @given(points)
@@ -205,6 +206,7 @@ def keys_after_merging(folders) -> dict[str, set[object]]:
         return {table: {row[f"{table}_id"] for row in database.rows(table)} for table in MERGED}
 
 
+@pytest.mark.every(2)
 @pytest.mark.slow
 @few_examples(2)
 @given(

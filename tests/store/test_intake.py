@@ -393,6 +393,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]) | st.sam
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 
 
+@pytest.mark.every(2)
 @pytest.mark.slow
 @settings(few_examples(10), phases=[Phase.generate])
 @given(rows=st.lists(st.tuples(texts, numbers, st.lists(numbers, max_size=3), st.datetimes()), min_size=1, max_size=20))

@@ -162,6 +162,7 @@ def rows_of(database: Database, view: str) -> list[dict[str, object]]:
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
+@pytest.mark.every(2)
 @pytest.mark.usefixtures("read_here")
 def test_migrated_schema_3_database_gives_the_same_answers(old_database) -> None:
     path, views = old_database

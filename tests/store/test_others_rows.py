@@ -105,6 +105,7 @@ def test_merged_rows_can_be_retracted_separately(own: Path) -> None:
     assert answers(own) == [(1e-3, False, None)]
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 @few_examples(5)
 @given(

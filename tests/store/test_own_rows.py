@@ -53,6 +53,7 @@ def test_skipped_rows_stay_skipped_after_new_rows(own: Path) -> None:
         assert database.counts()["measurement"] == 4
 
 
+@pytest.mark.every(2)
 def test_verify_lists_and_removes_impossible_rows(own: Path) -> None:
     done = run_here("db", "verify")
     assert done.returncode == 1

@@ -87,6 +87,7 @@ def test_recorded_problem_is_answered_with_its_row(op: str) -> None:
         assert list(lines) == sorted(lines, key=lambda line: line.latency_s)
 
 
+@pytest.mark.every(3)
 @every_op
 def test_no_two_problems_share_a_key(op: str) -> None:
     dims = [dim.name for dim in find_op(op).dims if dim.name in some_rows(op, 1)[0]]
@@ -144,6 +145,7 @@ def test_two_processes_can_build_the_cache_at_once(own_cache: Path) -> None:
     assert [path.name for path in (own_cache / "recorded").iterdir() if not path.name.startswith(".")]
 
 
+@pytest.mark.every(3)
 def test_killed_build_leaves_no_partial_cache(own_cache: Path) -> None:
     row = on_t4()
     slow = (

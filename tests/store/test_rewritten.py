@@ -83,6 +83,7 @@ def test_failed_rewrite_leaves_the_database_unchanged(own: Path) -> None:
     assert [file.name for file in own.parent.iterdir()] == [own.name]
 
 
+@pytest.mark.every(3)
 def test_large_merge_writes_a_new_file(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernrec.store.intake._MANY_BYTES", 0)
     theirs, inode = tmp_path / "theirs.duckdb", own.stat().st_ino

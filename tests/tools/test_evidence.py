@@ -97,6 +97,7 @@ def test_cases_can_be_split_written_and_read(tmp_path, capsys):
         read_cases([tmp_path / "none.json"])
 
 
+@pytest.mark.every(4)
 def test_intervals_cover_held_out_kernels(tmp_path, capsys):
     """Every kernel is off by a fifth on one of two GPUs, and one config of sixty by a tenth more on each."""
     errors = {gpu: level + 0.1 * (np.arange(60) == 0) for gpu, level in (("a", 0.2), ("b", 0.0))}
@@ -113,6 +114,7 @@ def test_intervals_cover_held_out_kernels(tmp_path, capsys):
     assert ratio[2:6] == ["ratio", "40", "1.00", "96.7%"]
 
 
+@pytest.mark.every(4)
 def test_energy_intervals_cover_time_and_power_errors(tmp_path, capsys):
     """Time errors change energy by a fifth, power errors by a tenth; each error occurs on only one GPU."""
     times, powers = [], []

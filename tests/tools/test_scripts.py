@@ -24,6 +24,7 @@ def test_campaign_lists_each_problem_once(plan, least):
     assert {key.partition("[")[0] for key in keys} >= {"matmul", "matvec", "conv2d"}
 
 
+@pytest.mark.every(4)
 def test_second_part_of_a_campaign_keeps_the_rows_of_the_first(tmp_path):
     recording = make_recording(tmp_path / "recording.duckdb", configs=20)
     logs, counts = [], []

@@ -63,6 +63,7 @@ def levels(data: Dataset, truth: Dataset) -> dict[str, float]:
     }
 
 
+@pytest.mark.every(3)
 def test_rows_of_two_gpus_share_the_middle_scale_or_the_users(truth, tmp_path):
     usual = loaded(tmp_path / "usual.duckdb", {}, truth)
     ann = of_card(truth[: 6 * CONFIGS], "ann")
@@ -75,6 +76,7 @@ def test_rows_of_two_gpus_share_the_middle_scale_or_the_users(truth, tmp_path):
     assert list(slow.values()) == pytest.approx([SLOWER] * PROBLEMS, rel=1e-6)
 
 
+@pytest.mark.every(3)
 def test_slow_gpu_of_three_is_scaled_to_the_others(truth, tmp_path):
     usual = loaded(tmp_path / "usual.duckdb", {}, truth)
     people = {
@@ -86,6 +88,7 @@ def test_slow_gpu_of_three_is_scaled_to_the_others(truth, tmp_path):
     assert list(three.values()) == pytest.approx([1.0] * PROBLEMS, rel=1e-6)
 
 
+@pytest.mark.every(3)
 def test_rows_of_a_slow_gpu_add_information_without_bias(truth, tmp_path):
     """Ann measured only small matmuls. Predictions for large, unmeasured ones must follow Ben's rows."""
     large = [row for row in truth if rows_of(row) > LARGE]

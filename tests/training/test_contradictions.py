@@ -78,6 +78,7 @@ def test_energy_that_contradicts_time_and_power_is_detected():
     assert contradicting(gpu, latency, energy, power).tolist() == [False, False, True, False, True, False]
 
 
+@pytest.mark.every(3)
 def test_verify_and_merge_name_contradictory_rows(tmp_path, rows, capsys):
     watts = rows[0]["energy_j"] / rows[0]["latency_s"]
     wrong = [rows[0] | {"sm_clock_mean_hz": 1.1 * HIGHEST_HZ}, rows[1] | {"idle_w": 2.0 * watts}, *rows[2:]]

@@ -29,6 +29,7 @@ def model():  # type: ignore[no-untyped-def]
     return train(Dataset(tuple(simulated_groups(24))), QUICK)
 
 
+@pytest.mark.every(2)
 def test_known_residual_is_recovered_on_held_out_problems(model):  # type: ignore[no-untyped-def]
     inputs = simulated_inputs(200, 99_999)
     ratios, _ = model.log_ratio(model.rows(inputs))
@@ -46,6 +47,7 @@ def test_interval_covers_held_out_problems(model):  # type: ignore[no-untyped-de
     assert model.intervals["latency"]["*"].kind == "problem"
 
 
+@pytest.mark.every(2)
 def test_training_interval_is_that_of_held_out_problems():
     """The rows that calibrate intervals must select neither the trees nor their number."""
     inside, quick = [], replace(QUICK, rounds=20)
@@ -63,6 +65,7 @@ def test_training_interval_is_that_of_held_out_problems():
     assert 0.88 <= np.mean(inside) <= 0.97
 
 
+@pytest.mark.every(2)
 def test_less_predictable_dtype_has_a_wider_interval():
     # Once, a common interval of all data types covered 58 % of TF32 rows on an H100 and 99 % of f32 rows.
     quick, hard = replace(QUICK, rounds=20), 0.3
@@ -99,6 +102,7 @@ def drifting(spread: float, seed: int) -> Callable[[ModelInputs], np.ndarray]:
 GPUS = ("rtx4090", "a100-sxm4-80gb", "rtx3090", "h200-sxm")
 
 
+@pytest.mark.every(2)
 def test_unmeasured_gpu_has_the_interval_of_held_out_gpus():
     """Each simulated GPU has its own factor, which is known for a measured GPU and unknown for a new GPU."""
     groups: list[RowGroup] = []

@@ -92,6 +92,7 @@ def test_held_out_rows_do_not_reach_the_trees(table, monkeypatch):
     assert all(len(set(n[others])) < len(set(n)) for others in seen)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("card", CARDS)
 def test_recorded_gpu_has_its_own_trees(model, card):
     problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)

@@ -178,6 +178,7 @@ served.rows.call(np.zeros(256, np.float32), np.zeros(256, np.float32))
 """
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 def test_captured_command_can_be_analyzed_with_its_package(tmp_path):
     """The package turns Triton off if there is no driver, as vLLM does."""

@@ -79,6 +79,7 @@ def rows() -> list[dict[str, Any]]:
         return database.rows("measurement")
 
 
+@pytest.mark.every(2)
 def test_top_configs_are_measured_once_and_then_read_from_the_database(driver):
     bench = Bench(0.5, 0.3)
     first = tuned(bench, top_k=2)
@@ -101,6 +102,7 @@ def test_top_configs_are_measured_once_and_then_read_from_the_database(driver):
     assert more.calls == 3  # three configs are requested, two were measured
 
 
+@pytest.mark.every(2)
 def test_offline_decorator_uses_the_top_recommendation_without_measuring(driver, monkeypatch, refuses):
     monkeypatch.setenv("KERNREC_TRITON", "offline")
     bench = Bench(0.5)
@@ -113,6 +115,7 @@ def test_offline_decorator_uses_the_top_recommendation_without_measuring(driver,
     refuses(lambda: launch(tuned(bench), N * 2))
 
 
+@pytest.mark.every(3)
 def test_config_that_does_not_compile_fails_alone(driver):
     configs = [triton.Config({"BLOCK": block, "WIDTH": 1}) for block in (48, 64, 128)]
     bench = Bench(0.5)
@@ -122,6 +125,7 @@ def test_config_that_does_not_compile_fails_alone(driver):
     assert bench.calls == 2
 
 
+@pytest.mark.every(3)
 def test_excess_shared_memory_is_refused_before_assembling(driver, tmp_path, monkeypatch):
     configs = [triton.Config({"BLOCK": 128}, num_stages=stages) for stages in (2, 3)]
     x = Tensor("float16", 4, 128, 128)
@@ -223,6 +227,7 @@ class TestBadInput:
             kernrec.triton.prune()([], {})
 
 
+@pytest.mark.every(3)
 def test_second_process_uses_the_database(driver, tmp_path):
     chosen = launch(tuned(Bench(0.5, 0.3), top_k=2))
     script = tmp_path / "second.py"

@@ -33,6 +33,7 @@ def tensor(described: Mapping[str, Any]) -> Tensor:
     return Tensor("int32", 1) if "values" in described else Tensor(_TYPES[described["dtype"]], *described["shape"])
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 def test_measured_configs_rank_before_predictions(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))

@@ -228,6 +228,7 @@ bool release(void* pointer) {
     const auto at = allocations().find(reinterpret_cast<uint64_t>(pointer));
     if (at == allocations().end()) return false;
     const Allocation freed = at->second;
+    if (freed.kind == Kind::kGraph) return true;
     allocations().erase(at);
     used -= freed.kind != Kind::kHost ? freed.size : 0;
     if (freed.slot == kSlots) return true;

@@ -58,7 +58,7 @@ const std::string& device_properties(int version);
 // Device memory. Each allocation has its own range of 2^40 addresses, so that kernrec detects accesses outside of it.
 // Variables, and allocations after all ranges are taken, share one range.
 
-enum class Kind { kDevice, kHost, kManaged, kArray };
+enum class Kind { kDevice, kHost, kManaged, kArray, kGraph };  // kGraph: a graph uses the memory again at each launch
 struct Allocation {
     uint64_t base = 0;
     size_t size = 0;

@@ -278,12 +278,12 @@ API int cudaGraphAddMemAllocNode(void** node, void* graph, void* const* before, 
     };
     // The program gets the address now, so allocate the memory now.
     Allocate& given = *static_cast<Allocate*>(parameters);
-    given.pointer = allocate(given.bytes, Kind::kDevice);
+    given.pointer = allocate(given.bytes, Kind::kGraph);
     if (!given.pointer) return done(kOutOfMemory);
     return add(graph, node, before, count, kAllocateNode, nullptr);
 }
 API int cudaGraphAddMemFreeNode(void** node, void* graph, void* const* before, size_t count, void*) {
-    return add(graph, node, before, count, kFreeNode, nullptr);  // keep the memory for the next launch of the graph
+    return add(graph, node, before, count, kFreeNode, nullptr);
 }
 API int cudaGraphAddKernelNode(void** node, void* graph, void* const* before, size_t count, const KernelNode* given) {
     std::function<int()> work;

@@ -70,8 +70,12 @@ int release_from(void* pointer) {
 // Memory.
 
 API int cudaMalloc(void** pointer, size_t bytes) { return allocate_to(pointer, bytes, Kind::kDevice); }
-API int cudaMallocAsync(void** pointer, size_t bytes, void*) { return cudaMalloc(pointer, bytes); }
-API int cudaMallocFromPoolAsync(void** pointer, size_t bytes, void*, void*) { return cudaMalloc(pointer, bytes); }
+API int cudaMallocAsync(void** pointer, size_t bytes, void* stream) {
+    return allocate_to(pointer, bytes, stream_of(stream)->capturing() ? Kind::kGraph : Kind::kDevice);
+}
+API int cudaMallocFromPoolAsync(void** pointer, size_t bytes, void*, void* stream) {
+    return cudaMallocAsync(pointer, bytes, stream);
+}
 API int cudaMallocManaged(void** pointer, size_t bytes, unsigned) {
     return allocate_to(pointer, bytes, Kind::kManaged);
 }
@@ -79,7 +83,6 @@ API int cudaMallocHost(void** pointer, size_t bytes) { return allocate_to(pointe
 API int cudaHostAlloc(void** pointer, size_t bytes, unsigned) { return cudaMallocHost(pointer, bytes); }
 API int cudaFree(void* pointer) { return release_from(pointer); }
 API int cudaFreeAsync(void* pointer, void* stream) {
-    // Keep the memory, because the graph uses it again at its next launch.
     if (stream_of(stream)->capturing()) return submit(stream, kFreeNode, nullptr);
     return release_from(pointer);
 }

@@ -35,7 +35,7 @@ API int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
 }
 API int cudaEventCreateWithFlags(void** event, unsigned) { return *event = new Event, kSuccess; }
 API int cudaEventCreate(void** event) { return *event = new Event, kSuccess; }
-API int cudaEventDestroy(void* event) { return delete static_cast<Event*>(event), kSuccess; }
+API int cudaEventDestroy(void*) { return kSuccess; }  // keep the event, because graphs may still record it
 API int cudaEventRecord(void* handle, void* stream) {
     Event* event = static_cast<Event*>(handle);
     if (!event) return done(kInvalidHandle);

@@ -17,11 +17,12 @@ from functools import lru_cache
 import numpy as np
 
 from kernrec.gpu import GPU
+from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.vendor.bound import Timing, card_of, features_of
 from kernrec.model.vendor.features.matmul import is_matvec
 from kernrec.model.vendor.precision import rate_of
-from kernrec.model.vendor.predicted import Predicted, StackPrediction
+from kernrec.model.vendor.predicted import StackPrediction
 from kernrec.model.vendor.single_calls import NORMAL_S
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
@@ -69,9 +70,12 @@ class Busy:
 
 @lru_cache(maxsize=1024)
 def derived(problem: Problem, gpu: GPU) -> StackPrediction | None:
-    """Return the baseline of a problem at the default limit; None if the GPU has no arithmetic in its data type."""
+    """Return the baseline of a problem at the default limit.
+
+    Return None if the GPU has no arithmetic in the data type, and for attention in 8 bits, which PyTorch lacks.
+    """
     problem = as_matmul(problem)
-    if not rate_of(gpu, problem.dtype):
+    if not rate_of(gpu, problem.dtype) or (problem.op == "attention" and ELEMENT_BYTES[problem.dtype] < 2):
         return None
     busy = _BUSY.get(problem.op, _rows)(problem, gpu)
     dram_s = problem.bytes / gpu.memory_bandwidth
@@ -80,9 +84,9 @@ def derived(problem: Problem, gpu: GPU) -> StackPrediction | None:
     latency_s = NORMAL_S + work_s
     card = card_of(gpu, problem.dtype, _COLD)
     parts = {"math": busy.peak_s, "dram": dram_s, "l2": problem.bytes / card.l2, "launch": NORMAL_S}
-    latency = Predicted(latency_s, latency_s / FACTOR, latency_s * FACTOR, True)
+    latency = Estimate(latency_s, latency_s / FACTOR, latency_s * FACTOR, Source.PRIOR)
     library = "cuDNN" if problem.op == "conv2d" else "PyTorch"
-    return StackPrediction(library, None, latency, None, (), None, parts, derived=True)
+    return StackPrediction(library, None, latency, None, (), None, parts)
 
 
 def _rows(problem: Problem, gpu: GPU) -> Busy:

@@ -11,15 +11,16 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval, factor_at
+from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.vendor.bound import PARTS, Bound, Card, Features, card_of, features_of, used
-from kernrec.model.vendor.more_items import Points, item_place, ordered_seconds, points
 from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.precision import rate_of
-from kernrec.model.vendor.predicted import Predicted, StackPrediction
+from kernrec.model.vendor.predicted import StackPrediction
 from kernrec.model.vendor.recorded_set import OTHER, STACK, Head, SetModel
 from kernrec.model.vendor.releases import versions_text
 from kernrec.model.vendor.single_calls import NORMAL_S
 from kernrec.op import Problem
+from kernrec.op.scaled_workload import padded_dimension
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
@@ -30,6 +31,11 @@ _FAMILY = {"sm_103": "sm_100"}
 _USED = tuple(f"share.used.{part}" for part in PARTS)
 """Names of the features that `used` returns."""
 _NONE = np.empty((0, 1, 1))
+_FARTHEST = {"elementwise": 1 << 20}
+"""Largest number of items that bounds the time of fewer items, by op. For elementwise ops, so many items take longer
+than a launch."""
+_FARTHEST_ELSE = 1 << 14
+"""Largest number of items for other ops."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +85,10 @@ class Reader:
     def _factors(self) -> tuple[float, float]:
         return exp(self.recorded.width), exp(self.between.width)
 
-    def predicted(self, value: float, factor: float, most: float) -> Predicted:
+    def predicted(self, value: float, factor: float, most: float) -> Estimate:
         """Return a value with its interval, limited to `most`."""
-        return Predicted(value, value / factor, min(value * factor, most), self.transferred)
+        source = Source.TRANSFERRED if self.transferred else Source.LEARNED
+        return Estimate(value, value / factor, min(value * factor, most), source)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +111,16 @@ class Kind:
         """Return a function that maps a problem to the sizes of the features' dimensions, in order."""
         first, *others = self.features.DIMS
         return itemgetter(first, *others) if others else lambda sizes: (sizes[first],)
+
+    @cached_property
+    def items(self) -> tuple[int, int, int]:
+        """Return the dimension that counts the items of one matmul, and of several, -1 for none; and the largest count
+        that bounds the time of fewer items.
+        """
+        op, dims = self.chosen.recorded.op, self.features.DIMS
+        names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
+        alone, together = (dims.index(name) if name in dims else -1 for name in names)
+        return alone, together, _FARTHEST.get(op, _FARTHEST_ELSE)
 
     @cached_property
     def card(self) -> Card:
@@ -174,34 +191,6 @@ class Kind:
         return Reader(in_engine, len(self.stacks), bound.names, own, recorded, between, transferred)
 
 
-def _with_points(kind: Kind, sizes: Array) -> tuple[Array, Array, list[Points | None]]:
-    """Return the sizes of problems, (N, D), each followed by its points' sizes; each problem's index; its points."""
-    op, dims = kind.chosen.recorded.op, kind.features.DIMS
-    places = [item_place(op, kind.layout, dims[0] == "batch" and size[0] > 1, dims) for size in sizes]
-    items = [None if place is None else points(int(size[place]), op) for size, place in zip(sizes, places, strict=True)]
-    counts = np.array([1 if each is None else 1 + len(each.numbers) for each in items])
-    starts = counts.cumsum() - counts
-    rows = sizes.repeat(counts, axis=0)
-    for start, place, each in zip(starts.tolist(), places, items, strict=True):
-        if each is not None:
-            rows[start + 1 : start + 1 + len(each.numbers), place] = each.numbers
-    return rows, starts, items
-
-
-def _ordered(bounds_s: Array, seconds: Array, starts: Array, items: Sequence[Points | None]) -> Array:
-    """Return the seconds of problems, (S, N), given the seconds at their points, (S, P).
-
-    Args:
-        starts: Index of each problem.
-    """
-    result = seconds.take(starts, axis=1)
-    for number, (start, own_points) in enumerate(zip(starts.tolist(), items, strict=True)):
-        if own_points is not None:
-            there = slice(start + 1, start + 1 + len(own_points.numbers))
-            result[:, number] = ordered_seconds(own_points, bounds_s[start], bounds_s[there], seconds[:, there])
-    return result
-
-
 @dataclass(frozen=True, eq=False)
 class Timed:
     """Times of N problems of a kind for each backend that runs them. Power is computed on demand."""
@@ -222,7 +211,8 @@ class Timed:
         """Compute features and times of problems."""
         chosen, every = kind.chosen, [problem.sizes for problem in problems]
         sizes = np.array([size for each in every for size in kind.dims_of(each)], dtype=float)
-        sizes, starts, items = _with_points(kind, sizes.reshape(len(every), -1))
+        more = query.MoreItems(sizes.reshape(len(every), -1), *kind.items)
+        sizes = more.sizes
         bound = kind.features.bound(kind.card, sizes.T, kind.layout)
         if kind.card.timing.sustained:  # Power and the roof use the data sheet's rate.
             share = kind.card.peak_flops / rate_of(kind.gpu, kind.dtype)
@@ -232,7 +222,9 @@ class Timed:
         least = bound.parts["math"] if reader.transferred else np.zeros(len(sizes))
         seconds = reader.corrected(bound.table, {}, bound.total_s[np.newaxis], least, inf)
         if len(sizes) > len(every):
-            seconds, bound = _ordered(bound.total_s, seconds, starts, items), bound.at(starts)
+            at_points, seconds = seconds, np.empty((len(seconds), len(every)))
+            more.order(bound.total_s, at_points, seconds)
+            bound = bound.at(more.starts)
         distances, off_grid = chosen.outside(bound), [chosen.off_grid(each) for each in every]
         return cls(kind, bound, distances, off_grid, seconds, reader.factors_at(distances, off_grid))
 
@@ -253,7 +245,7 @@ class Timed:
         """Return the index of the fastest backend for a problem; also valid if calls were timed one at a time."""
         return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
 
-    def latency(self, place: int, number: int) -> tuple[str, Predicted, float]:
+    def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:
         """Return a backend's name, its latency for a problem, and the seconds of the launch in this latency."""
         kind, chosen, bound = self.kind, self.kind.chosen, self.bound
         launch_s = NORMAL_S if chosen.floors else bound.parts["launch"].item(number)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kernrec.ptx.ir.declarations import MOST_BYTES, read_variable
+from kernrec.ptx.ir.device_heap import with_device_heap
 from kernrec.ptx.ir.errors import ParseError
 from kernrec.ptx.ir.function_parser import FunctionParser
 from kernrec.ptx.ir.program import Function, Module
@@ -44,6 +45,7 @@ def parse(text: str, *, verified: bool = True) -> Module:
     """
     if len(text) > MOST_CHARACTERS:
         raise ParseError(f"{len(text)} characters; at most {MOST_CHARACTERS} are accepted", 1)
+    text = with_device_heap(text)
     parser = _ModuleParser()
     for number, line in _statement_lines(text):
         parser.take_line(line, number)

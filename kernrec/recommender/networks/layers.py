@@ -14,8 +14,9 @@ from kernrec.op.dtype import INSTEAD, canonical_dtype, spellings
 from kernrec.op.equivalent import as_matmul
 from kernrec.op.scaled_workload import as_tensor_parallel, in_parts, with_batch
 from kernrec.op.workload import Layer, Workload, default_workload, dtype_of
+from kernrec.recommender.baselines import PREDICTED
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.instead import EIGHT_BITS, no_arithmetic
+from kernrec.recommender.instead import EIGHT_BITS, no_arithmetic, replacements
 from kernrec.recommender.layouts import in_layout, lacks, layouts_that_matter
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.result import Recommendation
@@ -198,11 +199,16 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
     # If the GPU lacks arithmetic for a data type, the whole network uses another, even if some kernel converts.
     computes = exactly or rate_of(gpu, problem.dtype) > 0.0
     reason: KernrecError | None = None
+    predicted: Recommendation | None = None
     if computes:
         try:
-            return answer(problem), ""
+            first = answer(problem)
         except KernrecError as error:
             reason = error
+        else:
+            if first.choices or any(line.source != PREDICTED for line in first.lines):
+                return first, ""
+            predicted = first
     for other in _others(problem, gpu, exactly):
         if not computes and other.dtype == problem.dtype:
             continue
@@ -216,17 +222,20 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
             f"{problem.op}: no kernel for {problem.dtype}, {problem.layout} on {gpu.name}; answered as {other.dtype},"
             f" {other.layout}"
         )
+    if predicted is not None:
+        return predicted, ""
     if reason is None:
         return answer(problem), ""
     raise reason
 
 
 def _others(problem: Problem, gpu: GPU, exactly: bool) -> Iterable[Problem]:
-    """Yield the layer in the data type's other layouts, then in other data types."""
+    """Yield the layer in the data type's other layouts, if they have a kernel, then in other data types."""
     op: Op = problem.definition
-    for dtype in (problem.dtype, *(() if exactly else INSTEAD.get(problem.dtype, ()))):
+    for dtype in (problem.dtype, *(() if exactly else replacements(problem, gpu))):
         for layout in dict.fromkeys((problem.layout, *op.layouts)):
             able = any(kernel.runs_on(dtype, gpu.sm) for kernel in kernels_for(op.name, dtype, layout))
-            if able and (dtype, layout) != (problem.dtype, problem.layout):
+            baseline = layout == problem.layout and not rate_of(gpu, problem.dtype)
+            if (able or baseline) and (dtype, layout) != (problem.dtype, problem.layout):
                 with suppress(UsageError):  # Only some data types have scales and output types.
                     yield op.problem(dtype, layout, **problem.dim)

@@ -22,6 +22,7 @@ from tests.helpers.rig import PROBLEM, campaign, collect, outcomes, stored, targ
 here = pytest.mark.usefixtures("measured_here")
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 def test_each_failure_mode_loses_only_its_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_session, "LEAST_LIMIT_S", 2.0)

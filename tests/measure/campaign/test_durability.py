@@ -59,6 +59,7 @@ def _children(pid: int) -> list[int]:
     return [int(client) for client in path.read_text().split()] if path.exists() else []
 
 
+@pytest.mark.every(3)
 def test_killed_collector_loses_and_repeats_nothing(server, tmp_path: Path) -> None:
     random.seed(7)
     database, count, acknowledged = tmp_path / "k.duckdb", 1000, set()
@@ -94,6 +95,7 @@ def test_killed_collector_loses_and_repeats_nothing(server, tmp_path: Path) -> N
     assert rig.gone(workers)
 
 
+@pytest.mark.every(3)
 def test_killed_child_loses_at_most_the_config_in_flight(tmp_path: Path) -> None:
     random.seed(11)
     database, count = tmp_path / "k.duckdb", 400

@@ -44,6 +44,7 @@ def test_replayed_times_have_the_recorded_noise(tmp_path: Path) -> None:
     assert report.latency.latency_s == pytest.approx(float(np.median(best.samples_s)), rel=0.02)
 
 
+@pytest.mark.every(2)
 def test_replayed_campaign_finds_the_recorded_best_and_marks_its_rows(tmp_path: Path) -> None:
     recording = make_recording(tmp_path / "r.duckdb")
     done = _collect(recording, tmp_path / "k.duckdb")
@@ -75,6 +76,7 @@ def test_replayed_campaign_finds_the_recorded_best_and_marks_its_rows(tmp_path: 
         assert row["power_w"] == pytest.approx(truth["recorded", configs[row["config_id"]]].power_w, rel=0.02)
 
 
+@pytest.mark.every(3)
 def test_resumed_campaign_measures_nothing_twice(tmp_path: Path) -> None:
     recording, database = make_recording(tmp_path / "r.duckdb"), tmp_path / "k.duckdb"
     _collect(recording, database, budget=CampaignBudget(configs=80), effort=EFFORTS["quick"])
@@ -85,6 +87,7 @@ def test_resumed_campaign_measures_nothing_twice(tmp_path: Path) -> None:
     assert len(screened) == len(set(screened)) == 200
 
 
+@pytest.mark.every(3)
 def test_resumed_campaign_continues_with_promising_configs(tmp_path: Path) -> None:
     """The best of 400 recorded configs is among the first 64, although only measurements lead to it."""
     recording = make_recording(tmp_path / "r.duckdb", 400, energy=False)
@@ -93,6 +96,7 @@ def test_resumed_campaign_continues_with_promising_configs(tmp_path: Path) -> No
     assert abs(result.best.identity.config["x"] - BEST["x"]) <= 2
 
 
+@pytest.mark.every(3)
 def test_time_budget_uses_the_device_clock_and_reserves_time_for_energy(tmp_path: Path) -> None:
     recording = make_recording(tmp_path / "r.duckdb")
     _collect(recording, tmp_path / "k.duckdb", budget=CampaignBudget(seconds=60.0))

@@ -26,6 +26,7 @@ def own_cache(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return shared_cache
 
 
+@pytest.mark.every(4)
 def test_every_recorded_config_ships_with_its_licence() -> None:
     (recording,) = load_recordings(shipped_recording(), None)
     assert (recording.gpu, len(recording.outcomes)) == ("rtx-a4000", 4362)
@@ -35,6 +36,7 @@ def test_every_recorded_config_ships_with_its_licence() -> None:
     assert "AutoTuningAssociation/benchmark_hub" in (ROOT / "NOTICE").read_text()
 
 
+@pytest.mark.every(3)
 def test_search_replays_the_shipped_recording_by_default(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["collect", "--strategy", "guide", "--replay", "shipped", "--budget", "12configs"]) == 0
     printed = capsys.readouterr()

@@ -221,6 +221,34 @@ def test_unsupported_instruction_is_named_with_its_line(source, message):
     assert re.search(r"PTX line \d+", str(raised.value))
 
 
+HEAP = """
+extern "C" __global__ void k(int* x, unsigned long long* places, int bytes) {
+    int* own = (int*)malloc(bytes);
+    places[threadIdx.x] = (unsigned long long)own;
+    int* again = new int(x[threadIdx.x]);
+    if (own) own[0] = *again, own[bytes / 4 - 1] = 7;
+    __syncthreads();
+    int* other = (int*)places[63 - threadIdx.x];
+    x[threadIdx.x] = other ? other[0] : -1;
+    delete again;
+    free(own);
+}
+"""
+
+
+@ARCHS
+def test_device_malloc_returns_separate_memory_until_the_heap_is_full(arch):
+    x, places = RNG.integers(0, 100, N).astype(np.int32), np.zeros(N, np.uint64)
+    values = x.copy()
+    run(HEAP, arch, x, places, 20)
+    assert (x == values[::-1]).all()
+    starts = np.sort(places)
+    assert (np.diff(starts) >= 20).all()
+    assert (starts % 16 == 0).all()
+    run(HEAP, arch, x, places, 8 << 20)
+    assert (np.count_nonzero(places), (x == -1).sum()) == (7, N - 7)
+
+
 POINTERS = """
 struct Shape { __device__ virtual int area(int n) const = 0; };
 struct Square : Shape { __device__ int area(int n) const override { return n * n; } };

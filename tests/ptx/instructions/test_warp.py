@@ -69,6 +69,19 @@ def test_matches_and_reductions_match_numpy():
         assert (got[some] == law.reduce(bits[some])).all()
 
 
+def test_lanes_with_different_masks_vote_match_and_reduce_apart():
+    x = (LANE % 4).astype(np.uint32)
+    groups = [sum(1 << j for j in range(32) if j % 4 == i % 4) for i in range(32)]
+    label = "match.any.sync.b32 %r20, {a0}, -1; mov.u32 %r21, %laneid; "
+    got = apply(label + "redux.sync.max.u32 {d}, %r21, %r20", [x], ["u32"], "u32")
+    assert got.tolist() == (28 + LANE % 4).tolist()
+    low = "setp.lt.u32 %p1, %r21, 16; "
+    got = apply(label + low + "vote.sync.ballot.b32 {d}, %p1, %r20", [x], ["u32"], "u32")
+    assert got.tolist() == [group & 0xFFFF for group in groups]
+    got = apply(label + "match.any.sync.b32 {d}, %r20, %r20", [x], ["u32"], "u32")
+    assert got.tolist() == groups
+
+
 def test_shuffle_mask_with_absent_lanes_is_a_deadlock():
     body = """mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 5; @%p1 bra LOW; bar.sync 0; bra.uni END;
       LOW: shfl.sync.bfly.b32 %r3, %r1, 1, 31, -1; bar.sync 0;

@@ -120,6 +120,7 @@ def test_second_analysis_has_nothing_to_do(kernel: Kernel, database: Path) -> No
     assert (again.profiled, again.cached) == (0, 8)
 
 
+@pytest.mark.every(3)
 def test_pulled_rows_are_used_only_beside_the_users_database(kernel: Kernel, database: Path, tmp_path: Path) -> None:
     alice, bob, team = sharing.Person(tmp_path / "alice"), sharing.Person(tmp_path / "bob"), tmp_path / "team"
     team.mkdir()
@@ -140,6 +141,7 @@ def test_pulled_rows_are_used_only_beside_the_users_database(kernel: Kernel, dat
         assert analyze(kernel, problem, GPU, tmp_path / "other.duckdb", query).recommendation.best.source == "predicted"
 
 
+@pytest.mark.every(2)
 def test_endless_compilation_is_abandoned_after_two_configs(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,8 @@ from kernrec.gpu import find_gpus
 from kernrec.op import find_op
 from kernrec.op.workload import Layer, Workload, layer_from, workload
 from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.baselines import baselines_of
+from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.many import answer_many
 from kernrec.recommender.networks.bill import Tariff, bills
 from kernrec.recommender.networks.compare import CardPrice, ComparedGpu, Work, compare_gpus
@@ -161,7 +163,8 @@ def test_layer_that_cannot_run_is_listed_and_in_no_total(recommender):
     layers = workload("bert-base").layers
     wide = find_op("attention").problem("f16", heads=4, queries=64, head_dim=300)
     network = Workload("x", "x", "", (*layers[:1], Layer("wide", wide, 3)), unknown=("2 of op 'rope'",))
-    answer = answer_network(recommender, "l4", NetworkRequest(network), Query("latency"))
+    # Zeros have no baselines.
+    answer = answer_network(recommender, "l4", NetworkRequest(network), Query("latency", inputs="zeros"))
     assert [layer.name for layer in answer.layers] == [layers[0].name]
     assert answer.left_out[0] == "2 of op 'rope'"
     assert answer.left_out[1].startswith("wide: no config of any kernel can run attention")
@@ -222,20 +225,52 @@ def test_gpus_are_compared_on_the_same_layers_and_incapable_ones_named(
     wanted = NetworkRequest("bert-base")
     prices = {"l4": CardPrice(2500.0, "EUR", False), "t4": CardPrice(1000.0, "EUR", False)}
     rows, missing = compare_gpus(
-        recommender, find_gpus("l4, t4,L4,v100"), wanted, Query("latency"), Work(128.0, "token"), prices
+        recommender, find_gpus("l4, t4,L4"), wanted, Query("latency"), Work(128.0, "token"), prices
     )
     rows = [row for row in rows if isinstance(row, ComparedGpu)]
     assert [row.answer.gpu.name for row in rows] == ["l4", "t4"]
-    assert len(missing) == 1
-    assert "v100" in missing[0]
+    assert missing == []
     for row in rows:
         assert row.energy_j * 128.0 == pytest.approx(row.answer.headline.energy_j.value)
         assert row.rate_per_watt * row.energy_j == pytest.approx(1.0)
         assert row.rate_per_money == pytest.approx(row.rate / prices[row.answer.gpu.name].amount * 1000.0)
     rented = ComparedGpu(rows[0].answer, Work(), CardPrice(3.6, "USD", True))
     assert rented.money_per_million == pytest.approx(1000.0 * rows[0].answer.headline.latency_s.value)
-    with pytest.raises(KernrecError, match="v100"):
-        compare_gpus(recommender, find_gpus("v100"), wanted, Query())
+    quantized = NetworkRequest("llama-3-8b-decode", dtype="f8e4m3", tp=2)
+    rows, missing = compare_gpus(recommender, find_gpus("l4,v100"), quantized, Query())
+    assert len(rows) == 1
+    assert len(missing) == 1
+    assert "v100" in missing[0]
+    with pytest.raises(KernrecError, match="V100"):
+        compare_gpus(recommender, find_gpus("v100"), quantized, Query())
+
+
+def test_backend_runs_a_layer_in_one_call_that_kernels_split(recommender):
+    answer, smaller = (
+        answer_network(recommender, "gb200", NetworkRequest("llama-3-70b-prefill", batch=batch), Query("latency"))
+        for batch in (19, 18)
+    )
+    split, plain = (next(each for each in some.layers if each.name == "mlp gate_up_proj") for some in (answer, smaller))
+    assert split.count == 2 * plain.count
+    point = OperatingPoint(answer.gpu.tdp_w)
+    line = baselines_of(recommender.context, split.whole, answer.gpu, point, (split.line.stack,))[0]
+    assert split.line.latency_s == pytest.approx(line.latency_s / 2)
+    assert split.line.energy_j == pytest.approx(line.energy_j / 2)
+    assert 2 * split.line.latency_s > plain.line.latency_s / 1.02
+    assert sweep_network(recommender, answer, "power limit").rows[0].total.latency_s.value == pytest.approx(
+        answer.headline.latency_s.value
+    )
+
+
+def test_gpu_without_kernels_runs_a_network_by_baselines(recommender):
+    rows, missing = compare_gpus(recommender, find_gpus("v100-sxm2-32gb"), DECODE, Query())
+    assert missing == []
+    (row,) = rows
+    assert isinstance(row, ComparedGpu)
+    assert row.answer.left_out == ()
+    assert row.answer.dtypes == ("f16",)  # A V100 has no bf16.
+    weights_s = row.answer.memory.weights / 897e9
+    assert weights_s < row.total.latency_s.value < 2 * weights_s
 
 
 def test_shapes_become_a_network_with_one_layer_each():

@@ -134,6 +134,7 @@ def test_candidates_fit_the_shared_memory_of_the_gpu(tmp_path):
                         assert file.kind is Kind.EXPERTS or c["BLOCK_SIZE_K"] >= 128
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 def test_config_cost_includes_both_matmuls(tmp_path):
     pytest.importorskip("triton", reason="needs the extra `triton`")

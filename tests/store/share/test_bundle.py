@@ -53,6 +53,7 @@ def bundled(own: Path, place: Place, selection: Selection | None = None, signer:
     return write_bundle(place, leaving.manifest, leaving.files, signer or Signer.of(key))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["bundle", "bundle.zip"])
 def test_bundled_rows_arrive_unchanged_and_once(own: Path, tmp_path: Path, name: str) -> None:
     manifest = bundled(own, place_at(tmp_path / name))

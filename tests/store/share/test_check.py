@@ -42,6 +42,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.every(3)
 def test_bundles_of_several_users_are_listed_pulled_and_compared(folder: Path, tmp_path: Path) -> None:
     for name, slower in (("ann", 1.0), ("ben", 1.0), ("cyd", 1.5)):
         contribute(Person(tmp_path / name), folder, measurements(name, 5, latency_s=1e-3 * slower))
@@ -56,6 +57,7 @@ def test_bundles_of_several_users_are_listed_pulled_and_compared(folder: Path, t
     assert Person(tmp_path / "reader").pull(folder).measurements == 15
 
 
+@pytest.mark.every(3)
 def test_each_invalid_bundle_is_reported_on_one_line(folder: Path, tmp_path: Path) -> None:
     ann, ben, reader = (Person(tmp_path / name) for name in ("ann", "ben", "reader"))
     good = contribute(ann, folder, measurements("monday", 3))

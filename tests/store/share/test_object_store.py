@@ -61,6 +61,7 @@ def test_bucket_can_be_pushed_and_pulled(s3: dict[str, str], tmp_path: Path, mon
         place_of("s3://nowhere/x").names()
 
 
+@pytest.mark.every(3)
 def test_unreachable_server_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("obstore", reason="the extra `remote` is not installed")
     monkeypatch.setattr("kernrec.store.share.object_store._RETRY", {"max_retries": 0})
@@ -71,6 +72,7 @@ def test_unreachable_server_is_reported_in_one_line(monkeypatch: pytest.MonkeyPa
             place_of(f"{url}/team").names()
 
 
+@pytest.mark.every(3)
 @pytest.mark.slow
 def test_concurrent_pushes_to_a_bucket_are_visible_over_http(s3: dict[str, str], tmp_path: Path) -> None:
     alice, bob = Person(tmp_path / "alice"), Person(tmp_path / "bob")

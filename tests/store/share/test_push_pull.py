@@ -73,6 +73,7 @@ def bundle_of(team: Path, count: int) -> Path:
     return next(path for path in bundles(team) if rows(path) == count)
 
 
+@pytest.mark.every(2)
 def test_pulled_rows_are_used_once_their_key_is_trusted(base: Path) -> None:
     alice, bob, team = Person(base / "alice"), Person(base / "bob"), base / "team"
     bob.measure(measurements("own", 1, latency_s=2e-3))
@@ -173,6 +174,7 @@ def test_links_pipes_and_hostile_names_are_not_followed(base: Path, refuses: Ref
     refuses(lambda: Person(base / "bob").pull(team))
 
 
+@pytest.mark.every(2)
 def test_interrupted_pull_keeps_only_whole_bundles(base: Path) -> None:
     bob, team = Person(base / "bob"), base / "team"
     with patch("kernrec.store.share.pull.batches", lambda items, size: ([item] for item in items)):
@@ -197,6 +199,7 @@ def test_push_with_a_lost_record_is_not_repeated(base: Path) -> None:
     ]
 
 
+@pytest.mark.every(2)
 def test_signed_but_physically_impossible_rows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sender removed the check from their copy of kernrec."""
     ben, team = Person(tmp_path / "ben"), tmp_path / "team"

@@ -65,6 +65,7 @@ def copies(person: Person) -> dict[str, int]:
         return withdraw_copies(person.database)
 
 
+@pytest.mark.every(2)
 def test_withdrawn_rows_are_ignored_locally_and_by_others(base: Path, alice: Person, bob: Person) -> None:
     bob.key()
     with pytest.raises(UsageError, match="your key has pushed no such measurements"):
@@ -81,6 +82,7 @@ def test_withdrawn_rows_are_ignored_locally_and_by_others(base: Path, alice: Per
     assert sessions(carol.pulled()) == [("monday", 2)]
 
 
+@pytest.mark.every(3)
 def test_withdrawal_of_rows_from_others_is_refused(base: Path, alice: Person, bob: Person) -> None:
     """Mallory, whom Bob trusts, bypasses the command and withdraws Alice's rows by their keys."""
     mallory = Person(base / "mallory")
@@ -100,6 +102,7 @@ def test_withdrawal_of_rows_from_others_is_refused(base: Path, alice: Person, bo
     assert len(bob.pulled()) == len(standing(bob)) == 3
 
 
+@pytest.mark.every(3)
 def test_withdrawal_applies_to_copies_on_other_remotes(base: Path, alice: Person, bob: Person) -> None:
     """Mallory copies Alice's bundles to another remote before Alice withdraws them."""
     other = base / "other"
@@ -114,6 +117,7 @@ def test_withdrawal_applies_to_copies_on_other_remotes(base: Path, alice: Person
     assert bob.pulled() == []
 
 
+@pytest.mark.every(2)
 def test_changed_or_forged_withdrawal_is_refused(base: Path, alice: Person, bob: Person) -> None:
     import hashlib
 
@@ -131,6 +135,7 @@ def test_changed_or_forged_withdrawal_is_refused(base: Path, alice: Person, bob:
     assert len(report.refused) == 4
 
 
+@pytest.mark.every(3)
 def test_withdrawn_copy_in_a_database_is_ignored_but_stays_in_the_log(base: Path, alice: Person, bob: Person) -> None:
     """Alice's file has other keys than her pushed rows, which lack the private columns."""
     merge_into(bob, alice.database)
@@ -154,6 +159,7 @@ def test_withdrawn_copy_in_a_database_is_ignored_but_stays_in_the_log(base: Path
     assert len(standing(bob)) == 3
 
 
+@pytest.mark.every(3)
 def test_withdrawal_with_an_untrusted_key_is_ignored(base: Path, alice: Person) -> None:
     carol = Person(base / "carol")
     carol.pull(base / "team", untrusted=True)
