@@ -101,9 +101,9 @@ def test_second_pass_over_a_row_is_free_only_if_the_rows_of_all_blocks_fit_in_l2
     rows = Footprint(np.full(1, ROW), (np.full(1, 0.0 if shared else 1.0), np.ones(1), np.ones(1)), size, False)
     far = tuple(np.full(1, ROW if 2.0**power < ROW else 0.0) for power in range(13, 25))
     rereads = Rereads(far, 2.0**13, np.full(1, 2.0**12))
-    one = np.ones(1)
-    moved = sampled_dram_bytes((np.full(1, blocks), one, one), [rows], np.full(1, 64.0), l2, rereads)
-    once = sampled_dram_bytes((np.full(1, blocks), one, one), [rows], np.full(1, 64.0), l2)
+    flat = np.ones(1)
+    moved = sampled_dram_bytes((np.full(1, blocks), flat, flat), [rows], np.full(1, 64.0), l2, rereads)
+    once = sampled_dram_bytes((np.full(1, blocks), flat, flat), [rows], np.full(1, 64.0), l2)
     waves = blocks / 64.0 if shared else blocks
     assert moved - once == pytest.approx((passes - 1.0) * ROW * waves)
 
