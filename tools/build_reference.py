@@ -303,7 +303,8 @@ def output_values() -> str:
     """Return the page of names that answers contain as values."""
     parts = [
         "# Values in the output",
-        "Bottlenecks are resources. `check` and `explain` count instruction classes. `monitor` prints throttle reasons.",
+        "Bottlenecks are resources. `check` and `explain` count instruction classes."
+        " `monitor` prints throttle reasons.",
     ]
     for heading, values in OUTPUT.items():
         rows = [(f"`{name}`", meaning) for name, meaning in values.items()]
