@@ -166,6 +166,9 @@ API int cuGetErrorString(int error, const char** text) {
     return *text = error ? "kernrec printed the reason" : "no error", kSuccess;
 }
 API int cuGetExportTable(const void**, const void*) {
+    // A package such as PyTorch loads its own shared runtime. It then finds no device; kernrec shows one in Python.
+    Dl_info caller{};
+    if (dladdr(__builtin_return_address(0), &caller) && strstr(caller.dli_fname, "libcudart.so.")) return kNoDevice;
     stop("the program, or a package that it loads (CuPy), has the CUDA runtime inside; rebuild it with -cudart shared");
 }
 API int cuGetProcAddress_v2(const char* symbol, void** function, int version, uint64_t, int* status) {

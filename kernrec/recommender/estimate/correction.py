@@ -18,7 +18,6 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
-from kernrec.model.learn.adaptation import adapt, thinned
 from kernrec.model.learn.conformal import (
     NEW_GPU,
     NEW_KERNEL,
@@ -309,6 +308,8 @@ class Correction:
         """
         if len(positions) < FEWEST:
             return predicted
+        from kernrec.model.learn.adaptation import adapt, thinned
+
         place = np.searchsorted(self.scored, positions)
         if len(place) > MOST:
             keep = thinned(len(place), MOST)
