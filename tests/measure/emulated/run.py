@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 from cupy.cuda import Clock
 from cupy.cuda.function import PTX
+from no_sensors import MissingSensors
 
 import kernrec.measure.device.cuda as cuda
 from kernrec.kernel import find_kernel
@@ -15,7 +16,6 @@ from kernrec.measure.device.interface import ConfigUnderTest, MeasurementFailure
 from kernrec.measure.protocol.measure_config import SensorTraits, measure_config
 from kernrec.op import problem_from_key
 from kernrec.ptx import parse
-from no_sensors import MissingSensors
 from kernrec.store.measurement import Tier
 
 inputs = json.load(sys.stdin)

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 from cupy.cuda import Clock
 from cupy.cuda.function import PTX
+from no_sensors import MissingSensors
 
 import kernrec.measure.device.cuda as cuda
 from kernrec.measure.worker.worker import main
 from kernrec.ptx import parse
-from no_sensors import MissingSensors
 
 ptx_by_key = json.loads(Path(os.environ["EMULATED_PTX"]).read_text())
 
