@@ -269,8 +269,16 @@ void atomic(Batch& batch, const Instruction& ins) {
     }
     const bool merges = ins.modes[0];
     if (Handovers* handovers = batch.handovers()) handovers->record(ins, all, bytes, true, true);
-    for (const Resolved& at : all) batch.count_access(ins, at, ins.modes[1], AccessKind::kAtomic, merges);
-    batch.watch(all, ins.modes[1], ins.unit, AccessKind::kAtomic);
+    const bool one_lane = ins.modes[2];  // The assembler combines the lanes, and one of them sends the operation.
+    std::vector<Resolved> leaders;
+    if (one_lane) leaders = all;
+    for (Resolved& at : leaders) {
+        at.mask &= 0u - at.mask;
+        at.same = at.consecutive = false;
+    }
+    const std::vector<Resolved>& sent = one_lane ? leaders : all;
+    for (const Resolved& at : sent) batch.count_access(ins, at, ins.modes[1], AccessKind::kAtomic, merges);
+    batch.watch(sent, ins.modes[1], ins.unit, AccessKind::kAtomic);
 }
 
 Run atomic_run(const std::string& type) {
@@ -331,7 +339,7 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
     made.space = space_of(ins);
     made.unit = width_of(type) / 8;
     made.mode = mode;
-    made.modes = {merges, made.unit * uint32_t(b.size())};
+    made.modes = {merges, made.unit * uint32_t(b.size()), ins.has("warp_aggregated")};
     decoder.note_atomic(made.space);
 });
 

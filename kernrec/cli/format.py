@@ -9,7 +9,6 @@ from kernrec.cli.table import text_width, wrapped
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.predicted import Predicted
     from kernrec.recommender import Choice, Estimate
     from kernrec.recommender.json_form import MeasuredOn
     from kernrec.recommender.result import Foreign
@@ -97,7 +96,7 @@ def _people_text(measurement: "MeasuredOn") -> str:
     return f"{measurement.contributors} people {low} to {high}{rescaled}"
 
 
-def interval_text(estimate: "Estimate | Predicted", unit: str) -> str:
+def interval_text(estimate: "Estimate", unit: str) -> str:
     """Format an estimate with its interval, with one unit if both share it."""
     low, high = human(estimate.low, unit).split(" ")[0], human(estimate.high, unit)
     if human(estimate.low, unit).split(" ")[1] != high.split(" ")[1]:

@@ -107,6 +107,15 @@ def in_parts(layer: Layer) -> Layer:
     return layer
 
 
+def in_one_pass(problem: Problem, layer: Layer) -> Problem:
+    """Return the problem of all items of a layer, whose passes `in_parts` made, in the layout and type of `problem`."""
+    if layer.parts == 1:
+        return problem
+    sizes = problem.dim
+    counted = layer.items or items_dimension(problem.op, sizes.get("batch", 1) > 1)
+    return problem.definition.problem(problem.dtype, problem.layout, **sizes | {counted: sizes[counted] * layer.parts})
+
+
 def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
     """Return the layers as one of `gpus` GPUs runs them. Raises `UsageError` if the workload does not define how to
     split its layers, or a dimension cannot be divided.

@@ -46,7 +46,7 @@ from kernrec.compile.compiled import Compiled
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import bind_launches, workspaces
 from kernrec.kernel.spec import Config, Kernel
-from kernrec.profile.cache_behavior import atomic_metrics, reuse_metrics, run_metrics
+from kernrec.profile.cache_behavior import again_metrics, atomic_metrics, reuse_metrics, run_metrics
 from kernrec.profile.device_variables import variable_contents
 from kernrec.profile.emulated_launch import kernel_launch
 from kernrec.profile.fit_profile import Profile
@@ -63,6 +63,7 @@ from kernrec.ptx.analysis.issue_cost import chain_clk
 from kernrec.ptx.analysis.liveness import live_by_block
 from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.analysis.stretches import issued_by_stretch
+from kernrec.ptx.analysis.warp_aggregation import with_warp_aggregation
 from kernrec.ptx.analysis.wide_access import with_wide_accesses
 from kernrec.ptx.execution.emulator import Emulation, check_block
 from kernrec.ptx.execution.options import EmulationOptions
@@ -178,7 +179,7 @@ def profile_by_sampling(
             )
             check_block(module, launch)
             if name not in joined:
-                joined[name] = with_wide_accesses(module, name)
+                joined[name] = _as_assembled(module, name)
             lowering = MachineLowering(compiled.ptx, sm, name)
             counts = _sampled(joined[name], launch, replace(SAMPLING, budget=target.budget, lowering=lowering))
         except KernrecError as error:
@@ -204,7 +205,13 @@ def _code(ptx: str) -> tuple[Module, dict[str, Module]]:
 
 def sampled_counts(module: Module, launch: KernelLaunch, options: EmulationOptions = SAMPLING) -> dict[str, float]:
     """Return the mean counts per block of a launch, by metric; see the module's docstring."""
-    return _sampled(with_wide_accesses(module, launch.entry), launch, options)
+    return _sampled(_as_assembled(module, launch.entry), launch, options)
+
+
+def _as_assembled(module: Module, kernel: str) -> Module:
+    """Return the module with the memory accesses and atomic operations of a kernel as the assembler joins them."""
+    module = with_wide_accesses(module, kernel)
+    return replace(module, functions=module.functions | {kernel: with_warp_aggregation(module.functions[kernel])})
 
 
 def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) -> dict[str, float]:
@@ -256,7 +263,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     extra |= wave_metrics(module, launch, options.budget, next_is_new, busy, _most_read(extra))
     own, *others = (accesses[block] for block in sample.inner)
     neighbors = zip(sample.axes, others, strict=True)
-    extra |= dict(reuse_metrics(own.trace))
+    extra |= dict(reuse_metrics(own.trace)) | dict(again_metrics(own.trace))
     extra |= dict(run_metrics(own.trace, {AXES[axis]: neighbor.trace for axis, neighbor in neighbors}))
     extra |= dict(atomic_metrics([accesses[block].atomics for block in dict.fromkeys(sample.inner)]))
     if uneven:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
 from kernrec.op import Problem
-from kernrec.recommender.baselines import baseline_notes, without_baseline
+from kernrec.recommender.baselines import PREDICTED, baseline_notes, without_baseline
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.choices import (
     best_of_other_kinds,
@@ -19,6 +19,7 @@ from kernrec.recommender.choices import (
 from kernrec.recommender.distinct import rows_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import none_runs
+from kernrec.recommender.instead import EIGHT_BITS
 from kernrec.recommender.notes import of_choices, of_inputs, of_kernel, of_triton
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import KernelAnswer, Recommendation, Remark
@@ -50,11 +51,12 @@ def recommendation(
         # The default limit comes first, as the reference for one kernel. The requested limit is another point.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
     rows = rows_of(candidates, query, first, of_op=not of_one_kernel)
-    picked = [pick for pick, _ in rows]
-    choices = build_choices(candidates, picked, query.objective, [count for _, count in rows])
-    beside = (
+    picked, alike = map(list, zip(*rows, strict=True))
+    others = (
         () if of_one_kernel or query.top == 1 or query.source else best_of_other_kinds(candidates, picked, query, first)
     )
+    every = build_choices(candidates, picked, query.objective, alike, others)
+    choices, beside = every[: len(picked)], every[len(picked) :]
     saving = saving_of(candidates, picked[0], query)
     foreign = () if of_one_kernel else foreign_rows(candidates, query)
     about = None
@@ -106,7 +108,8 @@ def answer_by_baselines(
     """Return the baselines as the answer for a problem that no kernel runs.
 
     Raises:
-        KernrecError: there is no baseline either.
+        KernrecError: there is no baseline either. Predicted baselines of a quantized type do not count, because
+            backends run these types only in some shapes and layouts.
     """
     answer = Recommendation(
         problem=problem,
@@ -122,6 +125,6 @@ def answer_by_baselines(
         source=query.source,
         context=context,
     )
-    if not answer.lines:
+    if not answer.lines or (problem.dtype in EIGHT_BITS and answer.lines[0].source == PREDICTED):
         raise without_baseline(reason, context, problem, gpu, query.stacks)
     return answer

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
+from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.power import RANDOM
 from kernrec.model.vendor.epilogue import as_recorded, has_epilogue
 from kernrec.model.vendor.padding import padded
@@ -18,7 +19,6 @@ from kernrec.model.vendor.releases import released
 from kernrec.model.vendor.stacks import AT, is_wanted
 from kernrec.op import Op, Problem
 from kernrec.op.equivalent import as_matmul
-from kernrec.recommender.estimate.estimates import Estimate
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import cold_seconds, is_number, refuse_too_large
 from kernrec.recommender.json_form import JsonForm
@@ -39,8 +39,8 @@ WORTH_PADDING = 0.10
 """Minimum saving of time, as a fraction, that justifies padding: padded data must be stored and zeroed."""
 
 _WEIGHTED = ("matmul", "matvec", "conv2d", "moe")
-PREDICTED = "predicted"
-"""Source of a baseline that is not based on recordings."""
+PREDICTED, PUBLISHED = str(Source.PRIOR), "published"
+"""Sources of a baseline: without recordings of similar problems, and from a recording of the problem."""
 _NAMED = 4
 """Maximum number of GPUs that the text of a transferred baseline names."""
 
@@ -128,7 +128,7 @@ class Baseline(JsonForm):
     def basis(self) -> str:
         """Text that describes where the costs come from."""
         as_ = f", as benchmarked, {self.warm} in L2" if self.warm else ""
-        if self.source == "published":
+        if self.source == PUBLISHED:
             return f"recorded on this GPU by {(self.provenance or {}).get('source', 'somebody')}{as_}"
         if self.source == PREDICTED:
             return "predicted from bytes, arithmetic and launch: there are no recordings of such problems"
@@ -138,6 +138,11 @@ class Baseline(JsonForm):
         cards = list(dict.fromkeys(map(short_title, self.learned_on)))
         more = f" and {len(cards) - _NAMED} more" if len(cards) > _NAMED else ""
         return f"transferred from {', '.join(cards[:_NAMED])}{more}{as_}"
+
+    def scaled(self, share: float) -> "Baseline":
+        """Return the baseline with its latency and energy multiplied by `share`."""
+        energy = None if self.energy_j is None else self.energy_j.scaled(share)
+        return replace(self, latency_s=self.latency_s.scaled(share), energy_j=energy)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, under the names of the attributes."""
@@ -280,7 +285,7 @@ def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) 
         return latency, energy
     longer = least_s / latency.value
     latency = replace(latency, value=least_s, low=max(latency.low, least_s), high=max(latency.high * longer, least_s))
-    return latency, replace(energy, value=energy.value * longer, low=energy.low * longer, high=energy.high * longer)
+    return latency, energy.scaled(longer)
 
 
 def beside(
@@ -418,18 +423,17 @@ def _line(
     recorded: RecordedLine | None = None,
 ) -> Baseline:
     latency, power = predicted.latency_s, predicted.power_w
-    source = "transferred" if latency.transferred else "learned" if recorded is None else "published"
-    source = PREDICTED if predicted.derived else source
+    source = latency.source if recorded is None or latency.transferred else PUBLISHED
     energy = None
     if power is not None:
-        energy_source = "predicted" if predicted.power_predicted else "transferred" if power.transferred else source
+        energy_source = source if power.source == Source.LEARNED else power.source
         ends = latency.low * power.low, latency.high * power.high
         energy = Estimate(latency.value * power.value, *ends, energy_source)
     return Baseline(
         stack=predicted.stack,
         version=predicted.version,
         source=source,
-        latency_s=Estimate(latency.value, latency.low, latency.high, source),
+        latency_s=replace(latency, source=source),
         power_w=None if power is None else power.value,
         power_interval_w=None if power is None else (power.low, power.high),
         energy_j=energy,
@@ -437,8 +441,8 @@ def _line(
         locked_clock_hz=point.clock_hz,
         learned_on=predicted.gpus,
         recorded_as=predicted.recorded_as,
-        power_transferred=power is not None and power.transferred,
-        power_predicted=predicted.power_predicted,
+        power_transferred=power is not None and power.source != Source.LEARNED,
+        power_predicted=power is not None and power.source == PREDICTED,
         warm=("weights" if problem.op in _WEIGHTED else "data") * (latency.value < cold_seconds(problem, gpu)),
         provenance=None if recorded is None else recorded.provenance,
         released=released(predicted.stack, predicted.version),

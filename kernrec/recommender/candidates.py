@@ -12,7 +12,7 @@ from kernrec.model.prior.constants import CAPPED
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.model.prior.launch_time import RESOURCES
 from kernrec.op import Problem
-from kernrec.recommender.estimate.costs import Costs, Rescaling
+from kernrec.recommender.estimate.costs import LATENCY, Costs, Rescaling
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.estimate.yardstick import UNCHECKED, Belief, caution, unsure
@@ -104,7 +104,9 @@ class KernelCandidates:
             factor = np.empty(len(self.rows))
             factor.fill(unsure(self.belief.deviation))
             return factor
-        factor = caution(self.costs.latency.at(0), self.belief.deviation, self.of_card, self.measurements is not None)
+        costs, is_measured = self._costs, self.measurements is not None
+        by_kind = caution(costs.kinds[LATENCY], self.belief.deviation, self.of_card, is_measured)
+        factor = by_kind.take(costs.kind[LATENCY, 0, self.part].astype(np.int64))
         for measured in self.measurements.measured if self.measurements else ():
             factor[list(measured)] = 1.0
         return factor
@@ -189,7 +191,7 @@ class CandidateSet:
         self.considered, self.costs, self.foreign = considered, costs, foreign
         self.starts = [0, *[kernel.part.stop for kernel in kernels]]
         """Position of each kernel's first candidate, then the total number of candidates."""
-        self.latency_s, self.energy_j, self.power_w = costs.latency.value, costs.energy.value, costs.power_w
+        self.latency_s, self.energy_j, self.power_w = costs.values
         """Expected costs, (points, C)."""
         self.any_measured = self.any_ran = False
         """Whether any candidate was measured; whether any kernel was measured, or learned on this GPU."""

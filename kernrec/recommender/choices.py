@@ -8,7 +8,7 @@ shared error cancels. Between kernels, half of the shared variance counts too.
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.json_form import MeasuredOn
 from kernrec.recommender.request import Objective, Query
-from kernrec.recommender.result import Choice, Comparison, Estimate, Foreign, Place, Saving
+from kernrec.recommender.result import Choice, Estimate, Foreign, Place, Saving
 from kernrec.recommender.select import Picked
 from kernrec.store import MeasuredAnswer
 
@@ -34,28 +34,38 @@ Interval = tuple[float, float]
 
 
 def build_choices(
-    candidates: CandidateSet, picked: Sequence[Picked], objective: Objective, alike: Sequence[int] | None = None
+    candidates: CandidateSet,
+    picked: Sequence[Picked],
+    objective: Objective,
+    alike: Sequence[int] | None = None,
+    beside: Sequence[Picked] = (),
 ) -> tuple[Choice, ...]:
-    """Return the picked candidates in order, each with its rank.
+    """Return the picked candidates in order, each with its rank, then the candidates `beside` without ranks.
 
     Args:
         candidates: the set that was picked from.
         picked: operating point and position of each pick, best first.
         objective: criterion whose costs decide the ranks.
         alike: number of similar configs that each pick represents.
+        beside: additional picks.
     """
-    places_of = tuple(zip(*picked, strict=True))
+    every = [*picked, *beside]
+    places_of = tuple(zip(*every, strict=True))
     latency, energy = candidates.costs.latency.items(places_of), candidates.costs.energy.items(places_of)
-    costs = list(zip(latency, energy, strict=True))
     which = slice(int(objective is Objective.ENERGY), 1 + (objective is not Objective.LATENCY))
-    deciding = [list(pair)[which] for pair in costs]
-    exact = [estimates[0].source == estimates[-1].source == Source.MEASURED for estimates in deciding]
+    deciding, exact, numbers = [], [], set()
+    for (_, position), *pair in zip(picked, latency, energy, strict=False):
+        estimates = pair[which]
+        deciding.append(estimates)
+        exact.append(estimates[0].source == estimates[-1].source == Source.MEASURED)
+        numbers.add(bisect_right(candidates.starts, position))
     if any(exact):
         intervals = [[(each.low, each.high) for each in row] for row in deciding]
     else:
-        numbers = {bisect_right(candidates.starts, position) for _, position in picked}
         intervals = _predicted_intervals(deciding, 0.5 * (len(numbers) > 1))
-    return _choices(candidates, picked, costs, places(intervals, exact), alike or [0] * len(picked))
+    ranks = [*places(intervals, exact), *[Place(1, False, True)] * len(beside)]
+    counts = [*(alike or [0] * len(picked)), *[0] * len(beside)]
+    return _choices(candidates, every, zip(latency, energy, strict=True), ranks, counts)
 
 
 def _predicted_intervals(deciding: Sequence[Sequence[Estimate]], common: float) -> list[list[Interval]]:
@@ -80,8 +90,8 @@ def _predicted_intervals(deciding: Sequence[Sequence[Estimate]], common: float) 
 
 def best_of_other_kinds(
     candidates: CandidateSet, picked: Sequence[Picked], query: Query, first: int = 0
-) -> tuple[Choice, ...]:
-    """Return the best CUDA kernel or the best Triton kernel, if the picks contain none of its kind.
+) -> tuple[Picked, ...]:
+    """Pick the best CUDA kernel or the best Triton kernel, if the picks contain none of its kind.
 
     The objective decides; latency decides for a Pareto front. The query's bounds apply.
     """
@@ -102,7 +112,7 @@ def best_of_other_kinds(
             point, own = divmod(int(value.argmin()), end - start)
             best.append((value.item(point, own), first + point, start + own))
     least, point, position = min(best)
-    return (build_choice(candidates, point, position),) if math.isfinite(least) else ()
+    return ((point, position),) if math.isfinite(least) else ()
 
 
 def build_choice(candidates: CandidateSet, point: int, position: int) -> Choice:
@@ -120,7 +130,7 @@ def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estim
 def _choices(
     candidates: CandidateSet,
     picked: Sequence[Picked],
-    costs: Sequence[tuple[Estimate, Estimate]],
+    costs: Iterable[tuple[Estimate, Estimate]],
     ranks: Sequence[Place],
     alike: Sequence[int],
 ) -> tuple[Choice, ...]:
@@ -149,11 +159,9 @@ def _choices(
                 clock_hz=clock_hz,
                 bottleneck=bottleneck,
                 occupancy=kernel.occupancy.item(row),
-                # Compare with the reference configs at the first operating point.
-                versus_fastest=Comparison(1.0 - energy.value / fastest_j, latency.value / fastest_s - 1.0),
-                versus_occupancy_heuristic=Comparison(
-                    1.0 - energy.value / joules.item(0, heuristic), latency.value / seconds.item(0, heuristic) - 1.0
-                ),
+                # Reference configs are compared at the first operating point.
+                fastest=(fastest_s, fastest_j),
+                heuristic=(seconds.item(0, heuristic), joules.item(0, heuristic)),
                 measurement=None if measured is None else _measured_on(measured),
                 alike=count,
                 unsure=unsure,
@@ -199,10 +207,10 @@ def places(intervals: Sequence[Sequence[Interval]], exact: Sequence[bool]) -> li
             else:
                 leader = i
     follows = [False, *map(_overlap, intervals, intervals[1:]), False]
-    return [
-        Place(number, exact[i], number in tied if exact[i] else follows[i] or follows[i + 1])
-        for i, number in enumerate(numbers)
-    ]
+    result = []
+    for i, number in enumerate(numbers):
+        result.append(Place(number, exact[i], number in tied if exact[i] else follows[i] or follows[i + 1]))
+    return result
 
 
 def _overlap(a: Sequence[Interval], b: Sequence[Interval]) -> bool:

@@ -12,6 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from kernrec.gpu import GPU
+from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.vendor.epilogue import as_recorded, with_epilogue
 from kernrec.model.vendor.stacks import AT, is_wanted
 from kernrec.op import Problem
@@ -19,7 +20,7 @@ from kernrec.store.recorded import RecordedLine, recorded_line, rows_beside
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.predicted import Predicted, StackPrediction
+    from kernrec.model.vendor.predicted import StackPrediction
 
 
 Row = tuple[int, float, int]
@@ -82,18 +83,16 @@ class Recordings:
             return tuple(predictions)
         return tuple([replace(each, latency_s=self._between(each)) for each in predictions])
 
-    def latency(self, seconds: float, interval_s: tuple[float, float] | None = None) -> "Predicted":
+    def latency(self, seconds: float, interval_s: tuple[float, float] | None = None) -> Estimate:
         """Convert a recorded time, with its interval if there is one, to the time of this problem."""
-        from kernrec.model.vendor.predicted import Predicted
-
         low_s, high_s = interval_s or (seconds, seconds)
-        return with_epilogue(Predicted(seconds, low_s, high_s, False), self.problem, self.gpu)
+        return with_epilogue(Estimate(seconds, low_s, high_s, Source.LEARNED), self.problem, self.gpu)
 
     def _at_least(self, rows: Sequence[Row]) -> float:
         """Return the time of the fastest row with at least the problem's items; infinity if there is none."""
         return self.latency(_least(rows, self.items)[1]).value if max(rows)[0] >= self.items else inf
 
-    def _between(self, predicted: "StackPrediction") -> "Predicted":
+    def _between(self, predicted: "StackPrediction") -> Estimate:
         latency, rows = predicted.latency_s, list[Row]()
         for (stack, version, variant), alike in self.rows.items():
             if stack == predicted.stack and (not variant or _version(version, variant) == predicted.version):
@@ -125,12 +124,12 @@ def published_predictions(
         stacks: the only backends to include; all by default.
     """
     for row in recordings.exact(stacks, predictions):
-        from kernrec.model.vendor.predicted import Predicted, StackPrediction
+        from kernrec.model.vendor.predicted import StackPrediction
 
         latency = recordings.latency(row.latency_s, row.latency_interval_s)
         power = None
         if row.power_w is not None and row.power_interval_w is not None:
-            power = Predicted(row.power_w, *row.power_interval_w, False)
+            power = Estimate(row.power_w, *row.power_interval_w, Source.LEARNED)
         near = next((each for each in predictions if each.stack == row.stack), next(iter(predictions), None))
         own = near is not None and near.stack == row.stack
         if near is None:

@@ -15,7 +15,7 @@ import numpy as np
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.candidates import CandidateSet, KernelCandidates, KernelMeasurements
-from kernrec.recommender.estimate.costs import Costs, Rescaling, carried_over, prior_costs, with_measured
+from kernrec.recommender.estimate.costs import LATENCY, Costs, Rescaling, carried_over, prior_costs, with_measured
 from kernrec.recommender.estimate.engine import KernelCosts, Space, SpaceCosts, promising_of_each
 from kernrec.recommender.estimate.measured_rows import NOTHING, applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -102,12 +102,14 @@ def _ranked(
 ) -> Iterator[CandidateSet]:
     gpu, costed = space.tables[0].gpu, SpaceCosts(space, problems, points)
     limited, many = costed.limited, len(problems) > 1
-    expected, remarks = prior_costs(limited), tuple[str, ...]()
+    remarks = tuple[str, ...]()
     evident: dict[int, _Evident] = {}
     if costed.costed:
         evident = _evident(costed, models, space.whole)
         if len(points) > 1:
             costed.sweep([_swept(kernel, evident, costed, space.whole) for kernel in costed.costed])
+    expected = prior_costs(limited)  # This copies the costs at all operating points.
+    if costed.costed:
         expected, remarks = possible(expected, None, limited, _counts(costed.costed), gpu, points)
         if remarks and many:  # Each problem has its own remarks, and most problems have none.
             middle = len(problems) // 2
@@ -245,7 +247,7 @@ def beside_yardstick(
     config's cost does not depend on how its operating point was requested.
     """
     problem, gpu = kernels[0].prediction.on_problem.problem, kernels[0].table.gpu
-    latency_s = costs.latency.value[0]
+    latency_s = costs.values[LATENCY, 0]
     if not first.is_default(gpu):
         latency_s = latency_s * np.concatenate([kernel.to_default for kernel in kernels])
     yardsticks, best_s = [line] if line else [], []

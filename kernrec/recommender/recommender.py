@@ -28,7 +28,7 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, Operatin
 from kernrec.recommender.estimate.physics import fits
 from kernrec.recommender.infeasible import no_kernel_runs
 from kernrec.recommender.instead import instead_of
-from kernrec.recommender.layouts import Fastest, gain_elsewhere, in_best_layout, layouts_that_matter
+from kernrec.recommender.layouts import Asking, Fastest, gain_elsewhere, in_best_layout, layouts_that_matter
 from kernrec.recommender.rank import candidate_set, candidate_sets
 from kernrec.recommender.request import Query, Request
 from kernrec.recommender.result import Recommendation
@@ -172,24 +172,25 @@ class Recommender:
         self._forget_if_changed()
         for start in range(0, len(problems), _AHEAD):
             some = [each for each in problems[start : start + _AHEAD] if (each, gpu.name) not in self._layouts]
-            others = [layouts_that_matter(each, gpu) for each in some]
-            searches = {
-                each: in_best_layout(self.context, each, gpu, mine) for each, mine in zip(some, others, strict=True)
-            }
+            searches, alone = list[tuple[Problem, Asking, Fastest | None]](), True
+            for problem in some:
+                others = layouts_that_matter(problem, gpu)
+                searches.append((problem, in_best_layout(self.context, problem, gpu, others), None))
+                alone = alone and not others
             # Without other layouts, the only question is whether a kernel runs the problem.
-            compared_at = points if not any(others) or points[0].is_default(gpu) else (DEFAULT_POINT,)
-            fastest = dict[Problem, Fastest | None]()
+            compared_at = points if alone or points[0].is_default(gpu) else (DEFAULT_POINT,)
             while searches:
-                wanted: dict[Problem, Problem] = {}
-                for problem, search in searches.items():
+                wanted = list[tuple[Problem, Asking, Problem]]()
+                for problem, search, fastest in searches:
                     try:
-                        wanted[problem] = search.send(fastest.get(problem))
+                        wanted.append((problem, search, search.send(fastest)))
                     except StopIteration as stop:
                         self._layouts[problem, gpu.name] = stop.value
-                searches = {each: searches[each] for each in wanted}
                 if len(wanted) > 1:
-                    self.prepare(list(wanted.values()), gpu, compared_at)
-                fastest = {problem: self.fastest(other, gpu, compared_at) for problem, other in wanted.items()}
+                    self.prepare([other for _, _, other in wanted], gpu, compared_at)
+                searches = [
+                    (problem, search, self.fastest(other, gpu, compared_at)) for problem, search, other in wanted
+                ]
         answered = [self._layouts[each, gpu.name] for each in problems]
         self._layouts.shrink()
         return answered

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from enum import StrEnum
-from functools import cached_property
 from numbers import Real
 from typing import TYPE_CHECKING
 
@@ -131,17 +130,20 @@ class Query:
         if self.max_power_w is not None and not self.max_power_w > 0:
             raise UsageError(f"max power is {self.max_power_w:g} W; expected a positive power")
 
+        # Compute these once, because each request compares them.
+        point = OperatingPoint(self.power_limit_w, self.clock_hz)
+        hashed = hash((self.objective, self.max_slowdown, self.max_power_w, point, self.top, self.source))
+        vars(self).update(_point=point, _hash=hashed)
+
     def __hash__(self) -> int:
-        return self._hash
+        hashed: int = vars(self)["_hash"]
+        return hashed
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.objective, self.max_slowdown, self.max_power_w, self.point, self.top, self.source))
-
-    @cached_property
+    @property
     def point(self) -> OperatingPoint:
         """Requested operating point."""
-        return OperatingPoint(self.power_limit_w, self.clock_hz)
+        point: OperatingPoint = vars(self)["_point"]
+        return point
 
 
 @dataclass(frozen=True)

@@ -98,10 +98,10 @@ class Choice(ChoiceNames, JsonForm):
     bottleneck: str
     occupancy: float
     """Resident warps of the first launch, as a fraction of an SM's maximum."""
-    versus_fastest: Comparison
-    """Comparison with the fastest config of all kernels."""
-    versus_occupancy_heuristic: Comparison
-    """Comparison with the config of the same kernel that the occupancy heuristic picks."""
+    fastest: tuple[float, float]
+    """Latency in seconds and energy in joules of the fastest config of all kernels."""
+    heuristic: tuple[float, float]
+    """Latency in seconds and energy in joules of the config of the kernel that the occupancy heuristic picks."""
     measurement: MeasuredOn | None = None
     """Measurement at this operating point; None if the config was not measured."""
     alike: int = 0
@@ -124,6 +124,19 @@ class Choice(ChoiceNames, JsonForm):
     def power_limit_w(self) -> float:
         """Power limit in watts for which the costs are valid; the GPU's default if none is set."""
         return self.point.limit_w(self.gpu)
+
+    @property
+    def versus_fastest(self) -> Comparison:
+        """Comparison with the fastest config of all kernels."""
+        return self._versus(*self.fastest)
+
+    @property
+    def versus_occupancy_heuristic(self) -> Comparison:
+        """Comparison with the config of the same kernel that the occupancy heuristic picks."""
+        return self._versus(*self.heuristic)
+
+    def _versus(self, latency_s: float, energy_j: float) -> Comparison:
+        return Comparison(1.0 - self.energy_j.value / energy_j, self.latency_s.value / latency_s - 1.0)
 
     @cached_property
     def launches(self) -> tuple[BoundLaunch, ...]:

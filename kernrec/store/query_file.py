@@ -6,25 +6,28 @@ these entries by name:
     log, GPU, problem            answers and failures (`MeasurementLog`)
     profiles, kernel, hash, sm   static profiles by launch (`ProfileTable`)
     kernels                      the kernels that were analyzed
+    ends                         lowest and highest key of a measurement
 
-The file `NAME.query` is beside the user's own database; files of other databases are in the cache. The index at the end
-names the state of the database from which the entries were derived. If the state differs or the file is damaged, the
-file is written again; entries whose rows did not change are copied. So if a process is killed between a commit and this
-file, the next query is slower, but no answer changes. If no file can be written, the entries stay in memory.
+The index at the end lists the name of every entry and the state of the database from which the entries were derived.
+Deriving all entries of 1,000,000 rows takes several seconds, so an entry may be empty. The first query that needs an
+empty entry derives it together with others of few rows. If the state differs or the file is damaged, the file is
+written again. So if a process is killed between a commit and this file, the next query is slower, but no answer
+changes. If no file can be written, the entries stay in memory.
+
+The file `NAME.query` is beside the user's own database; files of other databases are in the cache.
 """
 
 import json
 import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from functools import cache
 from hashlib import blake2b, sha256
-from io import BytesIO
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,10 +38,8 @@ from kernrec.store.connection import is_open
 from kernrec.store.marks import Mark, file_state, is_own, mark_path, read_mark
 from kernrec.store.measurement_log import RETRACTED, MeasurementLog
 from kernrec.store.profiles import ProfileTable, arrays_of_tables, tables_of_arrays
-from kernrec.store.schema import with_derived
 from kernrec.util.array_file import mapped, pack, unpack
 from kernrec.util.atomic_write import write_whole
-from kernrec.util.batches import batches
 from kernrec.util.cache import CacheEntry
 
 if TYPE_CHECKING:
@@ -46,14 +47,14 @@ if TYPE_CHECKING:
 
     Opener = Callable[[Path], AbstractContextManager[DatabaseQueries]]
 
-_FORM = 1
+_FORM = 2
 """Version of the format and of the entries."""
-_TOGETHER = 200_000
-"""Maximum rows combined in one statement, to limit memory."""
+_TOGETHER = 20_000
+"""Maximum rows from which entries are derived together; more take half a second."""
 _TAIL = 8
 """Bytes at the end of the file that hold the length of the index."""
-_INDEX = ("keys", "marks", "starts", "stops")
-"""Arrays of the index: hashes of the names (ascending), hashes of the rows, and the bytes of the entries."""
+_INDEX = ("keys", "starts", "stops")
+"""Arrays of the index: hashes of the names (ascending), and the bytes of the entries."""
 _TITLE = 21
 """Position of the database's title in an answer; the reader fills it in."""
 _ANSWER, _FAILURE, _KERNEL = "SSSFffIITsfffffffsBBLSIffIf", "SSSSTB", "SSSs"
@@ -65,32 +66,46 @@ _TYPES: Mapping[str, set[type]] = {
 _FROM_JSON: Mapping[str, Callable[[Any], Any]] = {"T": datetime.fromisoformat, "L": tuple}
 
 
+_Name = tuple[str, ...]
+_KERNELS, _ENDS, _NAMES = ("kernels",), ("ends",), ("names",)
+
+
 class QueryFile:
     """Content of a query file. Methods raise `ValueError` if an entry is damaged.
 
     Args:
         data: the content, mapped into memory.
+        fill: function that returns a query file with the entry of a name, which is empty in this file.
 
     Raises:
         ValueError: the index is damaged.
     """
 
-    def __init__(self, data: bytes | mmap.mmap) -> None:
+    def __init__(self, data: bytes | mmap.mmap, fill: "Callable[[QueryFile, _Name], QueryFile] | None" = None) -> None:
+        self._fill = fill
+        self._load(data)
+
+    def _load(self, data: bytes | mmap.mmap) -> None:
         size = int.from_bytes(data[-_TAIL:], "little")
-        facts, index = unpack(data[max(0, len(data) - _TAIL - size) : -_TAIL])
-        self.made_of: list[str] = facts["made_of"]
+        self._entries_end = max(0, len(data) - _TAIL - size)
+        self._facts, index = unpack(data[self._entries_end : -_TAIL])
+        self.made_of: list[str] = self._facts["made_of"]
         """Rule for combining rows, and state of the database (`_made_of`)."""
-        self.measurements: int = facts["measurements"]
+        self.measurements: int = self._facts["measurements"]
         """Number of measurements that nobody withdrew."""
-        self.ends: list[str] = [end for end in facts["ends"] if end is not None]
-        """Lowest and highest key of a measurement; empty if there is none."""
-        self.left_out: int = facts["left_out"]
+        self.left_out: int = self._facts["left_out"]
         """Number of impossible rows, which queries skip."""
-        self._data, self._keys, *self._columns = (data, *(index[name] for name in _INDEX))
+        self._data, (self._keys, *self._bytes) = data, (index[name] for name in _INDEX)
+
+    @property
+    def ends(self) -> list[str]:
+        """Lowest and highest key of a measurement; empty if there is none."""
+        entry = self._entry(_ENDS)
+        return [] if entry is None else [end for end in entry[0]["ends"] if end is not None]
 
     def log(self, gpu: str, problem: str, title: str) -> MeasurementLog:
         """Return the answers and failures of a GPU and the problem with this key; `title` names the database."""
-        if (entry := self._entry("log", gpu, problem)) is None:
+        if (entry := self._entry(("log", gpu, problem))) is None:
             return MeasurementLog({}, {})
         answers, failures = entry[0]["answers"], entry[0]["failures"]
         if answers:
@@ -100,30 +115,45 @@ class QueryFile:
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
         """Return the profiles of a kernel's source on an architecture, by launch; empty if there are none."""
-        entry = self._entry("profiles", kernel, kernel_hash, str(sm))
+        entry = self._entry(("profiles", kernel, kernel_hash, str(sm)))
         return {} if entry is None else tables_of_arrays(*entry)
 
     def kernels(self) -> list[tuple[Any, ...]]:
         """Return the rows of `Database.kernels`."""
-        entry = self._entry("kernels")
+        entry = self._entry(_KERNELS)
         return [] if entry is None else _rows(entry[0]["kernels"], _KERNEL)
 
-    def contents(self) -> dict[int, tuple[int, bytes] | None]:
-        """Return `content` of every entry by the hash of its name."""
-        return {key: self.content(key) for key in self._keys.tolist()}
+    def names(self) -> dict[_Name, int]:
+        """Return the name of each entry that may be empty, with the number of rows from which it is derived."""
+        entry = self._entry(_NAMES)
+        return {} if entry is None else {tuple(name): count for name, count in entry[0]["counts"]}
 
-    def content(self, key: int) -> tuple[int, bytes] | None:
-        """Return the mark and the bytes of an entry by the hash of its name; None if there is none."""
+    def content(self, name: _Name) -> bytes | None:
+        """Return the bytes of an entry, empty if it is not derived yet; None if there is no such entry."""
+        key = _key(name)
         place = int(self._keys.searchsorted(np.uint64(key)))
         if place == len(self._keys) or self._keys.item(place) != key:
             return None
-        mark, start, stop = (column.item(place) for column in self._columns)
-        return mark, self._data[start:stop]
+        start, stop = (column.item(place) for column in self._bytes)
+        return self._data[start:stop]
 
-    def _entry(self, *name: str) -> CacheEntry | None:
-        if (content := self.content(_key(name))) is None:
+    def with_entries(self, contents: Iterable[tuple[_Name, bytes]]) -> Iterator[bytes]:
+        """Yield the parts of a file with the entries of this file and further ones, which may be empty in this file."""
+        starts, stops = (column.copy() for column in self._bytes)
+        yield self._data[: (offset := self._entries_end)]
+        for name, content in contents:
+            place = self._keys.searchsorted(np.uint64(_key(name)))
+            starts[place], stops[place] = offset, (offset := offset + len(content))
+            yield content
+        yield from _index(self._facts, self._keys, starts, stops)
+
+    def _entry(self, name: _Name) -> CacheEntry | None:
+        if (content := self.content(name)) == b"" and self._fill:
+            self._load(self._fill(self, name)._data)
+            content = self.content(name)
+        if not content:
             return None
-        facts, arrays = unpack(content[1])
+        facts, arrays = unpack(content)
         return (facts, arrays) if facts["name"] == list(name) else None
 
 
@@ -132,26 +162,22 @@ def query_file(path: Path, open_database: "Opener", anew: bool = False) -> Query
 
     Args:
         path: of the database.
-        open_database: `Database.open`, which is called only if the file does not fit.
+        open_database: `Database.open`, which is called only if the file lacks something.
         anew: whether to write the file again in any case, because it is damaged.
 
     Raises:
         UsageError: the database cannot be read.
     """
-    state, mark, opened = file_state(path), read_mark(path), is_open(path)
-    old = _stored(path, mark) if state else None
-    if old and not anew and mark.holds(state) and not opened and old.made_of == _made_of(path, mark):
-        return old
-    with open_database(path) as database:
-        mark = database.mark or mark
-        made_of = _made_of(path, mark)
-        if not opened:  # Otherwise the program that has the database open may still change it.
-            with suppress(OSError, ValueError):  # The disk is full, or the folder cannot be written to.
-                mode = path.stat().st_mode & 0o666  # readable by whoever can read the database
-                place = _place(path, mark)
-                write_whole(place, lambda file: _write(file, database, made_of, old), shared=True, mode=mode)
-                return QueryFile(mapped(place))
-        return _derived(database, made_of, old)
+
+    def fill(file: QueryFile | None, name: _Name | None) -> QueryFile:
+        return QueryFile(_filled(path, open_database, file, name), fill)
+
+    state, mark = file_state(path), read_mark(path)
+    if state and not anew and mark.holds(state) and not is_open(path):
+        old = _stored(path, mark)
+        if old and old.made_of == _made_of(path, mark):
+            return QueryFile(old._data, fill)
+    return fill(None, None)
 
 
 def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
@@ -179,10 +205,11 @@ def wrong_entries(path: Path, open_database: "Opener") -> int:
     if stored is None or not mark.holds(file_state(path)) or stored.made_of != _made_of(path, mark):
         return 0  # no query uses this file
     with open_database(path) as database:
-        true = _derived(database, stored.made_of, None)
-    first, second = true.contents(), stored.contents()
-    wrong = sum(first.get(key) != second.get(key) for key in first.keys() | second.keys())
-    wrong += (true.measurements, true.ends, true.left_out) != (stored.measurements, stored.ends, stored.left_out)
+        true = QueryFile(b"".join(_empty(database, stored.made_of)))
+        filled = {name: content for name in true.names() if (content := stored.content(name))}
+        wrong = sum(content != filled[name] for name, content in _derived(database, filled, _is_pulled(path)))
+    wrong += sum(stored.content(name) != true.content(name) for name in (_KERNELS, _NAMES))
+    wrong += stored._facts != true._facts or len(stored._keys) != len(true._keys)
     if wrong:
         _place(path, mark).unlink(missing_ok=True)
     return wrong
@@ -192,7 +219,7 @@ def _place(path: Path, mark: Mark) -> Path:
     return Path(f"{os.path.realpath(path)}.query") if is_own(path, mark) else mark_path(path).with_suffix(".query")
 
 
-def _is_pulled(path: Path) -> bool:
+def _is_pulled(path: Path | str) -> bool:
     return os.path.realpath(path) == os.path.realpath(paths.pulled())
 
 
@@ -218,74 +245,90 @@ def _rule() -> str:
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
-_MARKED_LOGS = """
-    SELECT gpu, problem.key, count(*), hash(sum(mark), (SELECT sum(hash(scale)) FROM db.card_scale AS scale))
-    FROM (
-        SELECT gpu, problem_id, hash(sourced_rows) AS mark FROM sourced_rows
-        UNION ALL SELECT gpu, problem_id, hash(measurement_id, signer) FROM db.merged
-    ) JOIN db.problem AS problem USING (problem_id) GROUP BY ALL ORDER BY ALL
+_LOGS = """
+    SELECT 'log', gpu, key, rows
+    FROM (SELECT gpu, problem_id, count(*) AS rows FROM db.measurement GROUP BY ALL)
+    JOIN db.problem AS problem USING (problem_id) ORDER BY ALL
 """
-"""SQL for GPU, problem, number of rows, and a hash of everything that the answers depend on."""
-_MARKED_PROFILES = """
-    SELECT kernel, kernel_hash, sm, hash(sum(hash(profile, row_id IS NULL)))
-    FROM db.profile AS profile LEFT JOIN (SELECT DISTINCT row_id FROM db.merged_row) ON row_id = profile_id GROUP BY ALL
-"""
-_FACTS = f"SELECT count(*) - ({RETRACTED}), min(measurement_id), max(measurement_id) FROM db.measurement"
+_PROFILES = "SELECT 'profiles', kernel, kernel_hash, sm::VARCHAR, count(*) FROM db.profile GROUP BY ALL ORDER BY ALL"
+_MEASUREMENTS = f"SELECT count(*), ({RETRACTED}) FROM db.measurement"
+_ENDS_PER_ROW = 10
+"""Keys to compare in the time of deriving an answer from one row."""
 
 
-def _derived(database: "DatabaseQueries", made_of: list[str], old: QueryFile | None) -> QueryFile:
-    file = BytesIO()
-    _write(file, database, made_of, old)
-    return QueryFile(file.getvalue())
+def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
+    """Return and write the content of a query file for the present state of a database.
+
+    Args:
+        path: of the database.
+        open_database: `Database.open`.
+        old: file from which entries are copied if it has the same state.
+        name: of the entry that is needed; others are derived together with it.
+    """
+    opened = is_open(path)
+    with open_database(path) as database:
+        mark = database.mark or read_mark(path)
+        made_of = _made_of(path, mark)
+        file = old if old and old.made_of == made_of else QueryFile(b"".join(_empty(database, made_of)))
+        names = _together(file, name)
+
+        def parts() -> Iterator[bytes]:
+            return file.with_entries(_derived(database, names, _is_pulled(path)))
+
+        if not opened:  # Otherwise the program that has the database open may still change it.
+            with suppress(OSError, ValueError):  # The disk is full, or the folder cannot be written to.
+                mode = path.stat().st_mode & 0o666  # readable by whoever can read the database
+                place = _place(path, mark)
+                write_whole(place, lambda output: output.writelines(parts()), shared=True, mode=mode)
+                return mapped(place)
+        return b"".join(parts())
 
 
-def _write(file: BinaryIO, database: "DatabaseQueries", made_of: list[str], old: QueryFile | None) -> None:
-    if old and old.made_of[:2] != made_of[:2]:
-        old = None
-    rows, offset = [], 0
-    for key, mark, content in _entries(database, _is_pulled(Path(database.path)), old):
-        file.write(content)
-        rows.append((key, mark, offset, offset := offset + len(content)))
-    table = np.array(sorted(rows), dtype=np.uint64).reshape(-1, 4)
-    ((measurements, *ends),) = database.query(_FACTS)
-    facts = {"made_of": made_of, "measurements": measurements, "ends": ends, "left_out": database.left_out}
-    index = pack(facts, dict(zip(_INDEX, table.T, strict=True)))
-    file.write(index + len(index).to_bytes(_TAIL, "little"))
+def _empty(database: "DatabaseQueries", made_of: list[str]) -> Iterator[bytes]:
+    """Yield the parts of a file whose logs and profiles are not derived yet."""
+    ((measurements, retracted),) = database.query(_MEASUREMENTS)
+    counts: list[tuple[Sequence[str], int]] = [(_ENDS, measurements // _ENDS_PER_ROW)]
+    counts += [(name, count) for query in (_LOGS, _PROFILES) for *name, count in database.query(query)]
+    facts = {"made_of": made_of, "measurements": measurements - retracted, "left_out": database.left_out}
+    keys = np.array(sorted(map(_key, (_KERNELS, _NAMES, *(name for name, _ in counts)))), np.uint64)
+    nowhere = np.zeros(len(keys), np.uint64)
+    file = QueryFile(b"".join(_index(facts, keys, nowhere, nowhere)))
+    kernels = pack({"name": _KERNELS, "kernels": _columns(database.kernels())}, {})
+    yield from file.with_entries([(_KERNELS, kernels), (_NAMES, pack({"name": _NAMES, "counts": counts}, {}))])
 
 
-def _entries(database: "DatabaseQueries", signed: bool, old: QueryFile | None) -> Iterator[tuple[int, int, bytes]]:
-    """Yield key, mark and content of each entry; copy an old entry with the same mark."""
-    kernels = {"kernels": _columns(database.kernels())}
-    yield _key(("kernels",)), 0, pack({"name": ["kernels"], **kernels}, {})
-    name: tuple[str, ...]
-    for kernel, kernel_hash, sm, mark in database.query(_MARKED_PROFILES):
-        name = "profiles", kernel, kernel_hash, str(sm)
-        if (content := _copied(old, name, mark)) is None:
-            facts, arrays = arrays_of_tables(database.profiles(kernel, kernel_hash, sm))
-            content = pack({"name": name, **facts}, arrays)
-        yield _key(name), mark, content
-    for gpu, rows in groupby(database.query(with_derived("sourced_rows", _MARKED_LOGS)), lambda row: row[0]):
-        new = []
-        for row in rows:
-            name = "log", gpu, row[1]
-            if (content := _copied(old, name, row[3])) is None:
-                new.append(row)
-            else:
-                yield _key(name), row[3], content
-        for some in batches(new, lambda row: row[2], _TOGETHER):
-            log = database.log(gpu, [row[1] for row in some], signed=signed)
-            for _, problem, _, mark in some:
-                name = "log", gpu, problem
-                columns = {part: _columns(lines.get(problem, [])) for part, lines in vars(log).items()}
-                yield _key(name), mark, pack({"name": name, **columns}, {})
+def _index(facts: Mapping[str, Any], *arrays: np.ndarray) -> Iterator[bytes]:
+    index = pack(facts, dict(zip(_INDEX, arrays, strict=True)))
+    yield index + len(index).to_bytes(_TAIL, "little")
 
 
-def _copied(old: QueryFile | None, name: tuple[str, ...], mark: int) -> bytes | None:
-    """Return an entry of an old file if it has this mark and is not damaged."""
-    with suppress(ValueError):
-        if old and (entry := old.content(_key(name))) is not None and entry[0] == mark:
-            return entry[1] if unpack(entry[1])[0]["name"] == list(name) else None
-    return None
+def _together(file: QueryFile, name: _Name | None) -> list[_Name]:
+    """Return the names of entries to derive now: the needed entry, and others of few rows, first of the same GPU."""
+    counts = file.names()
+    rows = counts.get(name, 0) if name else 0
+    names = [name] if name in counts else []
+    for other in sorted(counts, key=lambda other: name is not None and other[:2] != name[:2]):
+        if other != name and rows + counts[other] <= _TOGETHER and file.content(other) == b"":
+            names.append(other)
+            rows += counts[other]
+    return names
+
+
+def _derived(database: "DatabaseQueries", names: Iterable[_Name], signed: bool) -> Iterator[tuple[_Name, bytes]]:
+    """Yield the names and contents of entries."""
+    for (kind, gpu), group in groupby(sorted(names), lambda name: (name[0], name[1] if name[0] == "log" else "")):
+        some = list(group)
+        if kind == "log":
+            log = database.log(gpu, [problem for *_, problem in some], signed=signed)
+            for name in some:
+                columns = {part: _columns(lines.get(name[-1], [])) for part, lines in vars(log).items()}
+                yield name, pack({"name": name, **columns}, {})
+        for name in some if kind == "profiles" else ():
+            facts, arrays = arrays_of_tables(database.profiles(name[1], name[2], int(name[3])))
+            yield name, pack({"name": name, **facts}, arrays)
+        if kind == "ends":
+            (ends,) = database.query("SELECT min(measurement_id), max(measurement_id) FROM db.measurement")
+            yield _ENDS, pack({"name": _ENDS, "ends": ends}, {})
 
 
 def _key(name: Sequence[str]) -> int:

@@ -132,16 +132,15 @@ class Stack:
 
     def measurements(self) -> int:
         """Return the number of rows in all logs, except pulled rows, which train no model."""
-        return sum(file.measurements for file in self._own_files())
+        self._refresh()
+        return sum(file.measurements for path, file in self._files.items() if path != self._pulled)
 
     def mark(self) -> str:
         """Return a hash of the lowest and highest measurement keys, which distinguishes logs of equal length."""
-        ends = [end for file in self._own_files() for end in file.ends]
-        return content_hash([min(ends), max(ends)]) if ends else ""
-
-    def _own_files(self) -> list[QueryFile]:
         self._refresh()
-        return [file for path, file in self._files.items() if path != self._pulled]
+        each_ends = self._of_each(lambda path, file: [] if path == self._pulled else file.ends)
+        ends = [end for some in each_ends for end in some]
+        return content_hash([min(ends), max(ends)]) if ends else ""
 
     def version(self) -> tuple[tuple[int, int], ...]:
         """Return modification time and size of each file; if the result changes, cached answers are outdated."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
+from kernrec.op.scaled_workload import in_one_pass
 from kernrec.op.workload import Layer
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.baselines import baselines_of, predict_baselines
@@ -38,7 +39,8 @@ def baselines_faster_with_more(
 ) -> list[str]:
     """Return a message for each layer and backend whose baseline is faster with the next larger batch."""
     layers = [layers for _, layers in _requests(name, batches, dtype)]
-    predict_baselines(recommender.context, [layer.problem for some in layers for layer in some], gpu)
+    wholes = [in_one_pass(layer.problem, layer) for some in layers for layer in some]
+    predict_baselines(recommender.context, wholes, gpu)
     times = (_baseline_seconds(recommender, gpu, some) for some in layers)
     return _faster(f"{gpu.name}, {name}, {dtype or 'own dtype'}", zip(batches, times, strict=False))
 
@@ -48,11 +50,12 @@ def _baseline_seconds(recommender: Recommender, gpu: GPU, layers: Sequence[Layer
     times: dict[str, float] = {}
     for layer in layers:
         try:
-            lines = baselines_of(recommender.context, layer.problem, gpu, OperatingPoint(gpu.tdp_w))
+            whole = in_one_pass(layer.problem, layer)
+            lines = baselines_of(recommender.context, whole, gpu, OperatingPoint(gpu.tdp_w))
         except KernrecError:  # the layer does not fit in memory
             continue
         for line in reversed(lines):  # slowest first, so that the fastest wins
-            times[f"{line.stack} of {layer.name}"] = layer.count * line.latency_s.value
+            times[f"{line.stack} of {layer.name}"] = layer.count / layer.parts * line.latency_s.value
     return times
 
 

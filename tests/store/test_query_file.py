@@ -134,17 +134,48 @@ def test_withdrawn_rows_answer_no_more(reader: Person, tmp_path: Path):
     assert {len(answer.signers) for answer in evidence([log], [KERNEL], PROBLEM.key).measured} == {2}
 
 
-def test_a_writer_renews_the_file_and_derives_only_what_changed(own: Path, monkeypatch):
-    derived = []
+@pytest.fixture
+def derived(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the keys of the problems whose rows are read from a database."""
+    keys: list[str] = []
     real = Database.log
     monkeypatch.setattr(
-        Database, "log", lambda self, gpu, keys, **kw: derived.extend(keys) or real(self, gpu, keys, **kw)
+        Database, "log", lambda self, gpu, some, **more: keys.extend(some) or real(self, gpu, some, **more)
     )
+    return keys
+
+
+def test_writer_renews_the_file(own: Path, monkeypatch, derived: list[str]):
     add_row(own, OTHER)
-    assert derived == [OTHER.key]
+    assert sorted(derived) == sorted([OTHER.key, PROBLEM.key])
     assert_equal_logs(own, signed=False)
     assert_opens_no_database(monkeypatch)
     assert Stack().measurements() == 10
+
+
+def test_large_database_derives_an_entry_when_a_query_needs_it(own: Path, monkeypatch, derived: list[str]):
+    expected = answers(Stack())
+    monkeypatch.setattr("kernrec.store.query_file._TOGETHER", 0)
+    file_of(own).unlink()
+    assert answers(Stack()) == expected
+    assert derived == [PROBLEM.key, OTHER.key]
+    assert wrong_entries(own, Database.open) == 0
+    with monkeypatch.context() as patch:
+        assert_opens_no_database(patch)
+        assert answers(Stack()) == expected
+    derived.clear()
+    add_row(own)
+    assert derived == []
+    assert len(answers(Stack())[0].measured) == 6
+    assert derived == [PROBLEM.key, OTHER.key]
+
+
+def test_entry_derived_after_a_change_is_of_the_new_state(own: Path, monkeypatch):
+    monkeypatch.setattr("kernrec.store.query_file._TOGETHER", 0)
+    file_of(own).unlink()
+    before = query_file(own, Database.open)
+    add_row(own)
+    assert len(before.log(GPU, PROBLEM.key, "own").answers[PROBLEM.key]) == 6
 
 
 def test_a_writer_that_ends_before_it_renews_the_file_changes_no_answer(own: Path, monkeypatch):
@@ -179,11 +210,9 @@ def test_verify_deletes_a_file_that_differs_from_the_database(own: Path, capsys)
     with Database.open(other, read_only=False, create=True) as database:
         database.add_measurements(rows_of("ann", 2e-3))
     assert wrong_entries(own, Database.open) == 0
-    file = query_file(own, Database.open)
-    with Database.open(other) as database:
-        from kernrec.store.query_file import _derived
-
-        file_of(own).write_bytes(_derived(database, file.made_of, None)._data)
+    other_file = query_file(other, Database.open)
+    other_file._facts["made_of"] = query_file(own, Database.open).made_of
+    file_of(own).write_bytes(b"".join(other_file.with_entries([])))
     assert answers(Stack())[0].measured[0].latency_s == 2e-3
     assert "differ from the database; deleted it" in run_here("db", "verify").stderr
     assert answers(Stack())[0].measured[0].latency_s == 1e-3

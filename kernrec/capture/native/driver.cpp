@@ -166,8 +166,11 @@ API int cuGetErrorString(int error, const char** text) {
     return *text = error ? "kernrec printed the reason" : "no error", kSuccess;
 }
 API int cuGetExportTable(const void**, const void*) {
-    Dl_info caller;  // NVRTC compiles without a driver
-    if (dladdr(__builtin_return_address(0), &caller) && strstr(caller.dli_fname, "libnvrtc")) return kNotFound;
+    Dl_info caller{};
+    const bool known = dladdr(__builtin_return_address(0), &caller);
+    if (known && strstr(caller.dli_fname, "libnvrtc")) return kNotFound;  // NVRTC compiles without a driver
+    // A package such as PyTorch loads its own shared runtime. It then finds no device; kernrec shows one in Python.
+    if (known && strstr(caller.dli_fname, "libcudart.so.")) return kNoDevice;
     stop("the program, or a package that it loads (CuPy), has the CUDA runtime inside; rebuild it with -cudart shared");
 }
 API int cuGetProcAddress_v2(const char* symbol, void** function, int version, uint64_t, int* status) {

@@ -10,8 +10,8 @@ from functools import lru_cache
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.epilogue import epilogue
+from kernrec.model.prior.estimate import Estimate
 from kernrec.model.prior.power import PowerModel
-from kernrec.model.vendor.predicted import Predicted
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
 from kernrec.op.problem import ANY_LAYOUT
@@ -27,7 +27,7 @@ def as_recorded(problem: Problem) -> Problem:
     return problem.definition.problem(problem.dtype, problem.layout, **problem.dim | _FUSED)
 
 
-def with_epilogue(latency: Predicted, problem: Problem, gpu: GPU) -> Predicted:
+def with_epilogue(latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
     """Return the latency of a problem, given the latency of its recorded form (`as_recorded`)."""
     fused_s, apart_s = _seconds(problem, gpu)
     if not fused_s:

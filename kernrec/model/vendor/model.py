@@ -12,18 +12,19 @@ from dataclasses import field, replace
 from functools import lru_cache
 
 from kernrec.gpu import GPU, find_gpu
+from kernrec.model.prior.estimate import Estimate
 from kernrec.model.vendor.epilogue import as_recorded, has_epilogue, with_epilogue
 from kernrec.model.vendor.features.matmul import is_matvec
 from kernrec.model.vendor.operating_point import raised, roofs_s
 from kernrec.model.vendor.precision import rate_of
-from kernrec.model.vendor.predicted import Predicted, StackPrediction
+from kernrec.model.vendor.predicted import StackPrediction
 from kernrec.model.vendor.recorded_set import RecordedSet, SetModel
 from kernrec.model.vendor.stacks import AT
 from kernrec.model.vendor.timed import Kind, Timed
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
-Latency = tuple[str, Predicted, float]
+Latency = tuple[str, Estimate, float]
 """Backend, latency, and the seconds of the latency that the launch takes."""
 
 _KEPT = 4096
@@ -123,7 +124,7 @@ class VendorModel:
         parts = self._parts(plain, gpu, beside)
         return _finished([timed.latency(timed.fastest(number), number) for timed, number in parts], problem, gpu)
 
-    def at_least_roof(self, latency: Predicted, problem: Problem, gpu: GPU) -> Predicted:
+    def at_least_roof(self, latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
         """Raise a latency to the roof at the GPU's default limit and clock, as `operating_point.at_point` does."""
         (least_s,) = roofs_s([problem], gpu)
         return raised(latency, least_s)

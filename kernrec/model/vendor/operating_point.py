@@ -20,6 +20,7 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.constants import OVERLAP
+from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.sustained_roof import IdealLaunch, arithmetic, ideal_launch
@@ -29,7 +30,7 @@ from kernrec.op import Problem
 from kernrec.util.normal import DEVIATIONS
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.predicted import Predicted, StackPrediction
+    from kernrec.model.vendor.predicted import StackPrediction
 
 CAPPED = 0.95
 """Minimum fraction of the power limit at which a predicted power counts as limited. The mean power of a throttled
@@ -96,18 +97,16 @@ def recorded_within(prediction: "StackPrediction", gpu: GPU, problem: Problem) -
 
 def _modelled(prediction: "StackPrediction", gpu: GPU, problem: Problem | None) -> "StackPrediction":
     """Return a prediction at the default point with the modeled power for its operations, bytes and time."""
-    from kernrec.model.vendor.predicted import Predicted
-
     busy, base, seconds = prediction.busy, power_base(gpu), prediction.latency_s.value
     if not busy and problem is not None:
         busy = {"math": 0.0, "dram": problem.bytes / gpu.memory_bandwidth}
     joules = base.math_w * busy.get("math", 0.0) + base.dram_w * min(busy.get("dram", 0.0), seconds)
     watts = min(base.running_w + joules / seconds, gpu.tdp_w)
     low, high = watts / MODELLED, min(watts * MODELLED, gpu.tdp_w)
-    return replace(prediction, power_w=Predicted(watts, low, high, True), power_predicted=True)
+    return replace(prediction, power_w=Estimate(watts, low, high, Source.PRIOR))
 
 
-def raised(latency: "Predicted", least_s: float) -> "Predicted":
+def raised(latency: Estimate, least_s: float) -> Estimate:
     """Return a latency, raised to the roof `least_s` if it is lower."""
     return latency if latency.value >= least_s else _scaled(latency, least_s / latency.value, 1.0)
 
@@ -148,7 +147,7 @@ def _ratio(before: LimitedCosts, after: LimitedCosts, name: str) -> float:
     return float(getattr(after, name)[0] / getattr(before, name)[0])
 
 
-def _scaled(quantity: "Predicted", factor: float, unsure: float) -> "Predicted":
+def _scaled(quantity: Estimate, factor: float, unsure: float) -> Estimate:
     value, wider = quantity.value * factor, DEVIATIONS * unsure * abs(log(factor))
     down, up = (hypot(log(quantity.value / quantity.low), wider), hypot(log(quantity.high / quantity.value), wider))
     return replace(quantity, value=value, low=value * exp(-down), high=value * exp(up))
@@ -170,7 +169,7 @@ def _carried(
     return replace(prediction, latency_s=slower, power_w=_at_most(drawn, most_w))
 
 
-def _at_most(quantity: "Predicted", most: float) -> "Predicted":
+def _at_most(quantity: Estimate, most: float) -> Estimate:
     if quantity.high <= most:
         return quantity
     value = min(quantity.value, most)

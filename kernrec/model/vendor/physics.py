@@ -17,11 +17,12 @@ from functools import lru_cache
 import numpy as np
 
 from kernrec.gpu import GPU
+from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.vendor.bound import Timing, card_of, features_of
 from kernrec.model.vendor.features.matmul import is_matvec
 from kernrec.model.vendor.precision import rate_of
-from kernrec.model.vendor.predicted import Predicted, StackPrediction
+from kernrec.model.vendor.predicted import StackPrediction
 from kernrec.model.vendor.single_calls import NORMAL_S
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
@@ -83,9 +84,9 @@ def derived(problem: Problem, gpu: GPU) -> StackPrediction | None:
     latency_s = NORMAL_S + work_s
     card = card_of(gpu, problem.dtype, _COLD)
     parts = {"math": busy.peak_s, "dram": dram_s, "l2": problem.bytes / card.l2, "launch": NORMAL_S}
-    latency = Predicted(latency_s, latency_s / FACTOR, latency_s * FACTOR, True)
+    latency = Estimate(latency_s, latency_s / FACTOR, latency_s * FACTOR, Source.PRIOR)
     library = "cuDNN" if problem.op == "conv2d" else "PyTorch"
-    return StackPrediction(library, None, latency, None, (), None, parts, derived=True)
+    return StackPrediction(library, None, latency, None, (), None, parts)
 
 
 def _rows(problem: Problem, gpu: GPU) -> Busy:

@@ -1,19 +1,9 @@
-"""Predicted quantities of a backend with their intervals."""
+"""Prediction of a backend: its latency and power for a problem."""
 
 from collections.abc import Mapping
 
+from kernrec.model.prior.estimate import Estimate
 from kernrec.util.light_dataclass import dataclass
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """Quantity with its 90 % interval, in seconds or watts."""
-
-    value: float
-    low: float
-    high: float
-    transferred: bool
-    """Whether the GPU was not recorded."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +13,9 @@ class StackPrediction:
     stack: str
     version: str | None
     """Recorded version on this GPU, or range of versions on other GPUs; None if not stated."""
-    latency_s: Predicted
-    power_w: Predicted | None
-    """Power; None if it was not recorded and `at_point` has not filled it in."""
+    latency_s: Estimate
+    power_w: Estimate | None
+    """Power; None if it was not recorded. `at_point` then fills in a `predicted` power."""
     gpus: tuple[str, ...]
     """GPUs in the training data of the latency."""
     recorded_as: str | None
@@ -34,7 +24,3 @@ class StackPrediction:
     """Seconds that `math`, `dram`, `l2` and `launch` are busy at the rates of the data sheet, possibly overlapping, for
     transfers to other power limits and clocks.
     """
-    power_predicted: bool = False
-    """Whether the power is from the power model, because it was not recorded."""
-    derived: bool = False
-    """Whether the latency is from `physics`, because no similar problem was recorded."""

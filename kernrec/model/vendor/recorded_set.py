@@ -11,11 +11,11 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
+from kernrec.model.prior.estimate import Estimate
 from kernrec.model.vendor.bound import Bound, Timing, features_of, kind_of
 from kernrec.model.vendor.compact_trees import CompactTrees, decompressed, expand
 from kernrec.model.vendor.power_base import PowerBase
 from kernrec.model.vendor.precision import rate_of
-from kernrec.model.vendor.predicted import Predicted
 from kernrec.model.vendor.single_calls import in_a_stream
 from kernrec.model.vendor.stacks import AT
 from kernrec.op import Problem
@@ -205,7 +205,7 @@ class SetModel:
             distances = np.maximum(distances, work.distance(np.log2(bound.work_s)[:, np.newaxis]))
         return distances
 
-    def streamed(self, call: Predicted, gpu: GPU, bound: Bound, number: int) -> Predicted:
+    def streamed(self, call: Estimate, gpu: GPU, bound: Bound, number: int) -> Estimate:
         """Convert the time of a single call to a call in a stream; unrecorded GPUs use the lowest floor and ratio."""
         if not self.floors or bound.work_s is None:
             return call

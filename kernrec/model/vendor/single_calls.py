@@ -11,14 +11,14 @@ floor the GPU took, so the interval covers both extremes.
 """
 
 from kernrec.model.prior.constants import LAUNCH_S, START_S
+from kernrec.model.prior.estimate import Estimate
 from kernrec.model.prior.spread import INTERVAL
-from kernrec.model.vendor.predicted import Predicted
 
 NORMAL_S = LAUNCH_S + START_S
 """Seconds that the start of a launch takes in a stream, as for kernrec's kernels."""
 
 
-def in_a_stream(call: Predicted, floor_s: float, work_s: float) -> Predicted:
+def in_a_stream(call: Estimate, floor_s: float, work_s: float) -> Estimate:
     """Return a call's latency in a stream of calls, which never exceeds the latency of a single call.
 
     Args:
@@ -28,4 +28,4 @@ def in_a_stream(call: Predicted, floor_s: float, work_s: float) -> Predicted:
     """
     value = min(NORMAL_S + max(call.value - floor_s * floor_s / call.value, work_s), call.value)
     low = min(value * call.low / call.value, NORMAL_S + max(call.low - floor_s, work_s / INTERVAL))
-    return Predicted(value, low, call.high, call.transferred)
+    return Estimate(value, low, call.high, call.source)

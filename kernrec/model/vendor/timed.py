@@ -11,10 +11,11 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval, factor_at
+from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.vendor.bound import PARTS, Bound, Card, Features, card_of, features_of, used
 from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.precision import rate_of
-from kernrec.model.vendor.predicted import Predicted, StackPrediction
+from kernrec.model.vendor.predicted import StackPrediction
 from kernrec.model.vendor.recorded_set import OTHER, STACK, Head, SetModel
 from kernrec.model.vendor.releases import versions_text
 from kernrec.model.vendor.single_calls import NORMAL_S
@@ -84,9 +85,10 @@ class Reader:
     def _factors(self) -> tuple[float, float]:
         return exp(self.recorded.width), exp(self.between.width)
 
-    def predicted(self, value: float, factor: float, most: float) -> Predicted:
+    def predicted(self, value: float, factor: float, most: float) -> Estimate:
         """Return a value with its interval, limited to `most`."""
-        return Predicted(value, value / factor, min(value * factor, most), self.transferred)
+        source = Source.TRANSFERRED if self.transferred else Source.LEARNED
+        return Estimate(value, value / factor, min(value * factor, most), source)
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +245,7 @@ class Timed:
         """Return the index of the fastest backend for a problem; also valid if calls were timed one at a time."""
         return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
 
-    def latency(self, place: int, number: int) -> tuple[str, Predicted, float]:
+    def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:
         """Return a backend's name, its latency for a problem, and the seconds of the launch in this latency."""
         kind, chosen, bound = self.kind, self.kind.chosen, self.bound
         launch_s = NORMAL_S if chosen.floors else bound.parts["launch"].item(number)

@@ -59,8 +59,15 @@ _INTEGER = {
 }
 
 
+AGGREGATED = "warp_aggregated"
+"""Modifier that marks atomic operations that the assembler combines within a warp; PTX has no such modifier."""
+_AGGREGATION = (("move", 1), ("uniform", 2), ("alu", 1), ("setp", 1), ("atomic", 1))  # S2R, VOTEU, UFLO, POPC, ISETP
+
+
 def machine_cost(ins: Instruction) -> Cost:
     """Return the machine instructions that a warp issues for a single PTX instruction."""
+    if AGGREGATED in ins.modifiers:
+        return _AGGREGATION
     literal = ins.opcode in ("div", "rem") and isinstance(ins.operands[-1], Immediate)
     special = None if literal else _special(ins.opcode, ins.modifiers)
     if special is not None:

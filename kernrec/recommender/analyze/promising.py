@@ -74,6 +74,6 @@ def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Arr
         for candidates in recommender.kernel_candidates(kernel, problem, gpu, query).kernels:
             places = np.searchsorted(rows, candidates.rows)
             there = (places < len(rows)) & (rows[np.minimum(places, len(rows) - 1)] == candidates.rows)
-            latency, energy = candidates.costs.latency.value[0], candidates.costs.energy.value[0]
+            latency, energy, _ = candidates.costs.values[:, 0]
             costs[places[there]] = np.column_stack((latency, energy))[there]
     return costs

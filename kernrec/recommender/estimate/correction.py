@@ -18,7 +18,6 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
-from kernrec.model.learn.adaptation import adapt, thinned
 from kernrec.model.learn.conformal import (
     NEW_GPU,
     NEW_KERNEL,
@@ -33,8 +32,8 @@ from kernrec.model.learn.lower_bound import least_log_ratio_of
 from kernrec.model.learn.model import Model, choice_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
 from kernrec.model.prior.launch_costs import LimitedCosts
-from kernrec.recommender.estimate.costs import Costs, median
-from kernrec.recommender.estimate.estimates import LEARNED, OWN, TRANSFERRED, Estimates, kinds_of
+from kernrec.recommender.estimate.costs import ENERGY, LATENCY, POWER, Costs, median
+from kernrec.recommender.estimate.estimates import LEARNED, OWN, TRANSFERRED, kinds_of
 from kernrec.recommender.estimate.model_inputs import ModelCandidates
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.store import MeasuredAnswer
@@ -254,16 +253,16 @@ class Correction:
         return cls(scopes, scored, features, ratios, distance, starts)
 
     @cached_property
-    def factors(self) -> tuple[Array, Array, Array | None]:
+    def factors(self) -> tuple[Array, Array, Array | float]:
         """Factors on latency, energy and power of all candidates, (C,) each.
 
         Candidates that the model did not evaluate use the median factor of their problem. A model without measured
-        power does not change the power (None). Energy is then the analytical model's power times the learned time.
+        power does not change the power. Energy is then the analytical model's power times the learned time.
         """
         latency_log, power_log = self.ratios["latency"], self.ratios.get("power")
         latency = self._factor(latency_log)
         if power_log is None:
-            return latency, latency, None
+            return latency, latency, 1.0
         return latency, self._factor(latency_log + power_log), self._factor(power_log)
 
     def _factor(self, log: Array) -> Array:
@@ -280,14 +279,11 @@ class Correction:
 
     def correct(self, predicted: Costs) -> Costs:
         """Return the estimates of the analytical model, `predicted`, corrected by the trained model."""
-        by_latency, by_energy, by_power = self.factors
-        latency, energy, power_w = predicted.latency, predicted.energy, predicted.power_w
         source = LEARNED if self.scopes[0].gpu_known else TRANSFERRED
-        latency = latency.learned(by_latency, self.scored, self._half_widths("latency"), source)
-        if by_power is None:
-            return Costs(latency, energy.scaled(by_energy), power_w)
-        energy = energy.learned(by_energy, self.scored, self._half_widths("energy"), source)
-        return Costs(latency, energy, power_w * by_power)
+        half_widths = [self._half_widths("latency")]
+        if "power" in self.ratios:
+            half_widths.append(self._half_widths("energy"))
+        return predicted.learned(self.factors, self.scored, half_widths, source)
 
     def corrected_values(self, latency_s: Array, energy_j: Array) -> tuple[Array, Array]:
         """Return the corrected expected latency and energy, (C,) each, as from `correct`."""
@@ -312,6 +308,8 @@ class Correction:
         """
         if len(positions) < FEWEST:
             return predicted
+        from kernrec.model.learn.adaptation import adapt, thinned
+
         place = np.searchsorted(self.scored, positions)
         if len(place) > MOST:
             keep = thinned(len(place), MOST)
@@ -319,16 +317,17 @@ class Correction:
         candidates = self.scored[place]
         latency = np.array([row.latency_s for row in measured])
         energy = np.array([np.nan if row.energy_j is None else row.energy_j for row in measured])
-        adaptations = {"latency": adapt(self.features[place], np.log(latency / predicted.latency.value[candidates]))}
+        adaptations = {"latency": adapt(self.features[place], np.log(latency / predicted.values[LATENCY, candidates]))}
         has_energy = np.isfinite(energy)
         if has_energy.sum() >= FEWEST:
-            residual = np.log(energy[has_energy] / predicted.energy.value[candidates[has_energy]])
+            residual = np.log(energy[has_energy] / predicted.values[ENERGY, candidates[has_energy]])
             adaptations["energy"] = adapt(self.features[place[has_energy]], residual)
         factors = {name: np.exp(adaptation.correction(self.features)) for name, adaptation in adaptations.items()}
         # Without measured energy, the power is not corrected.
         factors.setdefault("energy", factors["latency"])
 
-        def scaled(quantity: str, estimates: Estimates) -> Estimates:
+        after = predicted
+        for number, (quantity, estimates) in enumerate((("latency", predicted.latency), ("energy", predicted.energy))):
             value, adaptation = estimates.value[self.scored] * factors[quantity], adaptations.get(quantity)
             below, above, source, own = (estimates.by_kind(row)[self.scored] for row in range(4))
             source = np.where(source == TRANSFERRED, LEARNED, source)  # The model now uses rows of this GPU.
@@ -336,8 +335,6 @@ class Correction:
                 low, high = adaptation.interval.around(value)
                 below, above = value / low, high / value
             own = math.sqrt(OWN) * 0.5 * np.log(above * below)
-            return estimates.replaced(self.scored, value, kinds_of(below, above, source, own))
-
-        power = predicted.power_w.copy()
-        power[self.scored] *= factors["energy"] / factors["latency"]
-        return Costs(scaled("latency", predicted.latency), scaled("energy", predicted.energy), power)
+            after = after.replaced(number, self.scored, value, kinds_of(below, above, source, own))
+        after.values[POWER, self.scored] *= factors["energy"] / factors["latency"]
+        return after

@@ -24,6 +24,7 @@ variance t remains, and all of the own variance. The intervals of the remaining 
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -38,6 +39,11 @@ Array = np.ndarray
 
 _VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # This is the variance of the analytical model's error.
 
+LATENCY, ENERGY, POWER = range(3)
+"""Rows of `Costs.values`."""
+_QUANTITIES, _REGIMES = [0, 2, 1], [6, 6]
+"""Rows of `LimitedCosts.costs` for the rows of `Costs.values` and of `Costs.kind`."""
+
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
 """Minimum half-width of a measured interval, as a fraction. The protocol accepts this drift of a GPU without
 another measurement. The interval stated by one session does not include it."""
@@ -46,53 +52,111 @@ UNSTATED_ENERGY = 0.12
 of one second (docs/protocol.md, on energy)."""
 
 
-@dataclass(frozen=True, eq=False)
 class Costs:
     """Cost table of C candidates, at one or more operating points."""
 
-    latency: Estimates
-    energy: Estimates
-    power_w: Array
-    """Mean power in watts while running, (C,) or (points, C)."""
+    def __init__(self, values: Array, kind: Array, kinds: Array) -> None:
+        self.values = values
+        """Latency in seconds, energy in joules, and mean power in watts while running, (3, C) or (3, points, C)."""
+        self.kind = kind
+        """Column of `kinds` for latency and energy, of any numeric type, (2, C) or (2, points, C)."""
+        self.kinds = kinds
+        """Intervals and sources of latency and energy as from `kinds_of`, (2, 4, K)."""
+
+    @property
+    def latency(self) -> Estimates:
+        """Latency in seconds."""
+        return Estimates(self.values[LATENCY], self.kind[LATENCY], self.kinds[LATENCY])
+
+    @property
+    def energy(self) -> Estimates:
+        """Energy in joules."""
+        return Estimates(self.values[ENERGY], self.kind[ENERGY], self.kinds[ENERGY])
+
+    @property
+    def power_w(self) -> Array:
+        """Mean power in watts while running, (C,) or (points, C)."""
+        return np.asarray(self.values[POWER])
 
     def at(self, point: int | slice) -> "Costs":
         """Select one or more operating points from a table."""
-        return Costs(self.latency.at(point), self.energy.at(point), self.power_w[point])
+        return Costs(self.values[:, point], self.kind[:, point], self.kinds)
 
     def part(self, part: slice) -> "Costs":
         """Select some of the candidates."""
-        if part.start == 0 and part.stop == self.power_w.shape[-1]:
-            return self
-        return Costs(self.latency.part(part), self.energy.part(part), self.power_w[..., part])
+        return Costs(self.values[..., part], self.kind[..., part], self.kinds)
 
     def with_parts(self, parts: Sequence[tuple[slice, "Costs"]]) -> "Costs":
         """Return a copy in which some candidates have other costs."""
         if not parts:
             return self
-        if parts[0][0] == slice(0, self.power_w.shape[-1]):
+        if parts[0][0] == slice(0, self.values.shape[-1]):
             return parts[0][1]
-        latency, energy, power_w = [], [], self.power_w.copy()
+        values, kind, tables, count = self.values.copy(), self.kind.copy(), [self.kinds], self.kinds.shape[-1]
         for part, costs in parts:
-            latency.append((part, costs.latency))
-            energy.append((part, costs.energy))
-            power_w[..., part] = costs.power_w
-        return Costs(self.latency.with_parts(latency), self.energy.with_parts(energy), power_w)
+            values[..., part] = costs.values
+            kind[..., part] = costs.kind + count
+            tables.append(costs.kinds)
+            count += costs.kinds.shape[-1]
+        return Costs(values, kind, np.concatenate(tables, -1))
 
     def gathered(self, parts: Sequence[slice]) -> "Costs":
         """Return the costs of several parts of the candidates, concatenated."""
         if len(parts) < 2:
             return self.part(parts[0] if parts else slice(0, 0))
-        power_w = np.concatenate([self.power_w[..., part] for part in parts], -1)
-        return Costs(self.latency.gathered(parts), self.energy.gathered(parts), power_w)
+        values, kind = (np.concatenate([table[..., part] for part in parts], -1) for table in (self.values, self.kind))
+        return Costs(values, kind, self.kinds)
 
     @classmethod
     def stacked(cls, points: Sequence["Costs"]) -> "Costs":
         """Return one table from the tables of several operating points."""
-        return cls(
-            Estimates.stacked([costs.latency for costs in points]),
-            Estimates.stacked([costs.energy for costs in points]),
-            np.stack([costs.power_w for costs in points]),
-        )
+        firsts = accumulate((costs.kinds.shape[-1] for costs in points), initial=0)
+        kind = np.stack([costs.kind + first for costs, first in zip(points, firsts, strict=False)], 1)
+        kinds = np.concatenate([costs.kinds for costs in points], -1)
+        return cls(np.stack([costs.values for costs in points], 1), kind, kinds)
+
+    def scaled(self, *factors: Array | float) -> "Costs":
+        """Return a copy with latency, energy and power multiplied by factors, and unchanged sources."""
+        values = np.empty_like(self.values)
+        for after, before, factor in zip(values, self.values, factors, strict=True):
+            np.multiply(before, factor, out=after)
+        return Costs(values, self.kind, self.kinds)
+
+    def raised(self, factor: float, wide: float) -> "Costs":
+        """Return a copy with times and energies multiplied by `factor` and intervals of a factor `wide`.
+
+        Upper ends never decrease. The configs' own errors are limited to their fraction of `wide`.
+        """
+        _, above, source, own = self.kinds.swapaxes(0, 1)
+        own = np.minimum(own, math.sqrt(OWN) * math.log(wide))
+        kinds = kinds_of(wide, np.maximum(above / factor, wide), source, own)
+        return Costs(self.scaled(factor, factor, 1.0).values, self.kind, kinds)
+
+    def replaced(self, quantity: int, positions: Array, values: Array, kinds: Array) -> "Costs":
+        """Return a copy with another quantity at some positions of C, and intervals from these columns of `kinds`."""
+        changed, kind = self.values.copy(), self.kind.copy()
+        changed[quantity, ..., positions] = values
+        kind[quantity, ..., positions] = np.arange(len(positions)) + self.kinds.shape[-1]
+        return Costs(changed, kind, np.concatenate((self.kinds, np.stack((kinds, kinds))), -1))
+
+    def learned(
+        self, factors: Sequence[Array | float], positions: Array, half_widths: Sequence[Array], source: int
+    ) -> "Costs":
+        """Return a copy with values multiplied by a model's correction, with the model's intervals at some positions.
+
+        Args:
+            factors: corrections of latency, energy and power of all candidates.
+            positions: candidates that the model evaluated, ascending, (N,).
+            half_widths: logarithmic half-widths of their 90 % intervals of latency and, if the model has learned
+                energy, of energy; (N,) each.
+            source: `LEARNED` or `TRANSFERRED`.
+        """
+        widths = np.empty((2, len(positions)))
+        widths[:] = half_widths if len(half_widths) > 1 else half_widths[0]
+        wide, kind, learned = np.exp(widths), self.kind.copy(), slice(len(half_widths))
+        kind[learned, ..., positions] = np.arange(len(positions)) + self.kinds.shape[-1]
+        kinds = np.concatenate((self.kinds, kinds_of(wide, wide, source, math.sqrt(OWN) * widths)), -1)
+        return Costs(self.scaled(*factors).values, kind, kinds)
 
 
 @dataclass(frozen=True)
@@ -111,21 +175,24 @@ class Rescaling:
     def apply(self, predicted: Costs) -> Costs:
         """Return predictions of the same kernel and problem, scaled to the measurements."""
         # Energy is power times time, so its uncertainty is the larger of their uncertainties.
-        return Costs(
-            predicted.latency.narrowed(self.latency, self.latency_common),
-            predicted.energy.narrowed(self.latency * self.power, max(self.latency_common, self.power_common)),
-            predicted.power_w * self.power,
-        )
+        common = np.array([[self.latency_common], [max(self.latency_common, self.power_common)]])
+        below, above, source, own = predicted.kinds.swapaxes(0, 1)
+
+        def width(whole: Array) -> Array:
+            return np.asarray(np.exp(np.sqrt(own * own + common * np.maximum(whole * whole - own * own, 0.0))))
+
+        kinds = kinds_of(width(np.log(below)), width(np.log(above)), source, own)
+        scaled = predicted.scaled(self.latency, self.latency * self.power, self.power)
+        return Costs(scaled.values, scaled.kind, kinds)
 
 
-_OF_TIME, _OF_ENERGY = (kinds_of(widths.factors, widths.factors, PRIOR, widths.own) for widths in (OF_TIME, OF_ENERGY))
-"""Kinds of the analytical model's predictions, indexed like `spread.REGIMES`."""
+_PREDICTED = np.stack([kinds_of(widths.factors, widths.factors, PRIOR, widths.own) for widths in (OF_TIME, OF_ENERGY)])
+"""Kinds of the analytical model's times and energies, indexed like `spread.REGIMES`."""
 
 
 def prior_costs(limited: LimitedCosts) -> Costs:
-    """Return the analytical model's predictions as a cost table."""
-    latency_s, power_w, energy_j, *_, regimes = limited.costs
-    return Costs(Estimates(latency_s, regimes, _OF_TIME), Estimates(energy_j, regimes, _OF_ENERGY), power_w)
+    """Return a copy of the analytical model's predictions as a cost table."""
+    return Costs(limited.costs[_QUANTITIES], limited.costs[_REGIMES], _PREDICTED)
 
 
 def with_measured(
@@ -147,28 +214,24 @@ def with_measured(
     energy = np.array([np.nan if row.energy_j is None else row.energy_j for row in measured])
     has_energy = ~np.isnan(energy)
     with_energy = positions[has_energy]
-    latency_scale, latency_common = _scale(latency / predicted.latency.value[positions])
-    power_scale, power_common = _scale((energy / latency)[has_energy] / predicted.power_w[with_energy])
+    latency_scale, latency_common = _scale(latency / predicted.values[LATENCY, positions])
+    power_scale, power_common = _scale((energy / latency)[has_energy] / predicted.values[POWER, with_energy])
     rescaling = Rescaling(latency_scale, power_scale, len(positions), latency_common, power_common)
     rescaled = rescaling.apply(predicted)
 
     # Without measured energy, use the predicted power times the measured time.
-    joules = rescaled.energy.value.copy()
-    joules[positions] *= latency / rescaled.latency.value[positions]
-    by_power = Estimates(joules, rescaled.energy.kind, rescaled.energy.kinds)
+    rescaled.values[ENERGY, positions] *= latency / rescaled.values[LATENCY, positions]
+    rescaled.values[POWER, with_energy] = [
+        row.energy_j / row.latency_s if row.power_w is None else row.power_w
+        for row in measured
+        if row.energy_j is not None
+    ]
     bounds = [(row.latency_low_s, row.latency_high_s) for row in measured]
     times = latency, measured_kinds(latency, *_interval(latency, bounds, LATENCY_DRIFT, 0.0))
     bounds = [(row.energy_low_j, row.energy_high_j) for row in measured]
     low, high = _interval(energy, bounds, ENERGY_DRIFT, UNSTATED_ENERGY)
     energies = energy[has_energy], measured_kinds(energy[has_energy], low[has_energy], high[has_energy])
-    power = rescaled.power_w.copy()
-    power[with_energy] = [
-        row.energy_j / row.latency_s if row.power_w is None else row.power_w
-        for row in measured
-        if row.energy_j is not None
-    ]
-    after = Costs(rescaled.latency.replaced(positions, *times), by_power.replaced(with_energy, *energies), power)
-    return after, rescaling
+    return rescaled.replaced(LATENCY, positions, *times).replaced(ENERGY, with_energy, *energies), rescaling
 
 
 def measured_kinds(value: Array, low: Array, high: Array) -> Array:
@@ -189,9 +252,8 @@ def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs,
         rescaling: factors that scale predictions to the measurements.
     """
     here, base = rescaling.apply(predicted), rescaling.apply(predicted_elsewhere)
-    latency = elsewhere.latency.value / base.latency.value  # The ratio is 1 for unmeasured configs.
-    energy = elsewhere.energy.value / base.energy.value
-    return Costs(here.latency.scaled(latency), here.energy.scaled(energy), here.power_w * (energy / latency))
+    latency, energy, _ = elsewhere.values / base.values  # The ratio is 1 for unmeasured configs.
+    return here.scaled(latency, energy, energy / latency)
 
 
 def median(values: Array) -> float:

@@ -1,30 +1,17 @@
 """Estimates of one quantity for each candidate: expected value, interval and source."""
 
-import math
 from collections.abc import Sequence
-from enum import StrEnum
 from functools import cached_property
-from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernrec.util.light_dataclass import dataclass
+from kernrec.model.prior.estimate import SOURCES as SOURCES
+from kernrec.model.prior.estimate import Estimate as Estimate
+from kernrec.model.prior.estimate import Source as Source
 
 Array = np.ndarray
 
 
-class Source(StrEnum):
-    """Source of a number, least certain first."""
-
-    PRIOR = "predicted"
-    TRANSFERRED = "transferred"
-    LEARNED = "learned"
-    MEASURED = "measured"
-
-
-SOURCES = tuple(Source)
-"""Sources in order; arrays of sources contain indices into this tuple."""
 PRIOR, TRANSFERRED, LEARNED, MEASURED = range(4)
 
 OWN = 0.35
@@ -34,63 +21,19 @@ measurements reduced a transferred model's error from 44 / 16 / 30 % to 26 / 10 
 variance falls to 0.35."""
 
 
-@dataclass(frozen=True)
-class Estimate(float):
-    """One quantity in SI units with its 90 % interval; used as a number, the estimate equals `value`."""
-
-    value: float
-    low: float
-    high: float
-    source: str
-    """A `Source`; for a baseline `published`, `learned`, `transferred` or `predicted`."""
-    own: float | None = None
-    """Logarithmic half-width of the 90 % interval of the config's own error. It excludes the error that all configs of
-    the kernel share on this problem and GPU. None if the two parts are not known separately."""
-
-    __hash__ = float.__hash__
-    __ne__ = object.__ne__  # Without it, float's `__ne__` would contradict this class's `__eq__`.
-    if not TYPE_CHECKING:
-        __init__ = object.__init__  # `__new__` already sets the fields, in one call.
-
-        def __new__(cls, value: float, low: float, high: float, source: str, own: float | None = None) -> "Estimate":
-            self = float.__new__(cls, value)
-            self.__dict__.update(value=value, low=low, high=high, source=source, own=own)
-            return self
-
-        def __getnewargs__(self) -> tuple[float, float, float, str, float | None]:
-            return self.value, self.low, self.high, self.source, self.own
-
-    @property
-    def own_interval(self) -> tuple[float, float]:
-        """Interval of the config's own error, for comparisons with other configs of the kernel on the problem."""
-        if self.own is None:
-            return self.low, self.high
-        factor = math.exp(self.own)
-        return self.value / factor, self.value * factor
-
-    def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
-        """Return the value and its intervals, such as `latency_s`, `latency_interval_s`, `latency_own_interval_s`."""
-        whole: dict[str, float | list[float]] = {
-            f"{quantity}_{unit}": self.value,
-            f"{quantity}_interval_{unit}": [self.low, self.high],
-        }
-        if self.own is not None:
-            whole[f"{quantity}_own_interval_{unit}"] = [*self.own_interval]
-        return whole
-
-
 def kinds_of(below: Array | float, above: Array | float, source: Array | int, own: Array) -> Array:
-    """Return the intervals and sources of K kinds of estimates, one row per argument, (4, K).
+    """Return the intervals and sources of K kinds of estimates, one row per argument, (4, K), or (2, 4, K).
 
     Args:
         below: factor from the lower end of the 90 % interval to the value.
         above: factor from the value to the upper end of the 90 % interval.
         source: indices into `SOURCES`.
         own: logarithmic half-width of the interval of each config's own error, for comparisons within a kernel and
-            problem. These configs share the rest of the error. (K,).
+            problem. These configs share the rest of the error. (K,), or (2, K) for two quantities.
     """
-    kinds = np.empty((4, len(own)))
-    kinds[_BELOW], kinds[_ABOVE], kinds[_SOURCE], kinds[_OWN_ERROR] = below, above, source, own
+    kinds = np.empty((*own.shape[:-1], 4, own.shape[-1]))
+    for row, values in enumerate((below, above, source, own)):
+        kinds[..., row, :] = values
     return kinds
 
 
@@ -98,7 +41,7 @@ _BELOW, _ABOVE, _SOURCE, _OWN_ERROR = range(4)
 
 
 class Estimates:
-    """One quantity of C candidates with its 90 % interval, in SI units; arrays (C,) or (points, C).
+    """One quantity of C candidates with its 90 % interval, in SI units; arrays (C,) or (points, C). See `costs.Costs`.
 
     An answer shows few candidates, so arrays of intervals and sources are built only on access.
     """
@@ -109,11 +52,6 @@ class Estimates:
         """Column of `kinds` for each estimate, of any numeric type, in the shape of `value`."""
         self.kinds = kinds
         """Intervals and sources as from `kinds_of`, (4, K)."""
-
-    @classmethod
-    def of(cls, value: Array, low: Array, high: Array, source: Array, own: Array) -> "Estimates":
-        """Return estimates from arrays (C,), with one kind per candidate."""
-        return cls(value, np.arange(len(value)), kinds_of(value / low, high / value, source, own))
 
     @cached_property
     def _numbers(self) -> Array:
@@ -138,12 +76,6 @@ class Estimates:
     def own(self) -> Array:
         """Logarithmic half-widths of the intervals of the configs' own errors."""
         return self.by_kind(_OWN_ERROR)
-
-    @property
-    def has_learned(self) -> bool:
-        """Whether a trained model predicted any of the values."""
-        sources = self.kinds[_SOURCE]
-        return bool(((sources == LEARNED) | (sources == TRANSFERRED)).any())
 
     def by_kind(self, row: int) -> Array:
         """Return a row of `kinds` for each candidate, in the shape of `value`."""
@@ -170,78 +102,3 @@ class Estimates:
     def at(self, point: int | slice) -> "Estimates":
         """Select one or more operating points."""
         return Estimates(self.value[point], self.kind[point], self.kinds)
-
-    def part(self, part: slice) -> "Estimates":
-        """Select some of the candidates."""
-        return Estimates(self.value[..., part], self.kind[..., part], self.kinds)
-
-    @classmethod
-    def stacked(cls, points: Sequence["Estimates"]) -> "Estimates":
-        """Return one table from the estimates at several operating points."""
-        firsts = accumulate((estimates.kinds.shape[1] for estimates in points), initial=0)
-        kind = np.stack([estimates.kind + first for estimates, first in zip(points, firsts, strict=False)])
-        kinds = np.concatenate([estimates.kinds for estimates in points], 1)
-        return cls(np.stack([estimates.value for estimates in points]), kind, kinds)
-
-    def with_parts(self, parts: Sequence[tuple[slice, "Estimates"]]) -> "Estimates":
-        """Return a copy in which some candidates have other estimates."""
-        value, kind, tables, count = self.value.copy(), self.kind.copy(), [self.kinds], self.kinds.shape[1]
-        for part, estimates in parts:
-            value[..., part] = estimates.value
-            kind[..., part] = estimates.kind + count
-            tables.append(estimates.kinds)
-            count += estimates.kinds.shape[1]
-        return Estimates(value, kind, np.concatenate(tables, 1))
-
-    def gathered(self, parts: Sequence[slice]) -> "Estimates":
-        """Return the estimates of several parts of the candidates, concatenated."""
-        value, kind = (np.concatenate([table[..., part] for part in parts], -1) for table in (self.value, self.kind))
-        return Estimates(value, kind, self.kinds)
-
-    def scaled(self, factor: Array | float) -> "Estimates":
-        """Return a copy with values and intervals multiplied by a factor, and unchanged sources."""
-        return Estimates(self.value * factor, self.kind, self.kinds)
-
-    def raised(self, factor: float, wide: float) -> "Estimates":
-        """Return a copy with values multiplied by `factor` and intervals of a factor `wide`; upper ends never decrease.
-
-        The configs' own errors are limited to their fraction of `wide`.
-        """
-        _, above, source, own = self.kinds
-        own = np.minimum(own, math.sqrt(OWN) * math.log(wide))
-        kinds = kinds_of(wide, np.maximum(above / factor, wide), source, own)
-        return Estimates(self.value * factor, self.kind, kinds)
-
-    def narrowed(self, factor: float, common: float) -> "Estimates":
-        """Return a copy with values multiplied by `factor`, and the shared error's variance by `common`."""
-        below, above, source, own = self.kinds
-
-        def width(whole: Array) -> Array:
-            return np.asarray(np.exp(np.sqrt(own * own + common * np.maximum(whole * whole - own * own, 0.0))))
-
-        kinds = kinds_of(width(np.log(below)), width(np.log(above)), source, own)
-        return Estimates(self.value * factor, self.kind, kinds)
-
-    def replaced(self, positions: Array, value: Array, kinds: Array) -> "Estimates":
-        """Return a copy with other values at some positions of C, and with intervals from these columns of `kinds`."""
-        values, kind = self.value.copy(), self.kind.copy()
-        values[..., positions] = value
-        kind[..., positions] = np.arange(len(positions)) + self.kinds.shape[1]
-        return Estimates(values, kind, np.concatenate((self.kinds, kinds), 1))
-
-    def learned(self, factor: Array, positions: Array, half_widths: Array, source: int) -> "Estimates":
-        """Return a copy with values multiplied by a model's correction, with the model's intervals at some positions.
-
-        Args:
-            factor: correction in the shape of `value`.
-            positions: candidates that the model evaluated, ascending, (N,).
-            half_widths: logarithmic half-widths of their 90 % intervals, (N,).
-            source: `LEARNED` or `TRANSFERRED`.
-        """
-        value, factors = self.value * factor, np.exp(half_widths)
-        kinds = kinds_of(factors, factors, source, math.sqrt(OWN) * half_widths)
-        if len(positions) < value.shape[-1]:
-            return Estimates(value, self.kind, self.kinds).replaced(positions, value[..., positions], kinds)
-        kind = np.empty(value.shape)
-        kind[:] = np.arange(len(positions))
-        return Estimates(value, kind, kinds)

@@ -27,8 +27,7 @@ from kernrec.model.vendor.limits import work_of
 from kernrec.model.vendor.operating_point import ideal_of
 from kernrec.op import Problem
 from kernrec.op.problem import ANY_LAYOUT
-from kernrec.recommender.estimate.costs import Costs
-from kernrec.recommender.estimate.estimates import Estimates
+from kernrec.recommender.estimate.costs import ENERGY, LATENCY, Costs
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.store import MeasuredAnswer
 from kernrec.util.human import human, memory_text
@@ -94,7 +93,7 @@ def possible(
     limits_w = limits_w[:, np.newaxis]
     # The analytical model has equal launches at every point and already keeps the limits, so check one point.
     first = slice(0, 1) if prior is None else slice(None)
-    latency, energy = costs.latency.value[first] * (1.0 + _ROUNDING), costs.energy.value[first]
+    latency, energy = costs.values[LATENCY, first] * (1.0 + _ROUNDING), costs.values[ENERGY, first]
     # Candidates without an estimate at a point are infinite there. A comparison with NaN is false, so NaN fails.
     least = np.minimum.reduce
     if (
@@ -104,7 +103,7 @@ def possible(
         and least(latency * limited.clock_hz[first] - roof_clk, axis=None, initial=inf) >= 0.0
     ):
         return costs, ()
-    latency, energy = costs.latency.value * (1.0 + _ROUNDING), costs.energy.value
+    latency, energy = costs.values[LATENCY] * (1.0 + _ROUNDING), costs.values[ENERGY]
     lawful = (energy <= latency * limits_w) & (energy > 0.0)
     lawful &= (latency >= least_s) & (latency * limited.clock_hz >= roof_clk)
     for here, positions in zip(lawful, measured, strict=False):
@@ -140,25 +139,23 @@ def _corrected(
     points: Sequence[OperatingPoint],
 ) -> tuple[Costs, tuple[str, ...]]:
     """Return costs whose `broken` entries, (points, C), are corrected or replaced by the analytical model's."""
-    latency, energy, power_w, notes = costs.latency, costs.energy, costs.power_w.copy(), []
+    notes = []
+    latency, energy, power_w = costs.values
     with np.errstate(invalid="ignore"):
-        sane = (latency.value * REFUSED >= least_s) & (energy.value > 0.0) & np.isfinite(energy.value)
+        sane = (latency * REFUSED >= least_s) & (energy > 0.0) & np.isfinite(energy)
     if (refused := broken & ~sane).any():
         first = tuple(np.argwhere(refused)[0])
-        seconds, least = (
-            human(float(each[first]), "s") for each in (latency.value, np.broadcast_to(least_s, refused.shape))
-        )
+        seconds, least = (human(float(each[first]), "s") for each in (latency, np.broadcast_to(least_s, refused.shape)))
         count = int(refused.any(axis=0).sum())
         instead = "they are omitted" if prior is None else "the analytical model is used instead"
         notes.append(f"{count} estimates are impossible ({seconds}; at least {least}), {instead}")
-        latency = _instead(latency, prior.latency if prior else None, refused)
-        energy = _instead(energy, prior.energy if prior else None, refused)
-        power_w[refused] = prior.power_w[refused] if prior else inf
+        costs = _instead(costs, prior, refused)
+        latency, energy, power_w = costs.values
     # If a time is below the bound, raise it to the bound at the predicted power.
-    raised = np.where(broken, np.maximum(least_s / latency.value, 1.0), 1.0)
+    raised = np.where(broken, np.maximum(least_s / latency, 1.0), 1.0)
     # At the default limit, models learn times, so only a power above the limit is wrong.
     limits_w = np.array([point.limit_w(gpu) for point in points])[:, np.newaxis]
-    drawn_w = energy.value / latency.value
+    drawn_w = energy / latency
     over = broken & (drawn_w > limits_w)
     learned_here = np.array([point.is_default(gpu) for point in points])[:, np.newaxis]
     rest_w = limited.static_j / limited.latency_s
@@ -167,7 +164,8 @@ def _corrected(
     power_w = np.where(over, limits_w, power_w)
     if (below := raised > 1.05).any():
         notes.append(f"{int(below.any(axis=0).sum())} estimates are raised to the GPU's minimum time")
-    return Costs(latency.scaled(slower), energy.scaled(slower * share), power_w), tuple(notes)
+    values = np.stack((latency * slower, energy * (slower * share), power_w))
+    return Costs(values, costs.kind, costs.kinds), tuple(notes)
 
 
 def slowdown(drawn_w: Array, rest_w: Array, limit_w: Array) -> Array:
@@ -184,13 +182,13 @@ def slowdown(drawn_w: Array, rest_w: Array, limit_w: Array) -> Array:
     return np.asarray((drawn_w - rest) / (limit_w - rest))
 
 
-def _instead(estimates: Estimates, prior: Estimates | None, refused: Array) -> Estimates:
-    """Return estimates with `refused` entries, (points, C), replaced by the analytical model's, or by infinity."""
+def _instead(costs: Costs, prior: Costs | None, refused: Array) -> Costs:
+    """Return costs with `refused` entries, (points, C), replaced by the analytical model's, or by infinity."""
     if prior is None:
-        return Estimates(np.where(refused, inf, estimates.value), estimates.kind, estimates.kinds)
-    kind = np.where(refused, prior.kind + estimates.kinds.shape[1], estimates.kind)
-    kinds = np.concatenate((estimates.kinds, prior.kinds), 1)
-    return Estimates(np.where(refused, prior.value, estimates.value), kind, kinds)
+        return Costs(np.where(refused, inf, costs.values), costs.kind, costs.kinds)
+    kind = np.where(refused, prior.kind + costs.kinds.shape[-1], costs.kind)
+    kinds = np.concatenate((costs.kinds, prior.kinds), -1)
+    return Costs(np.where(refused, prior.values, costs.values), kind, kinds)
 
 
 def is_number(prediction: "StackPrediction") -> bool:

@@ -32,7 +32,7 @@ from kernrec.model.prior.spread import INTERVAL
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.costs import Costs
-from kernrec.recommender.estimate.estimates import LEARNED, PRIOR, Estimate, Estimates
+from kernrec.recommender.estimate.estimates import LEARNED, PRIOR, TRANSFERRED, Estimate
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
@@ -97,8 +97,7 @@ class Belief:
         One factor raises all configs, because they share most of the error. The lower ends of the intervals follow from
         the reference time; the upper ends do not change.
         """
-        slower, wide = self.slower, exp(DEVIATIONS * self.deviation)
-        return Costs(costs.latency.raised(slower, wide), costs.energy.raised(slower, wide), costs.power_w)
+        return costs.raised(self.slower, exp(DEVIATIONS * self.deviation))
 
 
 UNCHECKED = Belief(None, 0.0, 1.0, _UNMEASURED)
@@ -215,21 +214,22 @@ def unsure(deviation: float) -> float:
     return exp(CERTAIN * deviation)
 
 
-def caution(latency: Estimates, deviation: float, of_card: bool, measured: bool) -> np.ndarray:
-    """Return the risk factors of C candidates in comparisons with measured configs, (C,).
+def caution(kinds: np.ndarray, deviation: float, of_card: bool, measured: bool) -> np.ndarray:
+    """Return the risk factor of each kind of estimate in comparisons with measured configs, (K,).
 
     Args:
-        latency: estimates at one operating point.
+        kinds: intervals and sources of latencies, as from `estimates.kinds_of`.
         deviation: standard deviation of the logarithm of the kernel's time.
         of_card: whether a model learned the kernel on this GPU, so that its estimates carry no risk factor.
         measured: whether any of its configs was measured, so that predictions are scaled to measurements.
     """
-    below, above, source, _ = latency.kinds
-    if not measured and (of_card or not latency.has_learned):
-        return latency.for_each(np.where(source == LEARNED, 1.0, unsure(deviation)))
+    below, above, source, _ = kinds
+    if not measured and (of_card or not ((source == LEARNED) | (source == TRANSFERRED)).any()):
+        factors = np.where(source == LEARNED, 1.0, unsure(deviation))
+        return np.asarray(factors)
     own = np.minimum(np.log(above * below) / (2.0 * DEVIATIONS), deviation)
     if not measured:
         # The analytical model's interval covers one kernel. Compared with kernels of other authors, their differences
         # add to its error.
         own[source == PRIOR] = deviation
-    return latency.for_each(np.exp(CERTAIN * own))
+    return np.asarray(np.exp(CERTAIN * own))

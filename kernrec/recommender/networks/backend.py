@@ -7,11 +7,12 @@ faster only because another backend runs it. So several fixed batch sizes togeth
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import prod
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.op import Problem
-from kernrec.op.scaled_workload import with_batch
+from kernrec.op.scaled_workload import in_one_pass, with_batch
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.baselines import (
     PREDICTED,
@@ -23,6 +24,8 @@ from kernrec.recommender.baselines import (
 )
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.physics import fits
+from kernrec.recommender.networks.layer_answer import LayerAnswer
 from kernrec.recommender.request import KERNREC, MIXED, Query
 from kernrec.recommender.result import Recommendation
 
@@ -53,13 +56,14 @@ def backend_of(
     gpu = answered[0][1].gpu
     counted = [(answer.problem, layer.count) for layer, answer in answered]
     alone = {answer.problem for layer, answer in answered if layer.alone}
+    wholes = {answer.problem: in_one_pass(answer.problem, layer) for layer, answer in answered}
 
     def lines_of_each(layers: Counted) -> dict[Problem, Sequence[Baseline]]:
-        predict_baselines(context, (problem for problem, _ in layers), gpu)
+        predict_baselines(context, (wholes.get(problem, problem) for problem, _ in layers), gpu)
         lines = {
-            problem: (baselines_of if problem in alone else cold_baselines)(
-                context, problem, gpu, query.point, query.stacks
-            )
+            problem: baselines_of(context, problem, gpu, query.point, query.stacks)
+            if problem in alone
+            else baselines_of_pass(context, problem, wholes.get(problem, problem), gpu, query.point, query.stacks)
             for problem, _ in layers
         }
         # Totals of a backend count only recorded data, because a prediction by physics is equal for all backends.
@@ -97,6 +101,31 @@ def backend_of(
     return backend, chosen
 
 
+def baselines_of_pass(
+    context: Context, problem: Problem, whole: Problem, gpu: GPU, point: OperatingPoint, stacks: Sequence[str] = ()
+) -> list[Baseline]:
+    """Return the baselines of a network's layer, fastest first.
+
+    A backend runs all items of a layer in one call, even if kernels need several passes. The costs are the pass's share
+    of this call.
+
+    Args:
+        context: context with the models of backends.
+        problem: one pass of the layer.
+        whole: all items of the layer (`in_one_pass`).
+        gpu: the GPU.
+        point: power limit and clock.
+        stacks: backends to include; all by default.
+    """
+    if not fits(whole, gpu):
+        whole = problem
+    lines = cold_baselines(context, whole, gpu, point, stacks)
+    if whole == problem:
+        return lines
+    items, of_all = (prod(size or 1 for _, size in each.dims) for each in (problem, whole))  # One dimension differs.
+    return [line.scaled(items / of_all) for line in lines]
+
+
 def program_of(line: Baseline) -> str:
     """Return the backend that runs a baseline, without the variant: `SGLang` for `SGLang (static scales)`.
 
@@ -109,20 +138,14 @@ def _library(line: Baseline) -> str:
     return line.stack.partition(" (")[0]
 
 
-def at_point(
-    context: Context, line: Baseline, problem: Problem, gpu: GPU, point: OperatingPoint, alone: bool
-) -> Baseline:
-    """Return the baseline of the same library at another operating point; unchanged if there is none.
-
-    Args:
-        context: context with the models of backends.
-        line: the baseline.
-        problem: the problem.
-        gpu: the GPU.
-        point: the other operating point.
-        alone: whether the problem is not part of a network, where layers read their weights from DRAM.
-    """
-    lines = (baselines_of if alone else cold_baselines)(context, problem, gpu, point, (_library(line),))
+def at_point(context: Context, layer: LayerAnswer, gpu: GPU, point: OperatingPoint) -> Baseline:
+    """Return the baseline of a layer's library at another operating point; the layer's own if there is none."""
+    line, problem = layer.line, layer.answer.problem
+    assert line is not None, "the layer has a baseline"
+    if layer.alone:
+        lines: Sequence[Baseline] = baselines_of(context, problem, gpu, point, (_library(line),))
+    else:
+        lines = baselines_of_pass(context, problem, layer.whole or problem, gpu, point, (_library(line),))
     return next((other for other in lines if other.stack == line.stack), line)
 
 

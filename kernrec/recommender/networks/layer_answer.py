@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernrec.op import Problem
 from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.request import Objective
@@ -37,6 +38,8 @@ class LayerAnswer:
     objective: Objective = Objective.LATENCY
     alone: bool = False
     """Whether the problem is independent of a network, so that its costs are those of `recommend`."""
+    whole: Problem | None = None
+    """Problem of all items, if kernels need several passes; a backend runs them in one call."""
     of_kernrec: bool = False
     """Whether the network counts kernrec's kernels, so that no backend replaces them."""
 

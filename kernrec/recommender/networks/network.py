@@ -10,6 +10,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.op import Problem
 from kernrec.op.dtype import canonical_dtype, math_dtype
+from kernrec.op.scaled_workload import in_one_pass
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.candidates import CandidateSet
@@ -116,7 +117,15 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         raise KernrecError(f"no layer of {workload.name} can be run on {card.name}: {left_out[0]}")
     backend, lines = backend_of(recommender.context, workload, answered, query, wanted.backend)
     network = tuple(
-        LayerAnswer(layer.name, layer.count, result, lines.get(result.problem), query.objective, layer.alone)
+        LayerAnswer(
+            layer.name,
+            layer.count,
+            result,
+            lines.get(result.problem),
+            query.objective,
+            layer.alone,
+            in_one_pass(result.problem, layer),
+        )
         for layer, result in answered
     )
     if wanted.layout is not None:

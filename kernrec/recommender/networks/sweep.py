@@ -150,10 +150,9 @@ def sweep_network(
     sets = recommender.candidates_of_each(own, gpu, points)
     for layer, other in zip(answer.layers, by_backend, strict=True):
         if other:
-            assert layer.line is not None
             for point, total in zip(points, sums, strict=True):
                 if total is not None:
-                    line = at_point(recommender.context, layer.line, layer.answer.problem, gpu, point, layer.alone)
+                    line = at_point(recommender.context, layer, gpu, point)
                     costs = replace(layer, line=line).stack_costs
                     assert costs is not None
                     total.add(layer.count, *costs)

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import all_gpus, find_gpu
+from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.sustained_roof import ideal_launch
 from kernrec.model.vendor import operating_point
-from kernrec.model.vendor.predicted import Predicted
 from kernrec.op import Problem, find_op
 from kernrec.op.dtype import math_dtype
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
@@ -23,14 +23,13 @@ from tests.helpers.depth import few_examples
 class Line:
     """Minimal prediction of a backend's baseline."""
 
-    latency_s: Predicted
-    power_w: Predicted | None
+    latency_s: Estimate
+    power_w: Estimate | None
     busy: dict[str, float]
-    power_predicted: bool = False
 
 
-def predicted(value: float) -> Predicted:
-    return Predicted(value, value / 1.2, value * 1.2, False)
+def predicted(value: float) -> Estimate:
+    return Estimate(value, value / 1.2, value * 1.2, Source.LEARNED)
 
 
 def at_point(line: Any, gpu: Any, point: OperatingPoint, problem: Problem | None = None) -> Any:

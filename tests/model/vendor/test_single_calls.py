@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from kernrec import paths
 from kernrec.gpu import find_gpu
+from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.vendor.model import VendorModel
 from kernrec.model.vendor.model_file import load
-from kernrec.model.vendor.predicted import Predicted
 from kernrec.model.vendor.single_calls import NORMAL_S, in_a_stream
 from kernrec.op import find_op
 
@@ -19,11 +19,11 @@ FLOOR_S = 30e-6
 times = st.floats(1e-6, 1e-1)
 
 
-def call(latency_s: float, spread: float = 1.1) -> Predicted:
-    return Predicted(latency_s, latency_s / spread, latency_s * spread, False)
+def call(latency_s: float, spread: float = 1.1) -> Estimate:
+    return Estimate(latency_s, latency_s / spread, latency_s * spread, Source.LEARNED)
 
 
-def wide(predicted: Predicted) -> float:
+def wide(predicted: Estimate) -> float:
     return log(predicted.high / predicted.low)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.recommender.estimate.costs import Costs, with_measured
-from kernrec.recommender.estimate.estimates import MEASURED, PRIOR, Estimates
+from kernrec.recommender.estimate.estimates import MEASURED, PRIOR, kinds_of
 from kernrec.store import MeasuredAnswer
 
 COUNT = 8
@@ -19,13 +19,8 @@ OWN_WIDTH = 0.3
 def predicted() -> Costs:
     latency = np.linspace(1e-3, 2e-3, COUNT)
     energy = latency * 200.0
-    source = np.zeros(COUNT, dtype=np.int8)
-    own = np.full(COUNT, OWN_WIDTH)
-    return Costs(
-        Estimates.of(latency, latency / 2, latency * 2, source, own),
-        Estimates.of(energy, energy / 2, energy * 2, source, own),
-        energy / latency,
-    )
+    kinds = np.stack([kinds_of(2.0, 2.0, PRIOR, np.full(COUNT, OWN_WIDTH))] * 2)
+    return Costs(np.stack([latency, energy, energy / latency]), np.stack([np.arange(COUNT)] * 2), kinds)
 
 
 def measured(latency_s: float, energy_j: float | None, **bounds: float) -> MeasuredAnswer:

@@ -9,7 +9,7 @@ from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.estimate.costs import Costs
-from kernrec.recommender.estimate.estimates import PRIOR, Estimates, Source
+from kernrec.recommender.estimate.estimates import PRIOR, Source, kinds_of
 from kernrec.recommender.estimate.yardstick import (
     Belief,
     Yardstick,
@@ -37,8 +37,8 @@ def yardstick(latency_s: float, deviation: float, transferred: bool = False) -> 
 def interval(belief: Belief, predicted_s: float) -> tuple[float, float, float]:
     """Return value and interval of a prediction with a factor of 1.5, after shrinkage."""
     value, own = np.array([predicted_s]), np.array([0.1])
-    latency = Estimates.of(value, value / 1.5, value * 1.5, np.array([PRIOR], dtype=np.int8), own)
-    shrunk = belief.believed(Costs(latency, latency, value)).latency.item((0,))
+    kinds = np.stack([kinds_of(1.5, 1.5, PRIOR, own)] * 2)
+    shrunk = belief.believed(Costs(np.stack([value] * 3), np.zeros((2, 1)), kinds)).latency.item((0,))
     return shrunk.value, shrunk.low, shrunk.high
 
 

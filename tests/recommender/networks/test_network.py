@@ -10,6 +10,8 @@ from kernrec.gpu import find_gpus
 from kernrec.op import find_op
 from kernrec.op.workload import Layer, Workload, layer_from, workload
 from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.baselines import baselines_of
+from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.many import answer_many
 from kernrec.recommender.networks.bill import Tariff, bills
 from kernrec.recommender.networks.compare import CardPrice, ComparedGpu, Work, compare_gpus
@@ -241,6 +243,23 @@ def test_gpus_are_compared_on_the_same_layers_and_incapable_ones_named(
     assert "v100" in missing[0]
     with pytest.raises(KernrecError, match="V100"):
         compare_gpus(recommender, find_gpus("v100"), quantized, Query())
+
+
+def test_backend_runs_a_layer_in_one_call_that_kernels_split(recommender):
+    answer, smaller = (
+        answer_network(recommender, "gb200", NetworkRequest("llama-3-70b-prefill", batch=batch), Query("latency"))
+        for batch in (19, 18)
+    )
+    split, plain = (next(each for each in some.layers if each.name == "mlp gate_up_proj") for some in (answer, smaller))
+    assert split.count == 2 * plain.count
+    point = OperatingPoint(answer.gpu.tdp_w)
+    line = baselines_of(recommender.context, split.whole, answer.gpu, point, (split.line.stack,))[0]
+    assert split.line.latency_s == pytest.approx(line.latency_s / 2)
+    assert split.line.energy_j == pytest.approx(line.energy_j / 2)
+    assert 2 * split.line.latency_s > plain.line.latency_s / 1.02
+    assert sweep_network(recommender, answer, "power limit").rows[0].total.latency_s.value == pytest.approx(
+        answer.headline.latency_s.value
+    )
 
 
 def test_gpu_without_kernels_runs_a_network_by_baselines(recommender):
