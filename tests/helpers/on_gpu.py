@@ -42,7 +42,7 @@ def has_gpu() -> bool:
     try:
         import cupy
 
-        return cupy.cuda.runtime.getDeviceCount() > 0
+        return bool(cupy.cuda.runtime.getDeviceCount())
     except Exception:  # CuPy has several exceptions for a missing or old driver.
         return False
 
