@@ -168,8 +168,8 @@ class Function:
 
     def __call__(self, grid: Any, block: Any, arguments: Any, shared_mem: int = 0) -> None:
         raw = [np.uint64(a.ctypes.data) if isinstance(a, Array) else a for a in arguments]
-        kept = [ctypes.create_string_buffer(each.tobytes(), each.nbytes) for each in raw]
-        addresses = (ctypes.c_void_p * len(kept))(*map(ctypes.addressof, kept))
+        buffers = [ctypes.create_string_buffer(each.tobytes(), each.nbytes) for each in raw]
+        addresses = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
         grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
         driver().launch(self.ptr, *grid, *block, shared_mem, 0, ctypes.addressof(addresses), 0)
 
