@@ -1,4 +1,4 @@
-"""Compile the replacements for `libcudart.so.12`, `libcudart.so.13` and `libcuda.so.1`, once per version.
+"""Compile the replacements for the CUDA runtime (12 and 13), the driver and NVML, once per version.
 
 The system's C++ compiler builds them in the cache folder on first use, without CUDA headers.
 """
@@ -17,7 +17,7 @@ from kernrec import paths
 from kernrec.errors import KernrecError
 
 NATIVE = Path(__file__).resolve().parent / "native"
-_DRIVER, _RUNTIMES = "libcuda.so.1", (12, 13)
+_DRIVER, _NVML, _RUNTIMES = "libcuda.so.1", "libnvidia-ml.so.1", (12, 13)
 _DEFINED = re.compile(r"^API (?:[\w:]+[ *]+)+(\w+)\(", re.MULTILINE)
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=default", "-fno-strict-aliasing")
 _LINKED = ("-shared", "-static-libstdc++", "-static-libgcc", "-pthread", "-ldl", "-Wl,-s")
@@ -68,6 +68,8 @@ def compile_libraries(folder: Path) -> None:
             objects = dict(zip(jobs, pool.map(compiled, jobs), strict=True))
         linked = [objects[source, 0] for source in driver]
         _run([compiler, *linked, f"-Wl,-soname,{_DRIVER}", *_LINKED, "-o", str(made / _DRIVER)])
+        nvml = [str(NATIVE / "nvml.cpp"), str(made / _DRIVER), f"-Wl,-soname,{_NVML}"]
+        _run([compiler, *_FLAGS, *nvml, *_LINKED, "-o", str(made / _NVML)])
         # Programs compiled with a default stream per thread call functions with these suffixes.
         aliases = [f"-Wl,--defsym={call}{suffix}={call}" for call in _defined() for suffix in ("_ptsz", "_ptds")]
         for version in _RUNTIMES:

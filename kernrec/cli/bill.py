@@ -79,14 +79,15 @@ class Billed(Options):
         Args:
             gpus: The GPUs to compare.
         """
+        stated = {name: text for name, text in self.parts.items() if name not in PARTS}
+        if not stated:
+            return {}
         from kernrec.gpu import find_gpu
         from kernrec.gpu.find import UnknownGPU
         from kernrec.recommender.networks.compare import CardPrice
 
         prices: dict[str, CardPrice] = {}
-        for name, text in self.parts.items():
-            if name in PARTS:
-                continue
+        for name, text in stated.items():
             try:
                 card = find_gpu(name)
             except UnknownGPU:

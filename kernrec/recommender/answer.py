@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from kernrec.errors import NoKernelError
@@ -84,7 +85,7 @@ def recommendation(
         remarks=tuple(remarks),
         inputs=query.inputs,
         calibration=kernel.table.calibration,
-        models=tuple([kernel.scope for kernel in candidates.kernels if kernel.scope]),
+        models=tuple(filter(None, map(attrgetter("scope"), candidates.kernels))),
         about_kernel=about,
         saving=saving,
         beside=beside,

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -95,10 +95,15 @@ class Matrix(np.ndarray):
         return 1 << 20
 
 
+class Inputs(NamedTuple):
+    first: np.ndarray
+    second: np.ndarray
+
+
 def test_calls_with_tuples_layouts_and_another_name_run(tmp_path):
     layout = gl.SliceLayout(0, gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0]))
     with kernrec.triton.capture(tmp_path) as captured:
-        kernels.add_tuples[(8,)]((X, Y), (1, 1000), Y, BLOCK=128)
+        kernels.add_tuples[(8,)](Inputs(X, Y), (1, 1000), Y, BLOCK=128)
         kernels.copy_in_layout[(8,)](X, Y, 1000, layout, BLOCK=128)
     tuples, in_layout = captured.files
     assert written(tuples)["arguments"]["inputs"] == [{"dtype": "f32", "shape": [1000]}] * 2

@@ -20,8 +20,8 @@ namespace capture {
 
 enum Error : int {
     kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidConfiguration = 9, kInvalidSymbol = 13,
-    kInvalidDeviceFunction = 98, kInvalidDevice = 101, kInvalidHandle = 400, kNotFound = 500, kLaunchFailure = 719,
-    kNotSupported = 801, kGraphUpdateFailure = 910,
+    kInvalidDeviceFunction = 98, kNoDevice = 100, kInvalidDevice = 101, kInvalidHandle = 400, kNotFound = 500,
+    kLaunchFailure = 719, kNotSupported = 801, kGraphUpdateFailure = 910,
 };
 
 struct Extent {

@@ -214,7 +214,7 @@ def _argument(record: LaunchRecord, name: str, value: Any) -> Any:
         return int(value)
     if isinstance(value, numbers.Real) and not hasattr(value, "data_ptr"):
         return float(value)
-    if type(value) is tuple:
+    if isinstance(value, tuple):
         return [_argument(record, *item) for item in zip(item_names(name, len(value)), value, strict=True)]
     if hasattr(value, "block_shape") and hasattr(value, "base"):
         return _descriptor(record, name, value)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from kernrec.compile.torch_stand_in import on_cpu, torch_without_gpu
+from kernrec.compile.torch_stand_in import loaded_torch, torch_without_gpu
 from kernrec.errors import KernrecError
 from kernrec.triton.calls.call_writer import PER_FUNCTION
 from kernrec.triton.calls.hooks import Captured, capture
@@ -20,13 +20,32 @@ SITE = Path(__file__).resolve().parent / "site"
 
 _stack = ExitStack()
 _running: list[Captured] = []
+_torch: list[Any] = []
+"""torch, once it shows the simulated GPU."""
+_starting = False
 
 
-def triton_loaded() -> None:
-    """Start a capture that lasts until the process ends, and then reports the launches that it skipped."""
-    if _running:
+def library_loaded() -> None:
+    """Start a capture that lasts until the process ends; if it runs, let torch show the simulated GPU.
+
+    A program may import torch or Triton first, and torch may import Triton.
+    """
+    global _starting
+    if _starting or (not _running and not _started()):
         return
+    (captured,) = _running
+    if captured.card is not None and not _torch and (torch := loaded_torch()) is not None:
+        _torch.append(torch)
+        _stack.enter_context(torch_without_gpu(captured.card))
+
+
+def _started() -> bool:
+    """Start the capture, and return whether it runs."""
+    global _starting
     count = os.environ.get(COUNT_VARIABLE, "")
+    if loaded_torch() is not None:
+        _torch.append(loaded_torch())  # The capture replaces the functions of a loaded torch.
+    _starting = True
     try:
         captured = _stack.enter_context(
             capture(
@@ -37,18 +56,12 @@ def triton_loaded() -> None:
         )
     except KernrecError as error:
         print(f"kernrec capture: {error}", file=sys.stderr)
-        return
+        return False
+    finally:
+        _starting = False
     _running.append(captured)
     atexit.register(_end, captured)
-    torch_loaded()
-
-
-def torch_loaded() -> None:
-    """Simulate a GPU for torch if the capture is active."""
-    for captured in _running:
-        if captured.card is not None and "torch" in sys.modules:
-            _stack.enter_context(torch_without_gpu(captured.card))
-            _stack.enter_context(on_cpu())
+    return True
 
 
 def _end(captured: Any) -> None:

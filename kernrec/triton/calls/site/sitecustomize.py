@@ -2,7 +2,7 @@
 
 `kernrec capture` puts this folder on the module path of the command and its child processes, and sets KERNREC_CAPTURE
 to the folder of the calls (and KERNREC_CAPTURE_GPU, _PER_FUNCTION). This file imports nothing else of kernrec before
-the program imports Triton.
+the program imports Triton or torch.
 """
 
 import importlib.abc
@@ -19,7 +19,7 @@ _WATCHED = ("triton", "torch")
 
 
 class LibraryWatcher(importlib.abc.MetaPathFinder):
-    """Starts the capture after the program imports Triton, and simulates a GPU for torch."""
+    """Starts the capture after the program imports Triton or torch."""
 
     def __init__(self) -> None:
         self._looking = False
@@ -41,23 +41,20 @@ class LibraryWatcher(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            _loaded(name)
+            vars(spec)["_initializing"] = False  # The module is complete; importlib notes it after this function.
+            _loaded()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def _loaded(name: str) -> None:
-    """Start the capture after Triton is loaded; simulate torch's GPU if torch is loaded later."""
+def _loaded() -> None:
     try:
-        from kernrec.triton.calls.whole_process import torch_loaded, triton_loaded
+        from kernrec.triton.calls.whole_process import library_loaded
     except ImportError as error:
         print(f"kernrec capture: {sys.executable} has no kernrec, install it there ({error})", file=sys.stderr)
         return
-    if name == "torch":
-        torch_loaded()
-    else:
-        triton_loaded()
+    library_loaded()
 
 
 if os.environ.get("KERNREC_CAPTURE"):
