@@ -118,21 +118,21 @@ def roofs_s(
     problems: Sequence[Problem], gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None
 ) -> list[float]:
     """Return the minimum time in seconds that any backend needs, for each problem; 0 for a problem within L2."""
-    known, new = _roofs_at(gpu, limit_w, clock_hz), dict[Problem, list[float]]()
-    if len(known) >= _MOST_ROOFS:
-        known.clear()
+    roofs, new = _roofs_at(gpu, limit_w, clock_hz), dict[Problem, list[float]]()
+    if len(roofs) >= _MOST_ROOFS:
+        roofs.clear()
     for problem in problems:
-        if problem not in known:
+        if problem not in roofs:
             costs = ideal_of(gpu, problem.op, problem.dtype).costs(problem)
             if any(costs):
                 new[problem] = costs
             else:
-                known[problem] = 0.0
+                roofs[problem] = 0.0
     if new:
         launches = np.array([*new.values()]).T.copy()
         limited = _power_of(gpu).limit_launches(launches, ((limit_w, clock_hz),))
-        known.update(zip(new, limited.latency_s[0].tolist(), strict=True))
-    return list(map(known.__getitem__, problems))
+        roofs.update(zip(new, limited.latency_s[0].tolist(), strict=True))
+    return list(map(roofs.__getitem__, problems))
 
 
 @lru_cache(maxsize=64)
