@@ -1,6 +1,5 @@
 """Compute a model's features for candidates from the static table, the problem and the analytical model."""
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,7 +15,7 @@ from kernrec.recommender.estimate.static_table import Array, StaticTable
 
 def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -> ModelInputs:
     """Return the inputs of the candidates at some positions of a prediction and its costs."""
-    table, candidates = prediction.table, ModelCandidates(prediction, limited, positions)
+    table, candidates = prediction.table, ModelCandidates(prediction, limited.costs, positions)
     tunables = {t.name: table.space.columns[t.name].take(candidates.configs) for t in table.kernel.tunables}
     return ModelInputs.of(table.gpu, candidates.quantities, tunables)
 
@@ -24,15 +23,15 @@ def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -
 class ModelCandidates:
     """Candidates for models; C is their number."""
 
-    def __init__(self, prediction: Prediction, limited: LimitedCosts, positions: Array) -> None:
-        """Collect the candidates at some positions of a prediction and its costs."""
+    def __init__(self, prediction: Prediction, limited: Array, positions: Array) -> None:
+        """Collect the candidates at some positions of a prediction and its `LimitedCosts.costs`."""
         self.configs: Array = prediction.rows.take(positions)
         """Rows of the space, (C,)."""
         self._of_table = _of(prediction.table)
         self.quantities = np.empty((len(QUANTITIES), len(positions)))
         """Rows of `features.QUANTITIES`, (Q, C); only rows that are inputs are filled."""
         place = prediction.number, prediction.start, positions
-        prediction.in_engine.fill(*place, limited.costs, self.quantities)
+        prediction.in_engine.fill(*place, limited, self.quantities)
 
     def features(self, columns: tuple[str, ...]) -> Array:
         """Return the named columns of `features.matrix`, (C, F)."""
@@ -41,10 +40,9 @@ class ModelCandidates:
         plan.fill(self.quantities, features)
         return features
 
-    def row_kinds(self, firsts: Sequence[int]) -> list[str]:
-        """Return each problem's kind of rows, given its first candidate; empty for a problem without candidates."""
-        kinds, configs = self._of_table.row_kinds, self.configs
-        return [kinds[configs[first]] if first < len(configs) else "" for first in firsts]
+    def row_kind(self, candidate: int) -> str:
+        """Return a candidate's kind of rows; empty for a position after the last candidate."""
+        return self._of_table.row_kinds[self.configs[candidate]] if candidate < len(self.configs) else ""
 
 
 class _OfTable:
