@@ -111,7 +111,8 @@ def raised(latency: Estimate, least_s: float) -> Estimate:
     return latency if latency.value >= least_s else _scaled(latency, least_s / latency.value, 1.0)
 
 
-_MOST_ROOFS = 4096
+_MOST_ROOFS = 512
+"""Number of problems at an operating point from which the cache is emptied."""
 
 
 def roofs_s(
@@ -135,7 +136,7 @@ def roofs_s(
     return list(map(roofs.__getitem__, problems))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def _roofs_at(gpu: GPU, limit_w: float | None, clock_hz: float | None) -> dict[Problem, float]:
     """Return the cache of `roofs_s` at an operating point."""
     return {}

@@ -6,7 +6,7 @@ The table computes everything that does not depend on the problem once. `engine.
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from kernrec.recommender.estimate.launch_table import LaunchGeometry, LaunchTabl
 from kernrec.recommender.estimate.sampled_launch import read_sample, uneven
 from kernrec.store import ProfileTable
 from kernrec.util.light_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from kernrec.recommender.estimate.model_inputs import TableFeatures
 
 Array = np.ndarray
 
@@ -162,6 +165,13 @@ class StaticTable:
     def _codes(self) -> Array:
         """Code numbers as in `machine_code`, for all configs."""
         return np.array([np.zeros(len(self)), *[launch.variant for launch in self.launches]], dtype=np.int64).T.copy()
+
+    @cached_property
+    def model_features(self) -> "TableFeatures":
+        """Features of trained models that depend only on the tunables."""
+        from kernrec.recommender.estimate.model_inputs import TableFeatures
+
+        return TableFeatures(self)
 
     @cached_property
     def bandwidth(self) -> float:
