@@ -26,7 +26,10 @@ class ModelCandidates:
         """Collect the candidates at some positions of a prediction and its `LimitedCosts.costs`."""
         self.configs: Array = prediction.rows.take(positions)
         """Rows of the space, (C,)."""
-        self._of_table = prediction.table.model_features
+        cached = prediction.table.model_features
+        if not cached:
+            cached.append(_TableFeatures(prediction.table))
+        self._of_table: _TableFeatures = cached[0]
         self.quantities = np.empty((len(QUANTITIES), len(positions)))
         """Rows of `features.QUANTITIES`, (Q, C); only rows that are inputs are filled."""
         place = prediction.number, prediction.start, positions
@@ -44,7 +47,7 @@ class ModelCandidates:
         return self._of_table.row_kinds[self.configs[candidate]] if candidate < len(self.configs) else ""
 
 
-class TableFeatures:
+class _TableFeatures:
     """Features that depend only on the tunables of a table, so that they are equal for every problem."""
 
     def __init__(self, table: StaticTable) -> None:

@@ -6,7 +6,7 @@ The table computes everything that does not depend on the problem once. `engine.
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from kernrec.recommender.estimate.launch_table import LaunchGeometry, LaunchTabl
 from kernrec.recommender.estimate.sampled_launch import read_sample, uneven
 from kernrec.store import ProfileTable
 from kernrec.util.light_dataclass import dataclass
-
-if TYPE_CHECKING:
-    from kernrec.recommender.estimate.model_inputs import TableFeatures
 
 Array = np.ndarray
 
@@ -60,6 +57,8 @@ class StaticTable:
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
     _plans: list[Any] = field(default_factory=list, repr=False)
+    model_features: list[Any] = field(default_factory=list, repr=False)
+    """Cached features of trained models; empty until a model needs them."""
 
     @classmethod
     def of(
@@ -165,13 +164,6 @@ class StaticTable:
     def _codes(self) -> Array:
         """Code numbers as in `machine_code`, for all configs."""
         return np.array([np.zeros(len(self)), *[launch.variant for launch in self.launches]], dtype=np.int64).T.copy()
-
-    @cached_property
-    def model_features(self) -> "TableFeatures":
-        """Features of trained models that depend only on the tunables."""
-        from kernrec.recommender.estimate.model_inputs import TableFeatures
-
-        return TableFeatures(self)
 
     @cached_property
     def bandwidth(self) -> float:
