@@ -74,7 +74,6 @@ REMOVED = {
     "--show": "`kernrec list gpus NAME`",
     "mcp --memory": "no option: 4 GiB are the limit",
     "explore --layout": "the choice on the page",
-    "explore --backend": "`kernrec recommend --backend`",
     "--per-function": "no option: 50 calls of each function are written",
     "analyze --clocks": "`kernrec recommend --kernel NAME --clock any` afterwards",
     "analyze --inputs": "`kernrec recommend --kernel NAME --inputs zeros` afterwards",

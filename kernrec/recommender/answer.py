@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
 from kernrec.op import Problem
-from kernrec.recommender.baselines import PREDICTED, baseline_notes, without_baseline
+from kernrec.recommender.baseline_notes import baseline_notes, without_baseline
+from kernrec.recommender.baselines import PREDICTED
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.choices import (
     best_of_other_kinds,
