@@ -128,10 +128,10 @@ extern "C" __global__ void shift(const float* x, const int* where, float* y, int
 
 
 def test_block_waits_for_its_producer_warp(nvrtc, tmp_path):
-    one, all_warps = (metrics(tmp_path, "normal", PRODUCERS.replace("BUSY", busy)) for busy in ("32", "THREADS"))
-    assert one["global.where.read_requests"] == all_warps["global.where.read_requests"] / 4
-    assert one["rounds"] == pytest.approx(all_warps["rounds"], rel=0.05)
-    assert one["chain"] == pytest.approx(all_warps["chain"], rel=0.1)
+    single, all_warps = (metrics(tmp_path, "normal", PRODUCERS.replace("BUSY", busy)) for busy in ("32", "THREADS"))
+    assert single["global.where.read_requests"] == all_warps["global.where.read_requests"] / 4
+    assert single["rounds"] == pytest.approx(all_warps["rounds"], rel=0.05)
+    assert single["chain"] == pytest.approx(all_warps["chain"], rel=0.1)
 
 
 GUARDED = """

@@ -6,6 +6,7 @@ phase. A kernel that loads a tile, waits at a barrier and then computes has almo
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,8 @@ from kernrec.ptx.analysis.dependence import load_depths
 from kernrec.ptx.analysis.issue_cost import classify
 from kernrec.ptx.analysis.liveness import successors
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
-from kernrec.ptx.state.types import Array
+
+Array = np.ndarray[Any, Any]
 
 
 def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
