@@ -34,7 +34,7 @@ class UnitSet {
     uint64_t* last_ = nullptr;
 };
 
-constexpr int64_t kMostKept = 1 << 18;  // maximum sectors per batch of blocks; later sectors are dropped
+constexpr int64_t kMostKept = 1 << 20;  // maximum sectors per batch of blocks; later sectors are dropped
 constexpr uint32_t kSectorBytes = 32, kWordBytes = 4;
 constexpr uint64_t kFineBytes = uint64_t(1) << 30;  // larger buffers are tracked by sector, not by word
 

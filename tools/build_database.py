@@ -23,6 +23,7 @@ import time
 from collections.abc import Sequence
 from zlib import crc32
 
+from profile_files import profiles_hash, read_profile_rows, write_profiles
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from same_code import within_compiler_variation
 
@@ -33,7 +34,7 @@ from kernrec.compile.pool import Processors
 from kernrec.kernel import Kernel, all_kernels, find_kernel
 from kernrec.profile.probe_profile import Variant
 from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
-from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_profiles
+from kernrec.store import ProfileRow
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 TRITON_ARCHITECTURES = (80, 86, 89, 90, 120)

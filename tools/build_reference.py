@@ -76,7 +76,7 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
 
 
 def commands() -> str:
-    """Return the page of all commands with their arguments and options, as Typer documents them."""
+    """Return the page of commands, arguments and options, which Typer generates from the code."""
     program = [sys.executable, "-m", "typer", "--app", "app", "kernrec.cli.app", "utils", "docs", "--name", "kernrec"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     done = subprocess.run(
@@ -93,8 +93,8 @@ def python_api() -> str:
 
     lines = [
         "# Python API",
-        "The functions and classes on this page are the public interface. Powers are in watts, times in seconds,"
-        " energies in joules and clocks in hertz. The [guide](../guides/python.md) has examples.",
+        "This page is the public interface. All quantities are in SI units: watts, seconds, joules, hertz."
+        " The [guide](../guides/python.md) has examples.",
         "::: kernrec.recommend",
         "::: kernrec.recommend_many",
         "::: kernrec.recommend_network",
@@ -125,13 +125,13 @@ def _public_classes(module: Any) -> list[str]:
 
 
 def kernel_toml() -> str:
-    """Return the page of a spec's keys, in the order in which the reader reads them."""
+    """Return the page of the keys of a spec, in the reader's order."""
     parts = [
         "# kernel.toml",
-        "A spec describes a kernel: what can be tuned, how it is launched, and on what. The tables list every key that"
-        " the reader accepts; another key is an error that names the nearest one. The [guide](../guides/analyze.md) has"
-        " a complete example. Texts that are [expressions](expressions.md) can use the tunables, the dimensions,"
-        " `dtype`, `layout`, `dtype_bytes`, `sm` and the names of `[let]` before them.",
+        "A spec describes a kernel: its tunables, launches and tensors. The tables list every key; any other key is an"
+        " error that names the nearest one. The [guide](../guides/analyze.md) has a complete example. Many values are"
+        " [expressions](expressions.md), which can use tunables, dimensions, `dtype`, `layout`, `dtype_bytes`, `sm` and"
+        " earlier names of `[let]`.",
     ]
     keys = spec_keys()
     for name, title in _TEXT["titles"].items():
@@ -141,17 +141,15 @@ def kernel_toml() -> str:
             if table == name
         ]
         parts += [f"## {title}", markdown_table(("key", "meaning", "expected", "default"), rows)]
-    arguments = markdown_table(
-        ("text", "what is passed"), [(f"`{text}`", meaning) for text, meaning in ARGUMENTS.items()]
-    )
+    arguments = markdown_table(("text", "argument"), [(f"`{text}`", meaning) for text, meaning in ARGUMENTS.items()])
     values = markdown_table(("text", "values"), [(f"`{text}`", meaning) for text, meaning in VALUES.items()])
     parts += ["## Arguments of a launch", arguments]
-    parts += ["## The values of a tensor", _TEXT["pages"]["values"], values, _limits()]
+    parts += ["## Values of a tensor", _TEXT["pages"]["values"], values, _limits()]
     return "\n\n".join(parts) + "\n"
 
 
 def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
-    """Return (table, key) -> (expected value, default as text or None), in the order in which the reader reads them."""
+    """Map (table, key) to (expected value, default as text; None if required), in the reader's order."""
     from kernrec.kernel import toml_table
     from kernrec.kernel.spec_reader import kernel_from
 
@@ -166,7 +164,7 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
         table = re.sub(r"^\[problem\]: tensors\.\w+", "[problem.tensors] name", table)
         table = re.sub(r"^\[problem\]: dims\.\w+$", "[problem] dims name", table)
         if key in ("dtypes", "layouts"):
-            expected = "a list of names that the operator knows"
+            expected = "a list of names that the operator accepts"
         if key not in _INTERNAL_KEYS:
             keys.setdefault((table, key), (expected, None if default is required else _default(default)))
         return original(self, key, kind, expected, default)
@@ -190,8 +188,8 @@ def _limits() -> str:
 
     limits, types = (", ".join(f"`{name}`" for name in names) for names in (LIMITS, SCALAR_RANGES))
     return (
-        f"## Names of the GPU's limits\n\nConstraints can also use {limits}.\n\n## Types of scalar arguments\n\n"
-        f"An argument such as `i32 width` passes a number as one of {types}."
+        f"## Limits of the GPU\n\nConstraints can also use {limits}.\n\n## Types of scalar arguments\n\n"
+        f"The type of a scalar argument such as `i32 width` is one of {types}."
     )
 
 
@@ -217,7 +215,7 @@ def json_output() -> str:
 
 
 def answers() -> dict[str, Any]:
-    """Return the answers of some commands with `--json`."""
+    """Return the `--json` answers of the commands in `reference.toml`."""
     # Use no user database, so that pages do not depend on who builds them.
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, {"XDG_DATA_HOME": folder}):
         os.environ.pop("KERNREC_DB", None)
@@ -225,7 +223,7 @@ def answers() -> dict[str, Any]:
 
 
 def meaning_of(command: str, field: str) -> str:
-    """Return the meaning of a field of an answer, from the entry of the command, its object or `recommend`."""
+    """Return the meaning of a field: the command's entry, else the entry of `kernrec recommend`, else an empty text."""
     like_choices = re.sub(r"^(choices|beside|totals|rows|gpus)\[\]\.", "", field)
     for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_choices)):
         for path in (name, f"choices[].{name}"):
@@ -235,7 +233,7 @@ def meaning_of(command: str, field: str) -> str:
 
 
 def fields(value: Any, path: str = "") -> list[tuple[str, str]]:
-    """Yield (path, type) of every part of a JSON value, each path once."""
+    """Return (path, type) of each field of a JSON value; each path once."""
     kinds: dict[str, str] = {}
 
     def visit(item: Any, path: str) -> None:
@@ -259,12 +257,12 @@ def fields(value: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 _LIKE_OTHERS = ("against", "occupancy_heuristic", "layers")
-"""Objects whose fields the page explains at another object."""
+"""Objects with the fields of another object, which the page does not repeat."""
 _OPEN = (
     *("config", "shape", "tunables", "codes", "dtype_min_sm", "time_s", "mix", "energy_by_part_j", "figures"),
     *("difference", "changes"),
 )
-"""Objects whose keys depend on the kernel, the problem or the GPU."""
+"""Objects whose keys depend on the kernel, problem or GPU."""
 
 
 def _kind(item: Any) -> str:
@@ -302,9 +300,12 @@ def environment() -> str:
 
 
 def output_values() -> str:
-    """Return the page of values that answers contain."""
-    parts = ["# Values in the output", "The bottleneck column and `explain` name resources; `check` and `explain` count"
-             " instruction classes, and `monitor` prints throttle reasons."]  # fmt: skip
+    """Return the page of names that answers contain as values."""
+    parts = [
+        "# Values in the output",
+        "Bottlenecks are resources. `check` and `explain` count instruction classes."
+        " `monitor` prints throttle reasons.",
+    ]
     for heading, values in OUTPUT.items():
         rows = [(f"`{name}`", meaning) for name, meaning in values.items()]
         parts += [f"## {heading}", markdown_table(("value", "meaning"), rows)]
@@ -340,9 +341,9 @@ def catalog() -> str:
         f"## GPUs ({len(gpus)})",
         markdown_table(("name", "title", "architecture", "SMs", "memory", "TDP", "aliases"), gpus),
         f"## Operators ({len(ops)})",
-        markdown_table(("name", "what it computes", "aliases", "dimensions", "dtypes", "layouts", "workload"), ops),
+        markdown_table(("name", "computation", "aliases", "dimensions", "dtypes", "layouts", "workload"), ops),
         f"## Kernels ({len(kernels)})",
-        markdown_table(("name", "op", "dtypes", "layouts", "from", "later for", "description"), kernels),
+        markdown_table(("name", "op", "dtypes", "layouts", "minimum", "higher minimum", "description"), kernels),
     ]) + "\n"  # fmt: skip
 
 

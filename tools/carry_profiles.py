@@ -15,12 +15,12 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from profile_files import read_profile_rows, write_profiles
 from same_code import tokens
 
 from kernrec import paths
 from kernrec.kernel import Kernel, all_kernels, find_kernel
 from kernrec.kernel.spec_reader import load_kernel
-from kernrec.store import read_profile_rows, write_profiles
 
 _ROOT = Path(__file__).resolve().parent.parent
 _LIBRARY = "kernrec/kernel/library"

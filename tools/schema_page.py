@@ -21,9 +21,9 @@ def schema() -> str:
     sql = [*(step.sql for step in migrations()), views_sql().replace("CREATE OR REPLACE", "CREATE")]
     parts = [
         "# Database schema",
-        "A database is one DuckDB file. Its schema is made by the numbered migrations in `db/schema`, which kernrec"
-        " applies to an older database when it opens it. Units are SI and part of the names. The key of a row is a hash"
-        " of its other columns that are not NULL, so equal rows have equal keys everywhere.",
+        "A database is one DuckDB file. The numbered migrations in `db/schema` create its schema. When kernrec opens an"
+        " older database, it applies the missing migrations. Units are SI and part of the names. The key of a row is a"
+        " hash of its other columns that are not NULL, so equal rows have equal keys in all databases.",
         "Migrations: " + ", ".join(f"`{step.number:03d}_{step.name}.sql`" for step in migrations()) + ".",
     ]
     for kind, names in (("table", [t for t in _order(columns) if t not in views]), ("view", sorted(views))):

@@ -58,7 +58,7 @@ def run_program(
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(str(scratch / "socket"))
         listener.listen()
-        threading.Thread(target=_accept, args=(listener, gpu, recorder, budget), daemon=True).start()
+        threading.Thread(target=accept, args=(listener, gpu, recorder, budget), daemon=True).start()
         environment[SOCKET_VARIABLE] = str(scratch / "socket")
         paths = [str(libraries()), environment.get("LD_LIBRARY_PATH")]
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, paths))
@@ -78,7 +78,8 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
                 program.send_signal(signal.SIGINT)
 
 
-def _accept(listener: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -> None:
+def accept(listener: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -> None:
+    """Serve the CUDA calls of each process that connects, in threads, until the socket is closed."""
     while True:
         try:
             connection, _ = listener.accept()

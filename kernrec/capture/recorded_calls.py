@@ -261,6 +261,8 @@ class _Description:
             for name, memory in self._module.placed.items()
             if name in self._function.symbols and memory.nbytes <= _LARGEST_VARIABLE
         }
+        # The PTX already defines these, and the addresses of functions differ in an analysis.
+        values = {name: data for name, data in values.items() if data != self._module.tables.get(name)}
         ptx = _with_structures(_with_values(self._module.ptx, values), launch.entry, structures)
         if memory_of:
             head = re.search(r"^\s*\.address_size.*\n", ptx, re.MULTILINE)

@@ -79,7 +79,7 @@ def _list_gpus(form: Form) -> None:
 def _list_ops(form: Form) -> None:
     from kernrec.kernel import kernels_for
     from kernrec.op import all_ops
-    from kernrec.recommender.baselines import recorded_dtypes
+    from kernrec.recommender.baseline_notes import recorded_dtypes
     from kernrec.recommender.estimate.model_store import ModelStore
 
     models = ModelStore.beside([])

@@ -22,6 +22,7 @@ class ExploreOptions(options.Options):
     shape: options.Shapes = None
     dtype: options.Dtype = None
     workload: options.WorkloadName = None
+    backend: options.Backends = None
     output: Annotated[Path | None, option("Write the page into this .html file.", "--output", "-o", panel=PRINTED)] = (
         None
     )
@@ -63,7 +64,7 @@ def _serve(wanted: ExploreOptions) -> None:
         "workload": network.name if network else None,
         "view": "network" if network else "front",
     }
-    answers = Answers(recommender, network, kernel=shown.kernel)
+    answers = Answers(recommender, network, kernel=shown.kernel, backend=wanted.backend)
     server = PageServer(answers, wanted.port, chosen)
     try:
         print(server.url, flush=True)
@@ -101,7 +102,8 @@ def _write(wanted: ExploreOptions, path: Path) -> None:
     recommender = Recommender(wanted.databases)
     subjects = _subjects(recommender, wanted, network, wanted.op) if wanted.op or wanted.kernel else []
     with Steps("the report: answers"):
-        answers = Answers(recommender, network, points_of_each(len(subjects) * len(gpus)))
+        most = points_of_each(len(subjects) * len(gpus))
+        answers = Answers(recommender, network, most, backend=wanted.backend)
         text, missing = report(answers, gpus, subjects, network.name if network else None, wanted.inputs)
     write_whole(path, text.encode(), shared=True)
     shown = [counted(len(subjects), "problem")] if subjects else []

@@ -205,18 +205,14 @@ def _print_bills(billed: "Sequence[Bill]", form: Form) -> None:
     ]
     costs = [bill.cost for bill in billed if bill.cost is not None]
     if costs:
-        columns.append(Column(f"cost [{costs[0][1]}]", "right", [f"{amount:,.2f}" for amount, _ in costs]))
+        columns.append(Column(f"cost [{billed[0].currency}]", "right", [f"{cost:,.2f}" for cost in costs]))
     masses = [bill.carbon_kg for bill in billed if bill.carbon_kg is not None]
     if masses:
         unit, scale = next(((unit, scale) for unit, scale in _MASSES if max(masses) >= scale), _MASSES[-1])
         columns.append(Column(f"CO2 [{unit}]", "right", [digits(mass / scale) for mass in masses]))
     versus = next((bill.versus for bill in billed if bill.versus), "")
     if versus:
-        columns.append(
-            Column(
-                f"vs {versus.removesuffix(' today')}", "left", [_more(bill) if bill.versus else "-" for bill in billed]
-            )
-        )
+        columns.append(Column(f"vs {versus.removesuffix(' today')}", "left", [_more(bill.more_kwh) for bill in billed]))
     print_table_as(form, "energy of the GPUs while they run; excludes idle power, hosts and cooling", columns)
 
 
@@ -224,8 +220,8 @@ _MASSES = (("t", 1e3), ("kg", 1.0), ("g", 1e-3))
 """Units of mass, in kilograms."""
 
 
-def _more(bill: "Bill") -> str:
-    return f"{human(abs(bill.more_kwh) * 1e3, 'Wh')} {'more' if bill.more_kwh >= 0 else 'less'}"
+def _more(kwh: float | None) -> str:
+    return "-" if kwh is None else f"{human(abs(kwh) * 1e3, 'Wh')} {'more' if kwh >= 0 else 'less'}"
 
 
 def print_sweep(sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]", notes: NotePrinter) -> None:

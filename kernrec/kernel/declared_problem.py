@@ -111,11 +111,6 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
         reference=_no_reference,
         element_types=lambda sizes: types,
     )
-    defaults = {dim.name: int(dim.default) for dim in dims if dim.default}
-    for key, tensor in tensors.items():
-        for extent in tensor.shape:
-            if extent.names <= defaults.keys():  # Raise errors for the default shape; --shape may change it.
-                extent.whole_number(defaults, 1, f"{name}: tensor {key}")
     return op, {
         "initial_values": {key: tensor.values for key, tensor in tensors.items()},
         "constants": {key: tensor.symbol for key, tensor in tensors.items() if tensor.symbol is not None},

@@ -3,6 +3,8 @@
     reuse.<KiB>          fraction of load sectors that an L1 of this size still holds when they are requested again
     reuse.wait.<KiB>     fraction of loads (of a warp, in one run of a basic block) that it holds completely before any
                          warp requests them in that run
+    again.<KiB>          fraction of load sectors that the block accessed before, with more than this many KiB of other
+                         data in between; missing if it is 0 for every size
     run.read             average length in bytes of the contiguous runs that a block reads; run.write likewise
     run.read.x, .y, .z   fraction of these runs that the next block along the axis continues; likewise for writes
     atomic.own           probability that two atomic operations of one block access the same sector
@@ -13,8 +15,8 @@
 Reuse is computed from reuse times. A window of w requests contains fp(w) distinct lines on average. fp(w + 1) - fp(w)
 is the fraction of requests whose line was not requested within the last w (Xiang et al., "HOTL: a higher order theory
 of locality", ASPLOS 2013). A sector requested again after w requests hits in an LRU cache that holds fp(w) lines of 128
-bytes. The requests are in the emulator's order: each instruction runs for all warps. Stores are ignored, because L1
-forwards them without allocation.
+bytes. The requests are in the emulator's order: each instruction runs for all warps. `reuse` ignores stores, because L1
+forwards them without allocation. `again` includes them, because L2 keeps them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +28,9 @@ from kernrec.ptx.state.types import Array
 
 CACHE_KIB = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """L1 sizes in KiB for which reuse is computed."""
+
+AGAIN_KIB = tuple(1 << power for power in range(3, 15))
+"""Sizes in KiB of a block's part of L2 for which repeated loads are counted."""
 
 _SECTOR_BYTES = 32
 _SECTORS_PER_LINE = 4
@@ -71,6 +76,17 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
     for size in CACHE_KIB:
         yield f"reuse.{size}", float((distance <= size * _LINES_PER_KIB).mean())
         yield f"reuse.wait.{size}", float((farthest <= size * _LINES_PER_KIB).mean())
+
+
+def again_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
+    """Yield `again.<KiB>`."""
+    if not trace.is_read.any():
+        return
+    distance = lines_between(trace.sector)[trace.is_read]
+    repeated = distance[np.isfinite(distance)]
+    far = [float((repeated > size * _LINES_PER_KIB).sum() / len(distance)) for size in AGAIN_KIB]
+    if far[0] > 0.0:
+        yield from ((f"again.{size}", share) for size, share in zip(AGAIN_KIB, far, strict=True))
 
 
 def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:

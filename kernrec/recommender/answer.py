@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
 from kernrec.op import Problem
-from kernrec.recommender.baselines import PREDICTED, baseline_notes, without_baseline
+from kernrec.recommender.baseline_notes import baseline_notes, without_baseline
+from kernrec.recommender.baselines import PREDICTED
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.choices import (
     best_of_other_kinds,
@@ -83,7 +85,7 @@ def recommendation(
         remarks=tuple(remarks),
         inputs=query.inputs,
         calibration=kernel.table.calibration,
-        models=tuple([kernel.scope for kernel in candidates.kernels if kernel.scope]),
+        models=tuple(filter(None, map(attrgetter("scope"), candidates.kernels))),
         about_kernel=about,
         saving=saving,
         beside=beside,

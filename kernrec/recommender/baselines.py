@@ -5,39 +5,32 @@ recordings of other GPUs). Without recordings of similar problems, it is predict
 recommendation, it holds at one operating point.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.power import RANDOM
 from kernrec.model.vendor.epilogue import as_recorded, has_epilogue
-from kernrec.model.vendor.padding import padded
 from kernrec.model.vendor.releases import released
 from kernrec.model.vendor.stacks import AT, is_wanted
-from kernrec.op import Op, Problem
+from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import cold_seconds, is_number, refuse_too_large
 from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.published_baselines import Recordings, published_predictions, version_of
-from kernrec.store.recorded import RecordedLine, contents, recorded_lines
+from kernrec.store.recorded import RecordedLine
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.note import Note
 
 if TYPE_CHECKING:
     from kernrec.model.vendor.model import VendorModel
     from kernrec.model.vendor.predicted import StackPrediction
     from kernrec.recommender.context import Context
-    from kernrec.recommender.estimate.model_store import ModelStore
 
 NEARLY = 0.02
 """Relative latency difference that counts as no difference."""
-WORTH_PADDING = 0.10
-"""Minimum saving of time, as a fraction, that justifies padding: padded data must be stored and zeroed."""
-
 _WEIGHTED = ("matmul", "matvec", "conv2d", "moe")
 PREDICTED, PUBLISHED = str(Source.PRIOR), "published"
 """Sources of a baseline: without recordings of similar problems, and from a recording of the problem."""
@@ -236,7 +229,7 @@ def _at_most_more_rows(
 
 def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]:
     """Return superseded backend versions, as `backend@version`; only an explicit request includes them."""
-    model = _model(context, problem)
+    model = model_of(context, problem)
     return frozenset() if model is None else model.superseded(as_recorded(problem), gpu)
 
 
@@ -247,7 +240,7 @@ def _of_versions(
     recordings = Recordings.of(problem, gpu, others)
     recorded = list(published_predictions(recordings, (), tuple(versions)))
     there = {f"{row.stack}{AT}{row.version}" for row, _ in recorded}
-    model = _model(context, problem)
+    model = model_of(context, problem)
     names = [name for name in versions if name not in there and model is not None]
     predictions = [model.predict_version(problem, gpu, name) for name in names if model is not None]
     return [each for each in predictions if each is not None], recorded
@@ -318,100 +311,16 @@ def predict_baselines(context: "Context", problems: Iterable[Problem], gpu: GPU)
     for problem in map(as_recorded, problems):
         together.setdefault(problem.op, []).append(problem)
     for alike in together.values():
-        if (model := _model(context, alike[0])) is not None:
+        if (model := model_of(context, alike[0])) is not None:
             model.predict_many(alike, gpu)
 
 
-def baseline_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str] = ()) -> Iterator[str]:
-    """Yield notes on backends that cannot run a problem, on backends without data, and on padded sizes."""
-    from kernrec.model.vendor.physics import derived
-
-    by_physics = derived(problem, gpu) if len(stacks) == 1 and context.inputs == RANDOM else None
-    if (model := _model(context, problem)) is None:
-        there = [row.stack for row in recorded_lines(as_recorded(problem), gpu)]
-        there += [] if by_physics is None else [by_physics.stack]
-        yield from (_no_baseline(stack, no_baselines(context, problem)) for stack in stacks if stack not in there)
-        return
-    problem = as_recorded(problem)
-    for each in model.predict(problem, gpu):
-        if not is_number(each) and is_wanted(each.stack, stacks):
-            yield f"no baseline of {each.stack}: its model's estimate is impossible ({each.latency_s.value:g} s)"
-    refusals = model.refusals(problem, gpu)
-    yield from _refusal_texts(refusals, stacks)
-    if stacks:
-        versions = {row.stack: row.version for row in recorded_lines(problem, gpu)}
-        versions |= {each.stack: each.version or "" for each in model.predict(problem, gpu)}
-        old = [name for name in superseded(context, problem, gpu) if name.partition(AT)[0] in versions]
-        for stack in stacks:
-            run = any(is_wanted(name, (stack,), version) for name, version in versions.items())
-            run = run or (by_physics is not None and by_physics.stack == stack)
-            if not run and stack not in (*old, *refusals):
-                names = [f"{name}{AT}{version}" if version else name for name, version in versions.items()]
-                names += sorted(old)
-                if names:
-                    yield Note(f"no {stack} data for this problem; available: {', '.join(versions)}", ", ".join(names))
-                else:
-                    yield _no_baseline(stack, no_baselines(context, problem))
-    yield from _padding(model, problem, gpu, stacks)
-
-
-def _refusal_texts(refusals: Mapping[str, str], stacks: Sequence[str]) -> Iterator[str]:
-    """Yield a text for each reason, with the backends that it applies to but without their versions and variants."""
-    by_reason: dict[str, list[str]] = {}
-    for stack, reason in refusals.items():
-        if is_wanted(stack, stacks):
-            by_reason.setdefault(reason, []).append(stack)
-    for reason, names in by_reason.items():
-        bases = [name.partition(AT)[0].partition(" (")[0] for name in names]
-        plain = [name for name, base in zip(names, bases, strict=True) if name == base or base not in names]
-        yield f"{', '.join(plain)} {'does' if len(plain) == 1 else 'do'} not run it: {reason}"
-
-
-def _no_baseline(stack: str, instead: str) -> Note:
-    text = f"no {stack} data for this problem"
-    return Note(f"{text}; {instead}") if len(instead) < 60 else Note(text, f"{instead[0].upper()}{instead[1:]}.")
-
-
-def no_baselines(context: "Context", problem: Problem) -> str:
-    """Return a text, for a problem without baselines, that lists which problems have baselines."""
-    if (model := _model(context, problem)) is None:
-        if (shipped := contents().get(as_recorded(problem).op)) is not None:
-            return f"single problems of {problem.op} were recorded, in {', '.join(shipped['dtypes'])}, not this one"
-        return f"no backend was recorded for {problem.op}"
-    recorded: dict[str, dict[str, None]] = {}
-    for entry in model.sets:
-        for stack in dict.fromkeys(name.partition(AT)[0] for name in entry.recorded.stacks):
-            recorded.setdefault(stack, {}).update(dict.fromkeys(entry.recorded.dtypes))
-    listed = "; ".join(f"{stack}: {', '.join(dtypes)}" for stack, dtypes in recorded.items())
-    return f"recorded for {problem.op} are {listed}"
-
-
-def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
-    """Return the data types of an op that were recorded, or that run about as fast as a recorded type."""
-    if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
-        return []
-    recorded = {name for entry in model.sets for name in (*entry.recorded.dtypes, *entry.recorded.alike)}
-    return [dtype for dtype in op.dtypes if dtype in recorded]
-
-
-def without_baseline(
-    reason: KernrecError, context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str]
-) -> KernrecError:
-    """Return an error of the type of `reason` for a problem without kernels and baselines."""
-    model = _model(context, problem)
-    refused = {} if model is None else model.refusals(as_recorded(problem), gpu)
-    there = "; ".join(_refusal_texts(refused, stacks))
-    if not there:
-        there = f"and there is no baseline of {' or '.join(stacks) or 'any backend'} ({no_baselines(context, problem)})"
-    return type(reason)(f"{reason}; {there}")
-
-
-def _model(context: "Context", problem: Problem) -> "VendorModel | None":
+def model_of(context: "Context", problem: Problem) -> "VendorModel | None":
     return context.models.vendor_model(as_recorded(problem).op) if context.inputs == RANDOM else None
 
 
 def _predictions(context: "Context", problem: Problem, gpu: GPU) -> "Sequence[StackPrediction]":
-    model = _model(context, problem)
+    model = model_of(context, problem)
     return () if model is None else model.predict(problem, gpu)
 
 
@@ -447,22 +356,3 @@ def _line(
         provenance=None if recorded is None else recorded.provenance,
         released=released(predicted.stack, predicted.version),
     )
-
-
-def _padding(model: "VendorModel", problem: Problem, gpu: GPU, stacks: Sequence[str]) -> Iterator[str]:
-    """Yield a note if padding unaligned matmul rows makes the fastest backend clearly faster."""
-    sizes = problem.dim
-    if not (others := padded(problem)):
-        return
-    fastest: dict[str, tuple[float, Problem]] = {}
-    for other in others:
-        for stack, latency, _ in model.latencies(other, gpu, others):
-            if is_wanted(stack, stacks) and (stack not in fastest or latency.value <= fastest[stack][0]):
-                fastest[stack] = latency.value, other
-    plain = [(latency.value, stack) for stack, latency, _ in model.latencies(problem, gpu) if stack in fastest]
-    if plain:
-        plain_s, stack = min(plain)
-        latency_s, other = fastest[stack]
-        if (saved := 1 - latency_s / plain_s) > WORTH_PADDING:
-            changed = ", ".join(f"{name} = {size}" for name, size in other.dim.items() if size != sizes[name])
-            yield f"{stack} would take {100 * saved:.0f} % less time with aligned rows: padded to {changed}"

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,7 @@ from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import LATENCY, Costs, Rescaling
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import Prediction
-from kernrec.recommender.estimate.yardstick import UNCHECKED, Belief, caution, unsure
+from kernrec.recommender.estimate.yardstick import UNCHECKED, caution, unsure
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
@@ -70,7 +71,7 @@ class KernelCandidates:
         """
         self.prediction, self.heuristic, self.part = prediction, heuristic, part
         self.table, self.rows = prediction.table, prediction.rows
-        self._limited, self._costs = all_limited, all_costs
+        self._limited, self.all_costs = all_limited, all_costs
         self.measurements, self.scope, self.remarks, self.belief = measurements, scope, remarks, UNCHECKED
         trained = scope is not None and scope.gpu_known and scope.kernel_known
         self.of_card = trained and measurements is None
@@ -78,10 +79,10 @@ class KernelCandidates:
         self.ran = trained or measurements is not None
         """Whether the kernel was measured on this GPU, or learned from recordings of this GPU."""
 
-    @cached_property
+    @property
     def costs(self) -> Costs:
         """Costs of the candidates, (points, C)."""
-        return self._costs.part(self.part)
+        return self.all_costs.part(self.part)
 
     @cached_property
     def limited(self) -> LimitedCosts:
@@ -104,7 +105,7 @@ class KernelCandidates:
             factor = np.empty(len(self.rows))
             factor.fill(unsure(self.belief.deviation))
             return factor
-        costs, is_measured = self._costs, self.measurements is not None
+        costs, is_measured = self.all_costs, self.measurements is not None
         by_kind = caution(costs.kinds[LATENCY], self.belief.deviation, self.of_card, is_measured)
         factor = by_kind.take(costs.kind[LATENCY, 0, self.part].astype(np.int64))
         for measured in self.measurements.measured if self.measurements else ():
@@ -115,11 +116,6 @@ class KernelCandidates:
     def occupancy(self) -> Array:
         """Occupancy of each row's first launch: resident warps as a fraction of an SM's maximum, (rows,)."""
         return self.table.geometry(self.prediction.on_problem, 0).occupancy
-
-    def settle(self, costs: Costs, belief: Belief) -> None:
-        """Store the candidate set's final costs, and the shrinkage of the kernel's lead over the recorded times."""
-        self._costs, self.belief = costs, belief
-        vars(self).pop("costs", None)
 
     def within(self, costs: Costs, points: slice, part: slice) -> "KernelCandidates":
         """Return the candidates as a part of another candidate set.
@@ -189,7 +185,7 @@ class CandidateSet:
         """
         self.problem, self.gpu, self.points, self.kernels = problem, gpu, points, kernels
         self.considered, self.costs, self.foreign = considered, costs, foreign
-        self.starts = [0, *[kernel.part.stop for kernel in kernels]]
+        self.starts = [0]
         """Position of each kernel's first candidate, then the total number of candidates."""
         self.latency_s, self.energy_j, self.power_w = costs.values
         """Expected costs, (points, C)."""
@@ -198,6 +194,7 @@ class CandidateSet:
         for kernel in kernels:
             self.any_measured |= kernel.measurements is not None
             self.any_ran |= kernel.ran
+            self.starts.append(kernel.part.stop)
 
     @cached_property
     def latency_source(self) -> Array:
@@ -213,7 +210,7 @@ class CandidateSet:
     @property
     def runnable(self) -> int:
         """Number of runnable configs of all kernels, estimated or not."""
-        return sum([prediction.count for prediction in self.considered])
+        return sum(map(attrgetter("count"), self.considered))
 
     @cached_property
     def caution(self) -> Array | None:

@@ -9,6 +9,7 @@ shared error cancels. Between kernels, half of the shared variance counts too.
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 import numpy as np
 
@@ -95,17 +96,21 @@ def best_of_other_kinds(
 
     The objective decides; latency decides for a Pareto front. The query's bounds apply.
     """
-    in_triton = [kernel.table.kernel.triton is not None for kernel in candidates.kernels]
-    if len({*in_triton}) == 1:
+    starts, in_triton, missing = candidates.starts, [], set()
+    for kernel in candidates.kernels:
+        in_triton.append(kernel.table.kernel.triton is not None)
+    missing.update(in_triton)
+    if len(missing) == 1:
         return ()
-    missing = {True, False} - {in_triton[bisect_right(candidates.starts, position) - 1] for _, position in picked}
+    for _, position in picked:
+        missing.discard(in_triton[bisect_right(starts, position) - 1])
     if not missing:
         return ()
     objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
     best: list[tuple[float, int, int]] = []
     for number, triton in enumerate(in_triton):
         if triton in missing:
-            start, end = candidates.starts[number : number + 2]
+            start, end = starts[number : number + 2]
             value = objective.value_of(candidates.latency_s[first:, start:end], candidates.energy_j[first:, start:end])
             if query.max_power_w is not None:
                 value = np.where(candidates.power_w[first:, start:end] <= query.max_power_w, value, np.inf)
@@ -233,7 +238,7 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         return None
     _, position = picked
     points: Sequence[OperatingPoint] = candidates.points[1:]
-    seconds, joules = candidates.latency_s[:, position].tolist(), candidates.energy_j[:, position].tolist()
+    seconds, joules, _ = candidates.costs.values[..., position]
     if not points:
         gpu, (_, kernel, own) = candidates.gpu, candidates.locate(position)
         nominal, power = kernel.prediction.at(own), kernel.table.power
@@ -242,15 +247,14 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         limits = np.append(gpu.tdp_w, np.arange(gpu.power_min_w, gpu.tdp_w, LIMIT_STEP_W))
         repeated = NominalCosts(*(np.full(len(limits), part) for part in vars(nominal).values()))
         limited = power.apply_power_limit(repeated, limits)
-        seconds, joules = limited.latency_s.tolist(), limited.energy_j.tolist()
+        seconds, joules = limited.latency_s, limited.energy_j
         points = [OperatingPoint(limit_w) for limit_w in limits[1:].tolist()]
-    slowdown = [there / seconds[0] - 1.0 for there in seconds[1:]]
-    saved = [1.0 - there / joules[0] for there in joules[1:]]
-    free = [share if slower <= NO_LOSS else -1.0 for slower, share in zip(slowdown, saved, strict=True)]
-    if max(free, default=-1.0) < WORTH_SAYING:
+    slowdown, saved = seconds[1:] / seconds[0] - 1.0, 1.0 - joules[1:] / joules[0]
+    free = np.where(slowdown <= NO_LOSS, saved, -1.0)
+    if not free.size or free.max() < WORTH_SAYING:
         return None
-    best = free.index(max(free))
-    return Saving(points[best].limit_w(candidates.gpu), points[best].clock_hz, slowdown[best], saved[best])
+    best = int(free.argmax())
+    return Saving(points[best].limit_w(candidates.gpu), points[best].clock_hz, slowdown.item(best), saved.item(best))
 
 
 def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
@@ -265,7 +269,7 @@ def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
             latency, energy = np.array(row.latency_s), np.array(row.energy_j or 0.0)
             valued.append((float(objective.value_of(latency, energy)), row))
     valued.sort(key=lambda pair: pair[0])
-    return tuple([_foreign(row) for _, row in valued[: query.top]])
+    return tuple(map(_foreign, map(itemgetter(1), valued[: query.top])))
 
 
 def _foreign(row: MeasuredAnswer) -> Foreign:

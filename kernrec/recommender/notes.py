@@ -55,31 +55,33 @@ def of_choices(candidates: CandidateSet, choices: Sequence[Choice], beside: Sequ
         choices: recommendations of the answer.
         beside: additional rows of the answer.
     """
-    sources, gpu = sources_of(choices), candidates.gpu
-    predicted = [choice for choice in (*choices, *beside) if choice.latency_s.source != Source.MEASURED]
-    predictions = bool(sources - {Source.MEASURED})
-    scopes = [kernel.scope for kernel in candidates.kernels if kernel.scope]
-    calibrations = [kernel.table.calibration for kernel in candidates.kernels]
-    refused = [f"{kernel.table.kernel.name}: {line}" for kernel in candidates.kernels for line in kernel.remarks]
-    estimated = {id(kernel.prediction): kernel for kernel in candidates.kernels} if predictions else {}
-    measured = [
-        line
-        for considered in candidates.considered
-        if considered.table.coverage.unprofiled or considered.measured[0] is not NOTHING
-        for line in of_measurements(considered, estimated.get(id(considered)))
-    ]
+    gpu = candidates.gpu
+    scopes, calibrations, refused, measured = [], [], [], list[str]()
+    for kernel in candidates.kernels:
+        if kernel.scope:
+            scopes.append(kernel.scope)
+        if kernel.table.calibration:
+            calibrations.append(kernel.table.calibration)
+        for line in kernel.remarks:
+            refused.append(f"{kernel.table.kernel.name}: {line}")
+    for considered in candidates.considered:
+        if considered.table.coverage.unprofiled or considered.measured[0] is not NOTHING:
+            predicts = sources_of(choices) != {Source.MEASURED}
+            estimated = [kernel for kernel in candidates.kernels if predicts and kernel.prediction is considered]
+            measured += of_measurements(considered, estimated[0] if estimated else None)
 
     def lines() -> Iterator[str]:
+        sources = sources_of(choices)
         if Source.PRIOR in sources:
             yield PREDICTED_NOTE
         if sources & {Source.TRANSFERRED, Source.LEARNED}:
             yield from dict.fromkeys(scope.note for scope in scopes)
         if sources & {Source.PRIOR, Source.TRANSFERRED, Source.LEARNED}:
             yield from dict.fromkeys(
-                f"coefficients of the analytical model: {fitted.summary}" for fitted in calibrations if fitted
+                f"coefficients of the analytical model: {fitted.summary}" for fitted in calibrations
             )
         yield from of_limits(gpu, choices)
-        yield from of_peak(gpu, predicted)
+        yield from of_peak(gpu, [c for c in (*choices, *beside) if c.latency_s.source != Source.MEASURED])
         yield from refused
         yield from measured
 
@@ -98,10 +100,14 @@ def of_inputs(inputs: str) -> Iterator[str]:
 
 def of_triton(candidates: CandidateSet) -> Remark:
     """Return a remark that explains why an answer about an op contains none of its Triton kernels."""
-    considered = [each for each in candidates.considered if each.table.kernel.triton]
-    if sum([each.count for each in considered]) or not considered:
+    problem, gpu, tables = candidates.problem, candidates.gpu, []
+    for each in candidates.considered:
+        if each.table.kernel.triton:
+            if each.count:
+                return tuple
+            tables.append(each.table)
+    if not tables:
         return tuple
-    problem, gpu, tables = candidates.problem, candidates.gpu, [each.table for each in considered]
 
     def lines() -> Iterator[str]:
         if any(len(table.space.at(problem).rows) for table in tables):

@@ -19,10 +19,9 @@ from kernrec.recommender.estimate.costs import LATENCY, Costs, Rescaling, carrie
 from kernrec.recommender.estimate.engine import KernelCosts, Space, SpaceCosts, promising_of_each
 from kernrec.recommender.estimate.measured_rows import NOTHING, applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.estimate.physics import impossible, possible, refuse_too_large
+from kernrec.recommender.estimate.physics import impossible, physical_bounds, possible, refuse_too_large
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.estimate.yardstick import (
-    UNCHECKED,
     Yardstick,
     beliefs,
     fastest,
@@ -110,33 +109,43 @@ def _ranked(
             costed.sweep([_swept(kernel, evident, costed, space.whole) for kernel in costed.costed])
     expected = prior_costs(limited)  # This copies the costs at all operating points.
     if costed.costed:
-        expected, remarks = possible(expected, None, limited, _counts(costed.costed), gpu, points)
+        bounds = physical_bounds(_counts(costed.costed), gpu)
+        expected, remarks = possible(expected, None, limited, bounds, gpu, points)
         if remarks and many:  # Each problem has its own remarks, and most problems have none.
             middle = len(problems) // 2
             yield from _ranked(space, problems[:middle], points, models, inputs)
             yield from _ranked(space, problems[middle:], points, models, inputs)
             return
-        expected = expected.with_parts([(own.kernel.part, own.correct(expected)) for own in evident.values()])
+        parts = []
+        for own in evident.values():
+            parts.append((own.kernel.part, own.correct(expected, bounds)))
+        expected = expected.with_parts(parts)
     if many:
         predict_yardsticks(problems, gpu, models, inputs)
     for number, problem in enumerate(problems):
-        here = [kernel for kernel in costed.costed if kernel.heuristics[number] is not None]
-        costs_here = expected.gathered([_part_on(kernel, number) for kernel in here]) if many else expected
+        costs_here = expected
+        if many:
+            costs_here = expected.gathered(
+                [_part_on(kernel, number) for kernel in costed.costed if kernel.heuristics[number] is not None]
+            )
         kernels, first = [], 0
-        for kernel in here:
+        for kernel in costed.costed:
             prediction, heuristic = kernel.predictions[number], kernel.heuristics[number]
-            assert heuristic is not None
+            if heuristic is None:
+                continue
             part = slice(first, first + len(prediction.rows))
             first = part.stop
-            own = evident.get(prediction.number)
-            more = (None, None, remarks) if own is None else own.on_problem(number, remarks)
+            corrected = evident.get(prediction.number)
+            more = (None, None, remarks) if corrected is None else corrected.on_problem(number, remarks)
             kernels.append(KernelCandidates(prediction, heuristic, part, limited, costs_here, *more))
         line = yardstick_of(problem, gpu, models, inputs)
         if kernels:
             costs_here = beside_yardstick(kernels, costs_here, line, points[0])
         others = space.evidence.foreign
         foreign = [row for row in others if applies(row, gpu, points[0]) and not impossible(row, problem, gpu)]
-        considered = [kernel.predictions[number] for kernel in costed.kernels]
+        considered = []
+        for kernel in costed.kernels:
+            considered.append(kernel.predictions[number])
         yield CandidateSet(problem, gpu, points, kernels, considered, costs_here, foreign)
 
 
@@ -184,57 +193,62 @@ def _swept(kernel: KernelCosts, evident: "Mapping[int, _Evident]", costed: Space
     return promising_of_each(values, kernel.starts, SWEPT).nonzero()[0]
 
 
+_NONE_MEASURED: tuple[Array, list[MeasuredAnswer]] = (np.empty(0, dtype=np.int64), [])
+
+
 class _Evident:
     """Kernel with a trained model or with measurements, which correct the analytical model's costs."""
 
     def __init__(self, kernel: KernelCosts, costed: SpaceCosts, scope: "ModelScope | None", whole: bool) -> None:
-        self.kernel, self._points, self._limited = kernel, costed.points, costed.limited.part(kernel.part)
-        each_point = kernel.whole.measured
-        self._taken = [NOTHING.at(kernel.whole.rows)] * len(each_point)
-        if each_point[0] is not NOTHING:
-            self._taken = [measured.at(kernel.whole.rows) for measured in each_point]
-        """Measured positions at each operating point, and their measurements."""
-        self.most = max([len(positions) for positions, _ in self._taken])
-        """Maximum number of measured configs at an operating point."""
+        self.kernel, self._costed = kernel, costed
+        self._taken, self.most = [_NONE_MEASURED] * len(costed.points), 0
+        """Measured positions at each operating point, and their measurements; maximum number of these at a point."""
+        if kernel.whole.measured[0] is not NOTHING:
+            self._taken = [measured.at(kernel.whole.rows) for measured in kernel.whole.measured]
+            self.most = max([len(positions) for positions, _ in self._taken])
         self.correction: Correction | None = None
-        self._scopes: Sequence[ModelScope | None] = [None] * len(kernel.predictions)
         self._measurements: KernelMeasurements | None = None
         self._remarks: tuple[str, ...] = ()
         if scope is not None:
             from kernrec.recommender.estimate import correction
 
-            first, gpu = self._limited.at(0), kernel.whole.table.gpu
+            first, gpu = costed.limited.costs[:, 0, kernel.part], kernel.whole.table.gpu
             # With enough measurements, configs that the analytical model ranks low may be promising. Trees for all
             # configs take milliseconds.
             if whole or len(self._taken[0][0]) >= correction.FEWEST:
                 scored = np.arange(len(kernel.whole.rows))
             else:
-                mask = promising_of_each((first.latency_s, first.energy_j), kernel.starts, correction.SCORED)
+                mask = promising_of_each((first[0], first[2]), kernel.starts, correction.SCORED)
                 mask[self._taken[0][0]] = True
                 scored = mask.nonzero()[0]
             # Use the default operating point, so that costs do not depend on how an operating point was requested.
-            default = first if costed.points[0].is_default(gpu) else kernel.whole.limited()
+            default = first if costed.points[0].is_default(gpu) else kernel.whole.limited().costs
             self.correction = correction.Correction.of(scope, kernel.whole, default, scored, kernel.starts)
-            self._scopes = [each.after(self.most) for each in self.correction.scopes]
 
-    def correct(self, prior: Costs) -> Costs:
-        """Correct the analytical model's costs `prior` of all kernels for this kernel's candidates, (points, C)."""
-        kernel, gpu = self.kernel, self.kernel.whole.table.gpu
-        before = prior.part(kernel.part)
+    def correct(self, prior: Costs, bounds: Array) -> Costs:
+        """Correct the analytical model's costs of all kernels for this kernel's candidates, (points, C).
+
+        Args:
+            prior: costs of all kernels.
+            bounds: physical bounds of all kernels' candidates, (2, candidates).
+        """
+        part, costed = self.kernel.part, self._costed
+        before = prior.part(part)
         expected = before if self.correction is None else self.correction.correct(before)
         if self.most:
             expected, self._measurements = _with_measurements(expected, self._taken, self.correction)
         if expected is not before:
-            there = [positions for positions, _ in self._taken]
-            counts = _counts([kernel])
-            expected, self._remarks = possible(expected, before, self._limited, counts, gpu, self._points, there)
+            there = [positions for positions, _ in self._taken] if self.most else ()
+            limited, gpu = costed.limited.part(part), self.kernel.whole.table.gpu
+            expected, self._remarks = possible(expected, before, limited, bounds[:, part], gpu, costed.points, there)
         return expected
 
     def on_problem(
         self, number: int, remarks: tuple[str, ...]
     ) -> "tuple[KernelMeasurements | None, ModelScope | None, tuple[str, ...]]":
         """Return measurements, model and notes of the candidates on one problem."""
-        return self._measurements, self._scopes[number], (*remarks, *self._remarks)
+        scope = None if self.correction is None else self.correction.scopes[number].after(self.most)
+        return self._measurements, scope, (*remarks, *self._remarks)
 
 
 def beside_yardstick(
@@ -250,22 +264,26 @@ def beside_yardstick(
     latency_s = costs.values[LATENCY, 0]
     if not first.is_default(gpu):
         latency_s = latency_s * np.concatenate([kernel.to_default for kernel in kernels])
-    yardsticks, best_s = [line] if line else [], []
+    yardsticks, unchecked, best_s = [line] if line else [], [], []
     for kernel in kernels:
         of_kernel = latency_s[kernel.part]
         best = int(of_kernel.argmin())
         if not kernel.ran:
+            unchecked.append(kernel)
             best_s.append(of_kernel.item(best))
         elif kernel.of_card and kernel.table.kernel.triton is not None:
             latency = costs.latency.item((0, kernel.part.start + best))
             yardsticks.append(learned_yardstick(kernel.table.kernel.name, of_kernel.item(best), latency))
     if line is None and yardsticks:
         yardsticks = without_slow(yardsticks, problem, gpu)
-    each = iter(beliefs(problem, best_s, fastest(yardsticks)))
-    shrunk = [(kernel, UNCHECKED if kernel.ran else next(each)) for kernel in kernels]
-    costs = costs.with_parts([(kernel.part, own.believed(kernel.costs)) for kernel, own in shrunk if own.lead])
-    for kernel, own in shrunk:
-        kernel.settle(costs, own)
+    parts = []
+    for kernel, own in zip(unchecked, beliefs(problem, best_s, fastest(yardsticks)), strict=True):
+        kernel.belief = own
+        if own.lead:
+            parts.append((kernel.part, own.believed(costs.part(kernel.part))))
+    costs = costs.with_parts(parts)
+    for kernel in kernels:
+        kernel.all_costs = costs
     return costs
 
 

@@ -198,7 +198,7 @@ class Recommender:
     def fastest(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> Fastest | None:
         """Return the fastest kernel of a problem at the first operating point; None if no kernel runs it."""
         try:
-            candidates = self.candidates(problem, gpu, points)
+            candidates = self._cached_candidates(problem, gpu, points)
         except KernrecError:
             return None
         _, kernel, _ = candidates.locate(candidates.fastest)
@@ -272,7 +272,7 @@ class Recommender:
         """Return the candidates, predicted only by the analytical model if the query asks for it."""
         points = op_points(gpu, query)
         if query.source != "predicted":
-            return self.candidates(problem, gpu, points)
+            return self._cached_candidates(problem, gpu, points)
         candidates = candidate_set(self.context.tables(problem, gpu), problem, points, Evidence())
         if not candidates.kernels:
             raise no_kernel_runs(candidates)
@@ -303,8 +303,12 @@ class Recommender:
             KernrecError: nothing can run the problem.
         """
         self._forget_if_changed()
-        if (key := (problem, gpu.name, points)) in self._sets:
-            return self._sets.use(key)
+        return self._cached_candidates(problem, gpu, points)
+
+    def _cached_candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
+        if (cached := self._sets.get(key := (problem, gpu.name, points))) is not None:
+            self._sets.move_to_end(key)
+            return cached
         return self._sets.add(key, self._candidates(problem, gpu, points))
 
     def prepare(self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]) -> None:

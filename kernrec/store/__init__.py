@@ -1,21 +1,13 @@
 """Store measurements, static profiles and the rows that they refer to, in DuckDB files and shipped Parquet files.
 
-A query reads a `Stack` of databases; `Database` is one file; `write_profiles` makes the Parquet files that ship. The
-type of a measurement is in `kernrec.store.measurement`, which a query does not import.
+A query reads a `Stack` of databases; `Database` is one file. The type of a measurement is in
+`kernrec.store.measurement`, which a query does not import.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from kernrec.store.measurement_log import Evidence, FailedConfig, MeasuredAnswer
-from kernrec.store.profiles import (
-    ProfileRow,
-    ProfileTable,
-    profiles_hash,
-    read_profile_rows,
-    read_profiles,
-    shipped_profiles,
-    write_profiles,
-)
+from kernrec.store.profiles import ProfileRow, ProfileTable, read_profiles, shipped_profiles
 from kernrec.store.rows import canonical_json, content_hash
 from kernrec.store.stack import Stack
 
@@ -32,11 +24,8 @@ __all__ = [
     "Stack",
     "canonical_json",
     "content_hash",
-    "profiles_hash",
-    "read_profile_rows",
     "read_profiles",
     "shipped_profiles",
-    "write_profiles",
 ]
 
 

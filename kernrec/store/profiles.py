@@ -4,9 +4,7 @@ Shipped profiles are one Parquet file per kernel, sorted by architecture. Rows t
 because importing DuckDB to read Parquet takes longer than the rest of the query.
 """
 
-import json
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +12,7 @@ import numpy as np
 
 from kernrec import paths
 from kernrec.errors import UsageError
-from kernrec.store.connection import connect_memory, exchange_folder, one_line, parquet_rows, quoted
-from kernrec.store.rows import Row, as_dicts, canonical_json, content_hash, insert
+from kernrec.store.connection import one_line, parquet_rows
 from kernrec.util.cache import CacheEntry, cached
 from kernrec.util.light_dataclass import dataclass
 
@@ -53,7 +50,7 @@ class ProfileRow:
             shape = (len(self.metrics), len(self.terms))
             name = f"{self.kernel} {self.variant_key}"
             raise UsageError(f"profile of {name}: counts are {self.counts.shape}, not {shape}")
-        return {_COLUMN_OF_FIELD.get(name, name): value for name, value in vars(self).items()} | {
+        return {COLUMN_OF_FIELD.get(name, name): value for name, value in vars(self).items()} | {
             "code": dict(self.variant),
             "metrics": " ".join(self.metrics),
             "terms": " ".join(self.terms),
@@ -61,7 +58,7 @@ class ProfileRow:
         }
 
 
-_COLUMN_OF_FIELD = {"variant_key": "code_key", "variant": "code"}
+COLUMN_OF_FIELD = {"variant_key": "code_key", "variant": "code"}
 """Old column name by field; columns are never renamed, because a row's key depends on the column names."""
 
 
@@ -127,53 +124,6 @@ def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[in
     """Return the profiles of a Parquet file by launch; raise `UsageError` for a bad file."""
     with one_line(path), parquet_rows(path) as (connection, source):
         return query_profiles(connection, source, kernel, kernel_hash, sm)
-
-
-def read_profile_rows(path: Path) -> list[ProfileRow]:
-    """Return every row of a Parquet file of profiles, in file order."""
-    with one_line(path), parquet_rows(path) as (connection, source):
-        rows = as_dicts(connection.execute(f"FROM {source}"))
-    return [_from_columns(row) for row in rows]
-
-
-def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
-    """Write sorted rows to a Parquet file, atomically.
-
-    Equal rows in any order give the same content hash and, with the same version of DuckDB, the same bytes.
-
-    Raises:
-        UsageError: Two rows have the same launch, variant and architecture.
-    """
-    import shutil
-
-    from kernrec.store.schema import migrate
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with one_line(path), connect_memory() as connection, exchange_folder(connection) as folder:
-            migrate(connection, 0)
-            insert(connection, "profile", [row.columns() for row in rows])
-            duplicate = connection.execute(
-                "SELECT kernel, code_key, sm, launch FROM db.profile GROUP BY ALL HAVING count(*) > 1 "
-                "ORDER BY ALL LIMIT 1"
-            ).fetchone()
-            if duplicate:
-                raise UsageError("two different profiles of {} variant {} on sm_{}, launch {}".format(*duplicate))
-            connection.execute(
-                "COPY (SELECT * EXCLUDE profile_id FROM db.profile ORDER BY kernel, kernel_hash, sm, launch, code_key) "
-                f"TO {quoted(folder / 'profiles.parquet')} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 19, "
-                "ROW_GROUP_SIZE 2048)"
-            )
-            shutil.copyfile(folder / "profiles.parquet", temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def profiles_hash(rows: Iterable[ProfileRow]) -> str:
-    """Return a hash of the content of rows, independent of their order and file."""
-    return content_hash(sorted(canonical_json(row.columns()) for row in rows), digits=32)
 
 
 def query_profiles(
@@ -247,13 +197,3 @@ def _table(
         terms=tuple(terms),
         counts=counts,
     )
-
-
-def _from_columns(row: Row) -> ProfileRow:
-    fields = dict(row)
-    for field, column in _COLUMN_OF_FIELD.items():
-        fields[field] = fields.pop(column)
-    metrics, terms = str(fields["metrics"]).split(), str(fields["terms"]).split()
-    counts = np.array(fields["counts"], dtype=np.float64).reshape(len(metrics), len(terms))
-    fields |= {"variant": json.loads(str(fields["variant"])), "metrics": tuple(metrics), "terms": tuple(terms)}
-    return ProfileRow(**fields | {"counts": counts})  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.op import Op, Problem, find_op
 from kernrec.op.scaled_workload import padded_dimension
+from kernrec.util.atomic_write import write_whole
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -170,8 +171,6 @@ probability of 10^6 / 2^64."""
 
 # ---- arrays of an op -------------------------------------------------------------------------------------------------
 
-_MAGIC = b"kernrec recorded 3\n"
-_ALIGN = 64
 _COLUMNS = {"keys": "<u8", "items": "<u4", "latency_s": "<f4", "power_w": "<f4", "origin": "<u2"}
 
 
@@ -193,16 +192,22 @@ class _Table:
 
 @cache
 def _table(op: str) -> _Table:
+    from kernrec.util.array_file import mapped, pack, unpack
+
     digest = contents()[op]["sha256"]
-    path = paths.cache() / "recorded" / f"{op}.{digest[:16]}"
-    with suppress(OSError, ValueError, KeyError):
-        return _mapped(path)
-    head, arrays = _read(op, digest)
+    path = paths.cache() / "recorded" / f"{op}.{digest[:16]}.arrays"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        facts, arrays = unpack(mapped(path), intact=True)  # A checksum would read the whole file.
+        return _Table(tuple(facts["origins"]), **arrays)
+    facts, arrays = _read(op, digest)
     if paths.cache().parent.parent.is_dir():
-        with suppress(OSError, ValueError, KeyError):
-            _write(path, head, arrays)
-            return _mapped(path)
-    return _Table(tuple(head["origins"]), **arrays)  # Without a cache folder, the rows stay in memory.
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, pack(facts, arrays))
+            for old in path.parent.glob(f"{op}.*"):
+                if old != path:
+                    old.unlink()
+    return _Table(tuple(facts["origins"]), **arrays)
 
 
 def _folder() -> Path:
@@ -248,38 +253,4 @@ def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]
     }  # fmt: skip
     order = np.lexsort((arrays["items"], arrays["keys"]))
     origins = [dict(zip((*ORIGIN, *WIDTHS), group, strict=False)) for group in groups]
-    return {"origins": origins, "rows": start}, {name: arrays[name][order].astype(t) for name, t in _COLUMNS.items()}
-
-
-def _write(path: Path, head: Mapping[str, Any], arrays: "Mapping[str, np.ndarray]") -> None:
-    from kernrec.util.atomic_write import write_whole
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(head).encode()
-    text += b" " * (-(len(_MAGIC) + len(text) + 1) % _ALIGN) + b"\n"
-    write_whole(path, _MAGIC + text + b"".join(arrays[name].tobytes() for name in _COLUMNS))
-    for old in path.parent.glob(f"{path.stem}.*"):
-        if old != path:
-            with suppress(OSError):
-                old.unlink()
-
-
-def _mapped(path: Path) -> _Table:
-    """Return the arrays of the cache; raise `ValueError` if the file is incomplete."""
-    import mmap
-
-    import numpy as np
-
-    with path.open("rb") as file:
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    start = data.find(b"\n", len(_MAGIC)) + 1
-    if data[: len(_MAGIC)] != _MAGIC or not start:
-        raise ValueError("no recorded rows")
-    head = json.loads(data[len(_MAGIC) : start])
-    rows, arrays = int(head["rows"]), {}
-    for name, kind in _COLUMNS.items():
-        arrays[name] = np.frombuffer(data, kind, rows, start)
-        start += arrays[name].nbytes
-    if start != len(data):
-        raise ValueError("recorded rows are cut off")
-    return _Table(tuple(head["origins"]), **arrays)
+    return {"origins": origins}, {name: arrays[name][order].astype(t) for name, t in _COLUMNS.items()}

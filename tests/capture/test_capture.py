@@ -168,6 +168,50 @@ def test_call_includes_memory_referenced_by_a_structure(tmp_path: Path) -> None:
     assert out.tolist() == [0, 0, 0, 3]
 
 
+def test_call_keeps_a_table_of_functions_by_name(tmp_path: Path) -> None:
+    ptx = """.version 7.0
+.target sm_80
+.address_size 64
+.func (.param .b32 result) square(.param .b32 n)
+{
+    .reg .b32 %r<3>;
+    ld.param.u32 %r1, [n];
+    mul.lo.u32 %r2, %r1, %r1;
+    st.param.b32 [result], %r2;
+    ret;
+}
+.global .align 8 .u64 table[1] = {square};
+.visible .entry apply(.param .u64 out)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<4>;
+    mov.u32 %r1, 7;
+    mov.u64 %rd1, table;
+    ld.global.u64 %rd2, [%rd1];
+    ld.param.u64 %rd3, [out];
+    {
+    .param .b32 n;
+    st.param.b32 [n], %r1;
+    .param .b32 result;
+    form : .callprototype (.param .b32 _) _ (.param .b32 _);
+    call (result), %rd2, (n), form;
+    ld.param.b32 %r2, [result];
+    }
+    st.global.u32 [%rd3], %r2;
+    ret;
+}
+"""
+    recorder, module = Recorder(), LoadedModule(1, [], [ptx], 1 << 50)
+    module.prepare()
+    arguments, buffers = [struct.pack("<Q", 1 << 40)], {"b1": np.zeros(4, np.uint8)}
+    recorder.add(module, KernelLaunch("apply", (1, 1, 1), (1, 1, 1), arguments, buffers))
+    (file,) = recorder.write(tmp_path)
+    written = parse((tmp_path / tomllib.loads(file.read_text())["ptx"]).read_text())
+    out = np.zeros(1, np.uint32)
+    emulate(written, KernelLaunch("apply", (1,), (1,), ["out"], {"out": out}))
+    assert out.tolist() == [49]
+
+
 def test_session_answers_after_an_unexpected_error(capsys):
     ours, theirs = socket.socketpair()
     with ours:

@@ -25,14 +25,15 @@ clock = Clock()
 clock.sleep = watch.time.sleep
 watch.time = clock
 NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+nvmlClocksEventReasonSwPowerCap = 4
 class NVMLError(Exception): pass
 def nvmlInit(): pass
 def nvmlDeviceGetCount(): return int(os.environ.get("GPUS", "1"))
 def nvmlDeviceGetHandleByIndex(index): return index
 def nvmlDeviceGetName(handle): return b"Stand-in GPU %d" % handle
 def nvmlDeviceGetUUID(handle): return f"GPU-{handle}{handle}{handle}{handle}-stand-in"
-def nvmlDeviceGetHandleByUUID(uuid): return "slice of 1"
-def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle): return int(handle.removeprefix("slice of "))
+def nvmlDeviceGetHandleByUUID(uuid): return int(uuid[4])
+def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle): return handle
 def nvmlDeviceGetMigMode(handle): return [handle == 1, handle == 1]
 def nvmlDeviceGetPowerUsage(handle):
     with Path(__file__).with_name("readings").open("a") as readings: readings.write(".")
@@ -81,13 +82,23 @@ def test_monitor_returns_the_commands_exit_status_and_output(nvml, tmp_path):
     assert done.stdout == "done\n"
     summary = json.loads(done.stderr)
     assert summary["mean_power_w"] == pytest.approx(200)
-    assert summary["throttled"]["power cap"] == pytest.approx(1)
+    assert summary["throttled"]["SwPowerCap"] == pytest.approx(1)
     assert summary["max_temperature_c"] is None
     samples = read_trace(trace)
     assert len(samples) == summary["samples"] >= 12
     times = [float(sample["time_s"]) for sample in samples]
     assert times[-1] - times[0] == pytest.approx(summary["duration_s"])
     assert float(samples[0]["sm_clock_hz"]) == 1.5e9
+
+
+@pytest.mark.parametrize(("visible", "gpu", "note"), [
+    ("1,0", 1, "only the first of the 2 GPUs"), ("GPU-0000", 0, ""), ("MIG-1-2", 1, "MIG is on"),
+])  # fmt: skip
+def test_first_visible_gpu_is_monitored(nvml, visible, gpu, note):
+    done = run("--", "true", env=nvml | {"GPUS": "2", "CUDA_VISIBLE_DEVICES": visible})
+    assert done.returncode == 0
+    assert f"Stand-in GPU {gpu}, one sample" in done.stderr
+    assert note in done.stderr
 
 
 def test_ctrl_c_ends_the_command_and_keeps_the_trace(nvml, tmp_path):

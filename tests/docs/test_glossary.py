@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import pytest
 
 from kernrec.measure.campaign.results import EFFORTS
-from kernrec.measure.monitor.watch import REASONS
 from kernrec.model.prior.launch_time import RESOURCES
 from kernrec.ptx.analysis import issue_cost, machine_cost
 from kernrec.recommender import Objective
@@ -97,9 +96,9 @@ def _outcomes() -> Iterable[str]:
 
 
 @pytest.mark.parametrize("values", [
-    RESOURCES, (*issue_cost.CLASSES, *machine_cost.CLASSES), list(Objective), METHODS, REASONS.values(),
+    RESOURCES, (*issue_cost.CLASSES, *machine_cost.CLASSES), list(Objective), METHODS,
     _PARTS.values(), _outcomes(),
-], ids=["bottlenecks", "classes", "objectives", "methods", "reasons", "energy", "outcomes"])  # fmt: skip
+], ids=["bottlenecks", "classes", "objectives", "methods", "energy", "outcomes"])  # fmt: skip
 def test_every_value_of_the_output_is_explained(values):
     lacking = [value for value in values if value not in CODE]
     assert not lacking

@@ -1,14 +1,9 @@
-"""Loads, launches and times library kernels on this machine's GPU through CuPy.
-
-The benchmark and the tests marked `gpu` use this module. A kernel that faults also ends the process, so campaigns
-should use `kernrec collect`.
-"""
+"""Loads and launches library kernels through CuPy on this machine's GPU, or in the emulator behind its stand-in."""
 
 import ctypes
-import importlib.util
-import statistics
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,43 +11,51 @@ from typing import Any
 import numpy as np
 
 from kernrec.compile import Compiled
-from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, bind_launches, workspaces
 from kernrec.kernel.tensor_map import MAP_BYTES, EncodedMap, MapHandle
 from kernrec.op import Problem
+from tests.helpers.kernel_code import Config, assembled, not_assembled
+from tests.helpers.stand_in import EMULATED, stand_in_for_cupy
 
 _SCALARS: dict[str, Callable[[Any], Any]] = {"u32": np.uint32, "i32": np.int32, "i64": np.int64, "f32": np.float32}
 _PLAIN_SHARED_BYTES = 48 * 1024
 """Dynamic shared memory in bytes that a launch can use without opting in (CUDA C++ Programming Guide)."""
 
 
-class NoGPUError(KernrecError):
-    """This machine has no usable GPU; the message says why."""
-
-
 @dataclass(frozen=True)
 class Card:
-    """The GPU in use; `sm` is its compute capability, such as 90 for 9.0."""
+    """The GPU in use, or the one that the stand-in for CuPy emulates."""
 
     name: str
     sm: int
-    l2_bytes: int
+    """Compute capability, such as 90 for 9.0."""
+    emulated: bool
+
+    def code(self, kernel: Kernel, config: Config, dtype: str, layout: str) -> "Code":
+        """Return loaded code of a config: machine code, or PTX for the emulator."""
+        return Code((not_assembled if self.emulated else assembled)(kernel, config, dtype, layout, self.sm))
 
 
-def find_card() -> Card:
-    """Return the first GPU of this machine; raise `NoGPUError` with a one-line reason if there is none."""
-    if importlib.util.find_spec("cupy") is None:
-        raise NoGPUError("no GPU can be used: CuPy is not installed (pip install '.[cuda13]')")
-    import cupy
-
+def has_gpu() -> bool:
+    """Return whether CuPy finds a GPU on this machine."""
     try:
-        properties = cupy.cuda.runtime.getDeviceProperties(0) if cupy.cuda.runtime.getDeviceCount() else None
-    except Exception as error:  # CuPy has several exceptions for a missing or old driver
-        raise NoGPUError(f"no GPU can be used: {(str(error).splitlines() or [type(error).__name__])[0]}") from None
-    if properties is None:
-        raise NoGPUError("no GPU can be used: the driver lists none")
-    return Card(properties["name"].decode(), 10 * properties["major"] + properties["minor"], properties["l2CacheSize"])
+        import cupy
+
+        return bool(cupy.cuda.runtime.getDeviceCount())
+    except Exception:  # CuPy has several exceptions for a missing or old driver.
+        return False
+
+
+@contextmanager
+def card_in_use() -> Iterator[Card]:
+    """Provide the first GPU of this machine, or its stand-in."""
+    with nullcontext() if has_gpu() else stand_in_for_cupy():
+        import cupy
+
+        properties = cupy.cuda.runtime.getDeviceProperties(0)
+        sm = 10 * properties["major"] + properties["minor"]
+        yield Card(properties["name"].decode(), sm, emulated=cupy.__version__ == EMULATED)
 
 
 def arguments(launch: BoundLaunch, addresses: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -75,7 +78,7 @@ def _argument(argument: Any, addresses: Mapping[str, Any]) -> Any:
 
 
 class Code:
-    """Loaded machine code of one compilation; CuPy's exceptions are passed on if loading fails."""
+    """Loaded code of one compilation; CuPy's exceptions are passed on if loading fails."""
 
     def __init__(self, compiled: Compiled) -> None:
         import cupy
@@ -83,7 +86,7 @@ class Code:
         # RawModule needs a file, and reads it on the first use of a function.
         self.folder = tempfile.TemporaryDirectory()
         file = Path(self.folder.name, "kernel.cubin")
-        file.write_bytes(compiled.cubin)
+        file.write_bytes(compiled.cubin or compiled.ptx.encode())
         module = cupy.RawModule(path=str(file))
         self.entries = {entry: module.get_function(entry) for entry in compiled.resources}
 
@@ -113,7 +116,7 @@ class Prepared:
         import cupy
 
         self.shapes = {
-            name: (tensor.shape, np.dtype({"f32": "f4", "f16": "f2", "bf16": "u2"}[tensor.dtype]))
+            name: (tensor.shape, np.dtype({"f32": "f4", "tf32": "f4", "f16": "f2", "bf16": "u2"}[tensor.dtype]))
             for name, tensor in problem.tensors.items()
             if tensor.role == "output"
         }
@@ -136,29 +139,3 @@ class Prepared:
         return {
             name: self.device[name].get().view(dtype).reshape(shape) for name, (shape, dtype) in self.shapes.items()
         }
-
-
-class Timer:
-    """Times work with CUDA events, after flushing L2 by writing a buffer of four times its size before each run.
-
-    Meanwhile, the host enqueues the work, so the measured time does not include the launch overhead.
-    """
-
-    def __init__(self, card: Card) -> None:
-        import cupy
-
-        self.cupy = cupy
-        self.buffer = cupy.zeros(max(4 * card.l2_bytes, 1 << 28), cupy.uint8)
-        self.start, self.end = cupy.cuda.Event(), cupy.cuda.Event()
-
-    def seconds(self, work: Callable[[], object], repeats: int = 15) -> float:
-        """Return the median time of `repeats` runs in seconds, after two warm-up runs."""
-        times = []
-        for run in range(repeats + 2):
-            self.buffer.fill(run)
-            self.start.record()
-            work()
-            self.end.record()
-            self.end.synchronize()
-            times.append(self.cupy.cuda.get_elapsed_time(self.start, self.end) * 1e-3)
-        return float(statistics.median(times[2:]))

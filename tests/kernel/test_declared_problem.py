@@ -54,6 +54,14 @@ def test_shape_expression_may_divide_and_subtract_dimensions(folder):
         _ = op.problem(width=16).tensors
 
 
+def test_shape_expression_may_be_impossible_for_the_default_size_only(folder):
+    (folder / "kernel.toml").write_text(SPEC.replace('["height", "width"]', '["height - 480", "width"]'))
+    op = load_kernel(folder / "kernel.toml").definition
+    assert op.problem(height=500).tensors["image"].shape == (20, 640)
+    with pytest.raises(UsageError, match=r"^blur: tensor image: 'height - 480' is 0 at height=480"):
+        _ = op.problem().tensors
+
+
 def test_invalid_problem_is_refused_in_one_line(folder, refuses):
     def refused(old: str, new: str) -> None:
         assert old in SPEC
@@ -62,7 +70,7 @@ def test_invalid_problem_is_refused_in_one_line(folder, refuses):
 
     refuses(refused, [
         ("[problem]", 'op = "matmul"\n[problem]'), ('"10 * width', '"10 * widht'), ("width = 640", "width = -1"),
-        ("width = 640", "i = 640"), ('["height", "width"]', '["height - 480"]'), ('dtype = "u8"', 'dtype = "u7"'),
+        ("width = 640", "i = 640"), ('dtype = "u8"', 'dtype = "u7"'),
         ('role = "output"', 'role = "outptu"'), ("integers 0 256", "integers 0"),
         ("integers 0 256", "expression i * widht"), ("integers 0 256", "index blured"),
         ("integers 0 256", "index blurred widht"), ("integers 0 256", "missing.npy"),

@@ -12,6 +12,7 @@ from kernrec.page import report as reports
 from kernrec.page.answers import Answers
 from kernrec.page.subject import Subject
 from kernrec.recommender import Recommender
+from tests.helpers.command import run_here
 from tests.helpers.models import LLAMA_3_8B
 from tests.helpers.needs import needs
 from tests.helpers.process import environment
@@ -77,6 +78,15 @@ def test_command_writes_the_report_and_reports_errors(tmp_path):
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"\S+: \d\.\d MB, 1 problem on 1 GPU\n", done.stdout)
     assert data_of(target.read_text(encoding="utf-8"))["mode"] == "report"
+
+
+def test_command_selects_the_backend_of_a_report(tmp_path):
+    target = tmp_path / "out.html"
+    question = ["explore", "--workload", "bert-base", "--gpu", "h100", "--output", str(target)]
+    assert run_here(*question, "--backend", "sglang").returncode == 0
+    answers = data_of(target.read_text(encoding="utf-8"))["answers"]
+    (shown,) = [answer for name, answer in answers.items() if name.startswith("network?")]
+    assert shown["headline"] == "SGLang today"
 
 
 def test_model_report_shows_backend_totals_and_gpus_with_too_little_memory(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.profile.cache_behavior import lines_between, reuse_metrics, reuse_times
+from kernrec.profile.cache_behavior import AGAIN_KIB, again_metrics, lines_between, reuse_metrics, reuse_times
 from kernrec.ptx.execution.watched import BlockTrace
 
 LINE = 4  # sectors per cache line
@@ -59,3 +59,20 @@ def test_load_waits_unless_all_its_sectors_are_cached():
     metrics = dict(reuse_metrics(trace(sectors, step=[i // 2 for i in range(200)])))
     assert metrics["reuse.1"] == pytest.approx(0.5, abs=0.01)
     assert metrics["reuse.wait.1"] == 0.0
+
+
+def test_second_pass_over_a_row_is_loaded_again_after_the_row():
+    row = list(range(64 * 32))  # 64 KiB in sectors of 32 bytes
+    again = dict(again_metrics(trace(row * 2)))
+    assert [again[f"again.{size}"] for size in AGAIN_KIB if size < 64] == pytest.approx([0.5] * 3, abs=0.02)
+    assert all(again[f"again.{size}"] == 0.0 for size in AGAIN_KIB if size > 64)
+
+
+def test_stores_take_space_between_repeated_loads():
+    row, stored = list(range(32 * 32)), list(range(1 << 20, (1 << 20) + 96 * 32))  # 32 and 96 KiB
+    parts = [trace(row), trace(stored, read=False), trace(row)]
+    columns = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("step", "warp", "sector", "is_read")
+    )
+    assert dict(again_metrics(BlockTrace(*columns)))["again.64"] == pytest.approx(0.5, abs=0.02)
+    assert dict(again_metrics(trace(row))) == {}

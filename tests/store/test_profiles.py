@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from profile_files import write_profiles
 
 from kernrec.errors import UsageError
 from kernrec.store import (
     ProfileTable,
     read_profiles,
-    write_profiles,
 )
 
 KERNEL, HASH = "matmul_simt", "0123456789abcdef"

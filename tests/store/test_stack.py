@@ -1,9 +1,10 @@
 """Test answers from several databases together."""
 
 import pytest
+from profile_files import write_profiles
 
 from kernrec.op import find_op
-from kernrec.store import Database, Stack, write_profiles
+from kernrec.store import Database, Stack
 from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import add
 

@@ -166,9 +166,11 @@ API int cuGetErrorString(int error, const char** text) {
     return *text = error ? "kernrec printed the reason" : "no error", kSuccess;
 }
 API int cuGetExportTable(const void**, const void*) {
-    // A package such as PyTorch loads its own shared runtime. It then finds no device; kernrec shows one in Python.
     Dl_info caller{};
-    if (dladdr(__builtin_return_address(0), &caller) && strstr(caller.dli_fname, "libcudart.so.")) return kNoDevice;
+    const bool known = dladdr(__builtin_return_address(0), &caller);
+    if (known && strstr(caller.dli_fname, "libnvrtc")) return kNotFound;  // NVRTC compiles without a driver
+    // A package such as PyTorch loads its own shared runtime. It then finds no device; kernrec shows one in Python.
+    if (known && strstr(caller.dli_fname, "libcudart.so.")) return kNoDevice;
     stop("the program, or a package that it loads (CuPy), has the CUDA runtime inside; rebuild it with -cudart shared");
 }
 API int cuGetProcAddress_v2(const char* symbol, void** function, int version, uint64_t, int* status) {
@@ -345,7 +347,7 @@ API int cuMemGetAddressRange_v2(Pointer* base, size_t* bytes, Pointer pointer) {
 API int cuPointerGetAttribute(void* value, int name, Pointer pointer) {
     const Allocation* inside = allocation_of(host(pointer));
     if (!inside) return kInvalidValue;
-    const int types[] = {2, 1, 2, 3};
+    const int types[] = {2, 1, 2, 3, 2};  // by Kind
     switch (name) {
         case 1: *static_cast<void**>(value) = &context; return kSuccess;
         case 2: *static_cast<int*>(value) = types[int(inside->kind)]; return kSuccess;
@@ -391,6 +393,25 @@ API int cuMemPrefetchAsync(...) { return kSuccess; }
 API int cuMemPrefetchAsync_v2(...) { return kSuccess; }
 API int cuMemAdvise(...) { return kSuccess; }
 API int cuMemAdvise_v2(...) { return kSuccess; }
+
+// Write a tensor map as kernrec.ptx.state.tensor_maps lays it out.
+API int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* address, const uint64_t* extents,
+                               const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleave,
+                               int swizzle, int, int fill) {
+    const uint8_t types[] = {0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 8, 11, 12};  // numbers of tensormap.replace
+    if (!map || rank < 1 || rank > 5 || type < 0 || type > 12) return kInvalidValue;
+    char* bytes = static_cast<char*>(map);
+    memset(bytes, 0, 128);
+    memcpy(bytes, &address, 8), memcpy(bytes + 8, "tile", 4);
+    const uint8_t modes[] = {uint8_t(rank - 1), types[type], uint8_t(interleave), uint8_t(swizzle), uint8_t(fill)};
+    memcpy(bytes + 12, modes, sizeof modes);
+    if (rank > 1) memcpy(bytes + 44, strides, 8 * (rank - 1));
+    for (uint32_t i = 0; i < rank; i++) {
+        memcpy(bytes + 20 + 4 * i, &extents[i], 4);
+        memcpy(bytes + 76 + 2 * i, &box[i], 2), memcpy(bytes + 86 + 2 * i, &steps[i], 2);
+    }
+    return kSuccess;
+}
 
 // Streams and events.
 

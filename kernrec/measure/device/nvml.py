@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import sha256
 from typing import Any
-from uuid import UUID
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
@@ -52,17 +51,8 @@ def library() -> Any:
 
 
 def cards() -> list[Card]:
-    """Return the GPUs of this machine; raise `NoGPUError` if there is no driver or no GPU.
-
-    If only NVML is missing, CUDA lists them: their latency can still be measured.
-    """
-    try:
-        nvml = library()
-    except NoGPUError:
-        if by_cuda := _cards_of_cuda():
-            return by_cuda
-        raise
-    listed = []
+    """Return the GPUs of this machine; raise `NoGPUError` if there is no driver or no GPU."""
+    nvml, listed = library(), []
     for index in range(nvml.nvmlDeviceGetCount()):
         sensed = NvmlSensors(nvml.nvmlDeviceGetHandleByIndex(index))
         listed.append(Card(index, sensed.uuid, sensed.name, sensed.others))
@@ -106,59 +96,27 @@ def card_of(gpu: GPU) -> Card:
 
 def _visible(card: Card) -> bool:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return named is None or any(
-        name.strip() == str(card.index) or (name.strip() and card.uuid.startswith(name.strip()))
-        for name in named.split(",")
-    )
+    return named is None or any(is_named(name.strip(), card) for name in named.split(","))
 
 
-def _cards_of_cuda() -> list[Card]:
+def is_named(name: str, card: Card) -> bool:
+    """Return whether a GPU has this index or a UUID that begins so, as in `CUDA_VISIBLE_DEVICES`."""
+    return name == str(card.index) or (name != "" and card.uuid.startswith(name))
+
+
+def gpu_of_slice(uuid: str) -> str:
+    """Return the UUID of the GPU with a MIG slice; raise `NoGPUError` if there is none."""
+    nvml = library()
     try:
-        from cupy.cuda import runtime
-
-        devices = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
-    except Exception:  # Without CuPy, a driver or a device, there is no GPU.
-        return []
-    return [
-        Card(i, f"GPU-{UUID(bytes=bytes(properties['uuid']))}", _text(properties["name"]), 0)
-        for i, properties in enumerate(devices)
-    ]
+        handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml.nvmlDeviceGetHandleByUUID(uuid))
+    except nvml.NVMLError as error:
+        raise NoGPUError(f"{uuid}: {error}") from None
+    return NvmlSensors(handle).uuid
 
 
-def sensors(uuid: str) -> "NvmlSensors | MissingSensors":
-    """Return the sensors of a GPU; `MissingSensors` if there is no NVML."""
-    try:
-        return NvmlSensors(library().nvmlDeviceGetHandleByUUID(uuid))
-    except NoGPUError as error:
-        card = next(card for card in _cards_of_cuda() if card.uuid == uuid)
-        return MissingSensors(card.name, str(error))
-
-
-class MissingSensors:
-    """Replacement for the sensors of a GPU without NVML: every reading is None."""
-
-    others = 0
-
-    def __init__(self, name: str, reason: str) -> None:
-        self.name = name
-        self._reason = reason
-
-    def why_no_energy(self) -> str | None:
-        return f"no sensors: {self._reason}"
-
-    def settings(self) -> CardSettings:
-        return CardSettings()
-
-    def versions(self) -> dict[str, str | None]:
-        return {"vbios": None, "driver": None, "nvml": None}
-
-    def energy_j(self) -> float | None:
-        return None
-
-    power_w = sm_clock_hz = memory_clock_hz = temperature_c = energy_j
-
-    def reasons(self) -> frozenset[str]:
-        return frozenset()
+def sensors(uuid: str) -> "NvmlSensors":
+    """Return the sensors of a GPU."""
+    return NvmlSensors(library().nvmlDeviceGetHandleByUUID(uuid))
 
 
 class NvmlSensors:
@@ -209,17 +167,12 @@ class NvmlSensors:
         degrees = self._query("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
         return None if degrees is None else float(degrees)
 
-    def reason_bits(self) -> int:
-        """Return clock event reasons as NVML's bits (nvml.h, `nvmlClocksEventReason*`); 0 if unknown."""
+    def reasons(self) -> frozenset[str]:
+        """Return the names of clock event reasons (nvml.h, `nvmlClocksEventReason*`): `GpuIdle`, `SwPowerCap`, ..."""
         bits = self._query("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:  # Before driver 535, the function had this name.
             bits = self._query("nvmlDeviceGetCurrentClocksThrottleReasons")
-        return int(bits or 0)
-
-    def reasons(self) -> frozenset[str]:
-        """Return the names of clock event reasons: `GpuIdle`, `SwPowerCap`, `HwThermalSlowdown`, ..."""
-        bits = self.reason_bits()
-        return frozenset(name for bit, name in self._reasons.items() if bits & bit)
+        return frozenset(name for bit, name in self._reasons.items() if int(bits or 0) & bit)
 
     def settings(self) -> CardSettings:
         """Return settings that somebody may have changed; None for defaults and unknown values."""

@@ -16,23 +16,10 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from kernrec.errors import KernrecError, UsageError, cannot_be
-from kernrec.measure.device.nvml import NoGPUError, NvmlSensors, library
+from kernrec.measure.device.nvml import NoGPUError, cards, gpu_of_slice, is_named, sensors
 from kernrec.measure.monitor.trace import TraceSample
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # Exit statuses as in a shell.
-
-REASONS = {
-    0x01: "idle",
-    0x02: "application clocks",
-    0x04: "power cap",
-    0x08: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "software thermal",
-    0x40: "hardware thermal",
-    0x80: "power brake",
-    0x100: "display clocks",
-}
-"""Names of NVML's clock event reasons (nvml.h, `nvmlClocksEventReason*`)."""
 
 
 class Reader(Protocol):
@@ -50,58 +37,44 @@ class NvmlReader:
         self.notes: list[str] = []
         """One-line notes on the values for the user."""
         try:
-            nvml = library()
+            self._sensors = sensors(self._find())
         except NoGPUError as error:
             raise KernrecError(f"no NVIDIA GPU can be monitored here: {str(error).split(';')[0]}") from None
-        try:
-            self._sensors = NvmlSensors(self._find(nvml))
-        except nvml.NVMLError as error:
-            raise KernrecError(f"no NVIDIA GPU can be monitored here: {error}") from None
         self.name = self._sensors.name
         if self._sensors.mig:
             self.notes.append("MIG is on: power and energy are of the whole GPU, with all its slices")
         if others := self._sensors.others:
             self.notes.append(f"{others} other processes use this GPU already; their energy counts too")
 
-    def _find(self, nvml: Any) -> Any:
-        count = nvml.nvmlDeviceGetCount()
-        if not count:
-            raise KernrecError("no NVIDIA GPU can be monitored here: the driver finds none")
-        visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")]
-        usable = len(visible) if "CUDA_VISIBLE_DEVICES" in os.environ else count
-        wanted = visible[0] if visible[0] not in ("", "-1") else "0"
-        if usable > 1:
+    def _find(self) -> str:
+        """Return the UUID of the GPU."""
+        present = cards()
+        named = os.environ.get("CUDA_VISIBLE_DEVICES")
+        visible = [card.uuid for card in present] if named is None else [name.strip() for name in named.split(",")]
+        if len(visible) > 1:
             self.notes.append(
-                f"only the first of the {usable} GPUs that the command can use is monitored; CUDA_VISIBLE_DEVICES"
-                " chooses another"
+                f"only the first of the {len(visible)} GPUs that the command can use is monitored;"
+                " CUDA_VISIBLE_DEVICES chooses another"
             )
-        if wanted.startswith("MIG-"):
-            return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml.nvmlDeviceGetHandleByUUID(wanted))
-        if wanted.startswith("GPU-"):
-            for index in range(count):
-                handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                if NvmlSensors(handle).uuid.startswith(wanted):
-                    return handle
-        elif wanted.isdecimal() and int(wanted) < count:
-            return nvml.nvmlDeviceGetHandleByIndex(int(wanted))
-        raise UsageError(f"there is no GPU {wanted}; this machine has {count}, numbered from 0")
+        first = visible[0] if visible[0] not in ("", "-1") else "0"
+        if first.startswith("MIG-"):
+            return gpu_of_slice(first)
+        for card in present:
+            if is_named(first, card):
+                return card.uuid
+        raise UsageError(f"there is no GPU {first}; this machine has {len(present)}, numbered from 0")
 
     def read(self, time_s: float) -> TraceSample:
-        sensors = self._sensors
+        sensed = self._sensors
         return TraceSample(
             time_s=time_s,
-            power_w=sensors.mean_power_w(),
-            energy_j=sensors.energy_j(),
-            sm_clock_hz=sensors.sm_clock_hz(),
-            memory_clock_hz=sensors.memory_clock_hz(),
-            temperature_c=sensors.temperature_c(),
-            reasons=reason_names(sensors.reason_bits()),
+            power_w=sensed.mean_power_w(),
+            energy_j=sensed.energy_j(),
+            sm_clock_hz=sensed.sm_clock_hz(),
+            memory_clock_hz=sensed.memory_clock_hz(),
+            temperature_c=sensed.temperature_c(),
+            reasons="|".join(sorted(sensed.reasons())),
         )
-
-
-def reason_names(bits: int) -> str:
-    """Return the names of NVML's reason bits, joined by `|`."""
-    return "|".join(name for bit, name in REASONS.items() if bits & bit)
 
 
 ShowSample = Callable[[TraceSample], None]

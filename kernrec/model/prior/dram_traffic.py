@@ -154,19 +154,47 @@ class Footprint:
         return np.minimum(distinct_bytes, self.size_bytes)
 
 
+@dataclass(frozen=True)
+class Rereads:
+    """Bytes that a block loads again, by the amount of other data that it accesses in between; arrays (C,)."""
+
+    far_bytes: tuple[Array, ...]
+    """Bytes per block that are loaded again after more than 1, 2, 4, ... times `first_bytes` of other data."""
+    first_bytes: float
+    cache_bytes: Array
+    """Part of L1 per block, which may hold more than the block's part of L2."""
+
+    def beyond(self, part_bytes: Array) -> Array:
+        """Return the bytes per block that are loaded again but have left a cache with this part for each block."""
+        table = np.stack(np.broadcast_arrays(*self.far_bytes))
+        steps = np.log2(np.maximum(part_bytes, self.cache_bytes) / self.first_bytes)
+        steps = np.clip(steps, 0.0, len(table) - 1.0)
+        low = np.minimum(steps.astype(np.int64), len(table) - 2)
+        columns = np.arange(table.shape[1])
+        return np.asarray(table[low, columns] + (steps - low) * (table[low + 1, columns] - table[low, columns]))
+
+
 def sampled_dram_bytes(
-    grid: tuple[Array, Array, Array], footprints: Sequence[Footprint], concurrent_blocks: Array, l2_bytes: float
+    grid: tuple[Array, Array, Array],
+    footprints: Sequence[Footprint],
+    concurrent_blocks: Array,
+    l2_bytes: float,
+    rereads: Rereads | None = None,
 ) -> Array:
     """Return the bytes between L2 and DRAM of one launch whose accesses were sampled.
 
     As in `dram_bytes`, blocks of a wave share what they load, and L2 keeps data between waves up to its capacity. The
     overlap of neighboring tiles (such as the halo of a stencil) was sampled instead of declared.
 
+    Concurrent blocks share L2. What a block loads again comes from DRAM if all blocks together access more than L2
+    holds in between.
+
     Args:
         grid: Blocks along each axis.
         footprints: Footprints of the tensors that the launch reads or writes.
         concurrent_blocks: Blocks that run on the GPU at the same time.
         l2_bytes: Size of L2.
+        rereads: What each block loads again; None for nothing.
     """
     order = tuple(zip("xyz", grid, strict=True))
     blocks = grid[0] * grid[1] * grid[2]
@@ -183,4 +211,10 @@ def sampled_dram_bytes(
             else miss * np.maximum(footprint.together(cover, wave) * (blocks / wave) - once, 0.0)
         )
         total = total + once * first + again
+    if rereads is not None:
+        own = sum((footprint.own_bytes for footprint in footprints), 0.0)
+        # Blocks that access the same data also load it again only once, and need space for it only once.
+        distinct = sum((footprint.together(cover, wave) for footprint in footprints), 0.0) / np.maximum(own, 1.0)
+        part = l2_bytes / np.maximum(distinct, 1.0)
+        total = total + rereads.beyond(part) * distinct * (blocks / wave)
     return total

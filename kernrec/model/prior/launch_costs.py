@@ -100,3 +100,5 @@ class LimitedCosts:
 
 LIMITED = 7
 """Number of rows of `LimitedCosts.costs`."""
+CLOCK_HZ = 3
+"""Row of `LimitedCosts.costs` with the core clock."""

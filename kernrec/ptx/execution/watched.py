@@ -78,7 +78,7 @@ class BlockAccesses:
     """Accesses of one thread block to global memory."""
 
     trace: BlockTrace
-    """Loads and stores; at most the first 262,144 sectors of the blocks that run together."""
+    """Loads and stores; at most the first 1,048,576 sectors of the blocks that run together."""
     atomics: Array
     """Addresses of atomic operations, one per lane."""
     read: Mapping[str, Touched]

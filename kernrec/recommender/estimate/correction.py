@@ -31,7 +31,6 @@ from kernrec.model.learn.conformal import (
 from kernrec.model.learn.lower_bound import least_log_ratio_of
 from kernrec.model.learn.model import Model, choice_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
-from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.costs import ENERGY, LATENCY, POWER, Costs, median
 from kernrec.recommender.estimate.estimates import LEARNED, OWN, TRANSFERRED, kinds_of
 from kernrec.recommender.estimate.model_inputs import ModelCandidates
@@ -234,10 +233,10 @@ class Correction:
 
     @classmethod
     def of(
-        cls, scope: ModelScope, prediction: Prediction, limited: LimitedCosts, scored: Array, starts: Sequence[int]
+        cls, scope: ModelScope, prediction: Prediction, limited: Array, scored: Array, starts: Sequence[int]
     ) -> "Correction":
-        """Evaluate the model for the candidates at positions `scored`."""
-        candidates, least = ModelCandidates(prediction, limited, scored), None
+        """Evaluate the model for the candidates at positions `scored`, given `LimitedCosts.costs` of all."""
+        candidates, least, model = ModelCandidates(prediction, limited, scored), None, scope.trained.model
         if not (scope.gpu_known and (scope.beneath is None or scope.beneath.gpu_known)):
             least = least_log_ratio_of(prediction.table.gpu, candidates.quantities)
         ratios: dict[str, Array] = {}
@@ -245,11 +244,13 @@ class Correction:
             ratios, _ = under.model.log_ratio(candidates.features(under.model.columns), under.gpu_known, least)
             if least is not None:
                 least = least - ratios["latency"]
-        features = candidates.features(scope.model.columns)
-        own, distance = scope.model.log_ratio(features, scope.gpu_known, least)
+        features = candidates.features(model.columns)
+        own, distance = model.log_ratio(features, scope.gpu_known, least)
         for head, ratio in own.items():
             ratios[head] = ratios[head] + ratio if head in ratios else ratio
-        scopes = [scope.on_rows(kind) for kind in candidates.row_kinds(scored.searchsorted(starts[:-1]).tolist())]
+        scopes = []
+        for first in scored.searchsorted(starts[:-1]).tolist():
+            scopes.append(scope.on_rows(candidates.row_kind(first)))
         return cls(scopes, scored, features, ratios, distance, starts)
 
     @cached_property

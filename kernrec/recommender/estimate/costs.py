@@ -129,8 +129,9 @@ class Costs:
         """
         _, above, source, own = self.kinds.swapaxes(0, 1)
         own = np.minimum(own, math.sqrt(OWN) * math.log(wide))
-        kinds = kinds_of(wide, np.maximum(above / factor, wide), source, own)
-        return Costs(self.scaled(factor, factor, 1.0).values, self.kind, kinds)
+        values = self.values.copy()
+        values[:POWER] *= factor
+        return Costs(values, self.kind, kinds_of(wide, np.maximum(above / factor, wide), source, own))
 
     def replaced(self, quantity: int, positions: Array, values: Array, kinds: Array) -> "Costs":
         """Return a copy with another quantity at some positions of C, and intervals from these columns of `kinds`."""
@@ -156,7 +157,10 @@ class Costs:
         wide, kind, learned = np.exp(widths), self.kind.copy(), slice(len(half_widths))
         kind[learned, ..., positions] = np.arange(len(positions)) + self.kinds.shape[-1]
         kinds = np.concatenate((self.kinds, kinds_of(wide, wide, source, math.sqrt(OWN) * widths)), -1)
-        return Costs(self.scaled(*factors).values, kind, kinds)
+        values = self.values.copy()
+        for row, factor in zip(values, factors, strict=True):
+            row *= factor
+        return Costs(values, kind, kinds)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class SpaceCosts:
     Initially, only the first operating point is filled in. `sweep` adds the others, for all or some candidates.
     """
 
-    def __init__(self, space: Space, problems: Sequence[Problem], points: Sequence[OperatingPoint]) -> None:
+    def __init__(self, space: Space, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> None:
         self.points = points
         self._power = power = space.tables[0].power
         nothing, evidence = (NOTHING,) * len(points), space.evidence

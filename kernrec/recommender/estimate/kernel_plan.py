@@ -103,7 +103,8 @@ def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: La
     with np.errstate(all="ignore"):  # Configs without a profile, or that do not fit, give NaN.
         in_order = dict.fromkeys(launch.access.tensors, 0.0) | sizes
         touched = footprints(sample.table, variants, in_order, table.scratch)
-        work[DRAM_BYTES] = sampled_dram_bytes((x, y, z), touched, concurrent, l2_bytes)
+        rereads = sample.rereads(variants)
+        work[DRAM_BYTES] = sampled_dram_bytes((x, y, z), touched, concurrent, l2_bytes, rereads)
         work[DRAM_SLOWDOWN] = sample.dram_slowdown(variants, (x, y, z), concurrent, l2_bytes)
         work[SERIAL_CLK] = sample.serial_clk(variants, blocks)
     work[WAIT_ROUNDS] = sample.every_round.take(variants)

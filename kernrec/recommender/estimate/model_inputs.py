@@ -1,9 +1,7 @@
 """Compute a model's features for candidates from the static table, the problem and the analytical model."""
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -16,7 +14,7 @@ from kernrec.recommender.estimate.static_table import Array, StaticTable
 
 def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -> ModelInputs:
     """Return the inputs of the candidates at some positions of a prediction and its costs."""
-    table, candidates = prediction.table, ModelCandidates(prediction, limited, positions)
+    table, candidates = prediction.table, ModelCandidates(prediction, limited.costs, positions)
     tunables = {t.name: table.space.columns[t.name].take(candidates.configs) for t in table.kernel.tunables}
     return ModelInputs.of(table.gpu, candidates.quantities, tunables)
 
@@ -24,15 +22,18 @@ def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -
 class ModelCandidates:
     """Candidates for models; C is their number."""
 
-    def __init__(self, prediction: Prediction, limited: LimitedCosts, positions: Array) -> None:
-        """Collect the candidates at some positions of a prediction and its costs."""
+    def __init__(self, prediction: Prediction, limited: Array, positions: Array) -> None:
+        """Collect the candidates at some positions of a prediction and its `LimitedCosts.costs`."""
         self.configs: Array = prediction.rows.take(positions)
         """Rows of the space, (C,)."""
-        self._of_table = _of(prediction.table)
+        cached = prediction.table.model_features
+        if not cached:
+            cached.append(_TableFeatures(prediction.table))
+        self._of_table: _TableFeatures = cached[0]
         self.quantities = np.empty((len(QUANTITIES), len(positions)))
         """Rows of `features.QUANTITIES`, (Q, C); only rows that are inputs are filled."""
         place = prediction.number, prediction.start, positions
-        prediction.in_engine.fill(*place, limited.costs, self.quantities)
+        prediction.in_engine.fill(*place, limited, self.quantities)
 
     def features(self, columns: tuple[str, ...]) -> Array:
         """Return the named columns of `features.matrix`, (C, F)."""
@@ -41,13 +42,12 @@ class ModelCandidates:
         plan.fill(self.quantities, features)
         return features
 
-    def row_kinds(self, firsts: Sequence[int]) -> list[str]:
-        """Return each problem's kind of rows, given its first candidate; empty for a problem without candidates."""
-        kinds, configs = self._of_table.row_kinds, self.configs
-        return [kinds[configs[first]] if first < len(configs) else "" for first in firsts]
+    def row_kind(self, candidate: int) -> str:
+        """Return a candidate's kind of rows; empty for a position after the last candidate."""
+        return self._of_table.row_kinds[self.configs[candidate]] if candidate < len(self.configs) else ""
 
 
-class _OfTable:
+class _TableFeatures:
     """Features that depend only on the tunables of a table, so that they are equal for every problem."""
 
     def __init__(self, table: StaticTable) -> None:
@@ -67,13 +67,3 @@ class _OfTable:
             cached = plan_of(self._table.gpu, columns), of_tunables(space.columns, columns, len(space))
             self._features[columns] = cached
         return cached
-
-
-_CACHE: WeakKeyDictionary[StaticTable, _OfTable] = WeakKeyDictionary()
-
-
-def _of(table: StaticTable) -> _OfTable:
-    of_table = _CACHE.get(table)
-    if of_table is None:
-        of_table = _CACHE[table] = _OfTable(table)
-    return of_table

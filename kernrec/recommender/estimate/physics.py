@@ -13,15 +13,16 @@ name the rejected values.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import inf, isnan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.model.prior.constants import RESTING
-from kernrec.model.prior.launch_costs import LimitedCosts
+from kernrec.model.prior.launch_costs import CLOCK_HZ, LimitedCosts
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.vendor.limits import work_of
 from kernrec.model.vendor.operating_point import ideal_of
@@ -71,9 +72,9 @@ def possible(
     costs: Costs,
     prior: Costs | None,
     limited: LimitedCosts,
-    problems: Sequence[tuple[Problem, int]],
+    bounds: Array,
     gpu: GPU,
-    points: Sequence[OperatingPoint],
+    points: tuple[OperatingPoint, ...],
     measured: Sequence[Array] = (),
 ) -> tuple[Costs, tuple[str, ...]]:
     """Return costs that obey the laws of physics, and a note for each kind of rejected value.
@@ -83,14 +84,12 @@ def possible(
         prior: the analytical model's costs of the same candidates, which replace rejected ones. None if `costs` are the
             analytical model's; rejected costs then become infinite.
         limited: the launches at the clocks that the limits allow.
-        problems: the candidates' problems in order, each with its number of candidates.
+        bounds: the candidates' `physical_bounds`.
         gpu: the GPU.
         points: the operating points.
         measured: at each point, the measured candidates, which do not change.
     """
-    least_s, roof_clk = _bounds(problems, gpu)
-    limits_w = np.array([gpu.tdp_w if point.power_limit_w is None else point.power_limit_w for point in points])
-    limits_w = limits_w[:, np.newaxis]
+    (least_s, roof_clk), clock_hz, limits_w = bounds, limited.costs[CLOCK_HZ], _limits_w(gpu.tdp_w, points)
     # The analytical model has equal launches at every point and already keeps the limits, so check one point.
     first = slice(0, 1) if prior is None else slice(None)
     latency, energy = costs.values[LATENCY, first] * (1.0 + _ROUNDING), costs.values[ENERGY, first]
@@ -100,33 +99,39 @@ def possible(
         np.logical_and.reduce(energy <= latency * limits_w[first], axis=None)
         and least(energy, axis=None, initial=inf) > 0.0
         and least(latency - least_s, axis=None, initial=inf) >= 0.0
-        and least(latency * limited.clock_hz[first] - roof_clk, axis=None, initial=inf) >= 0.0
+        and least(latency * clock_hz[first] - roof_clk, axis=None, initial=inf) >= 0.0
     ):
         return costs, ()
     latency, energy = costs.values[LATENCY] * (1.0 + _ROUNDING), costs.values[ENERGY]
     lawful = (energy <= latency * limits_w) & (energy > 0.0)
-    lawful &= (latency >= least_s) & (latency * limited.clock_hz >= roof_clk)
+    lawful &= (latency >= least_s) & (latency * clock_hz >= roof_clk)
     for here, positions in zip(lawful, measured, strict=False):
         here[positions] = True
     if lawful.all():
         return costs, ()
-    return _corrected(costs, prior, limited, ~lawful, np.maximum(least_s, roof_clk / limited.clock_hz), gpu, points)
+    return _corrected(costs, prior, limited, ~lawful, np.maximum(least_s, roof_clk / clock_hz), gpu, points)
 
 
-def _bounds(problems: Sequence[tuple[Problem, int]], gpu: GPU) -> tuple[Any, Any]:
-    """Return two bounds: minimum seconds for the bytes beyond L2, and minimum clocks (s x Hz) for the operations.
+def physical_bounds(problems: Sequence[tuple[Problem, int]], gpu: GPU) -> Array:
+    """Return the minimum seconds for the bytes beyond L2, and the minimum clocks (s x Hz) for the operations, (2, C).
 
-    For several problems, both are arrays with an element per candidate.
+    Args:
+        problems: problems in the order of the candidates, each with its number of candidates.
+        gpu: the GPU.
     """
-    seconds, cycles, counts = [], [], []
-    for problem, count in problems:
+    each = []
+    for problem, _ in problems:
         moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)  # A gather reads a part.
-        seconds.append(moved / gpu.memory_bandwidth)
-        cycles.append(problem.flops / ideal_of(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz)
-        counts.append(count)
-    if len(counts) == 1:
-        return seconds[0], cycles[0]
-    return np.repeat(seconds, counts), np.repeat(cycles, counts)
+        roof_clk = problem.flops / ideal_of(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz
+        each.append((moved / gpu.memory_bandwidth, roof_clk))
+    return np.array(each).T.repeat([count for _, count in problems], axis=1)
+
+
+@lru_cache
+def _limits_w(tdp_w: float, points: tuple[OperatingPoint, ...]) -> Array:
+    """Return the power limits of operating points in watts, (points, 1)."""
+    limits = [tdp_w if point.power_limit_w is None else point.power_limit_w for point in points]
+    return np.array(limits)[:, np.newaxis]
 
 
 def _corrected(

@@ -13,7 +13,7 @@ import numpy as np
 from kernrec.gpu import GPU, l1_bytes, occupancy
 from kernrec.kernel import Expression, ProblemSpace
 from kernrec.model.prior.demand import Demand, smooth_max
-from kernrec.model.prior.dram_traffic import Footprint, covered
+from kernrec.model.prior.dram_traffic import Footprint, Rereads, covered
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.store import ProfileTable
 from kernrec.util.light_dataclass import dataclass
@@ -60,6 +60,21 @@ class SampledLaunch:
     """Fraction of the grid's blocks that have work, by row; profiles describe the average of these blocks."""
     longest: Array
     """Ratio of the longest block's work to the average block's work, by row."""
+    cache_bytes: Array
+    """Part of L1 per block, by row."""
+
+    def rereads(self, variants: Array) -> Rereads | None:
+        """Return what a block of these variants loads again after other data; None if nothing was sampled."""
+        names = [m for m in self.requested.metrics if m.startswith("again.")]
+        sizes = sorted(int(size) for m in names if (size := m.removeprefix("again.")).isdigit())
+        if len(sizes) < 2:
+            return None
+        loads = [m for m in self.requested.metrics if m.startswith("global.") and m.endswith(".read_sectors")]
+        loaded = _SECTOR_BYTES * sum((_column(self.requested, m) for m in loads), np.zeros(len(self.cache_bytes)))
+        # The profile may be from an untrusted source.
+        shares = (np.clip(_column(self.requested, f"again.{size}"), 0.0, 1.0) for size in sizes)
+        far = tuple((loaded * share).take(variants) for share in shares)
+        return Rereads(far, 1024.0 * sizes[0], self.cache_bytes.take(variants))
 
     def dram_slowdown(self, variants: Array, grid: Sequence[Array], concurrent_blocks: Array, l2_bytes: float) -> Array:
         """Return the DRAM time of these variants relative to a stream of the same number of bytes.
@@ -169,7 +184,7 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     if "overlapped" in table.metrics:
         overlapped = np.clip(_column(table, "overlapped"), 0.0, 1.0)  # The profile may be from an untrusted source.
     waits = rounds * ((1.0 - held_wait) * far + held_wait * near)
-    return SampledLaunch(table, answered, waits, rounds, overlapped, busy, longest)
+    return SampledLaunch(table, answered, waits, rounds, overlapped, busy, longest, cache)
 
 
 def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:

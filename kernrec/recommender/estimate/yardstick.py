@@ -21,6 +21,7 @@ architecture.
 
 from collections.abc import Sequence
 from math import exp, hypot, inf, log, sqrt
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -117,8 +118,10 @@ def beliefs(problem: Problem, latency_s: Sequence[float], yardstick: Yardstick |
     own = sqrt(max(whole * whole - AMONG_KERNELS * AMONG_KERNELS, 0.25 * whole * whole))
     room = hypot(AMONG_KERNELS, yardstick.deviation)
     share = room * room / (own * own + room * room)
-    deviation = own * sqrt(share)
-    return [Belief(yardstick, max(log(yardstick.latency_s / best_s), 0.0), share, deviation) for best_s in latency_s]
+    deviation, result = own * sqrt(share), []
+    for best_s in latency_s:
+        result.append(Belief(yardstick, max(log(yardstick.latency_s / best_s), 0.0), share, deviation))
+    return result
 
 
 def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM) -> Yardstick | None:
@@ -166,16 +169,21 @@ def fastest(yardsticks: Sequence[Yardstick]) -> Yardstick | None:
     Times that are nearly equal are averaged, the more certain ones with more weight. So a lead does not change when
     another reference becomes the fastest by a little.
     """
-    first = min(yardsticks, key=lambda each: (each.transferred, each.latency_s), default=None)
-    if first is None or len(alike := [each for each in yardsticks if each.transferred == first.transferred]) == 1:
-        return first
-    slower = [log(each.latency_s / first.latency_s) for each in alike]
-    variances = [AMONG_KERNELS**2 + each.deviation**2 for each in alike]
-    weights = [exp(-0.5 * (d / AMONG_KERNELS) ** 2) / variance for d, variance in zip(slower, variances, strict=True)]
-    share = [weight / sum(weights) for weight in weights]
-    latency_s = first.latency_s * exp(sum([part * d for part, d in zip(share, slower, strict=True)]))
-    variance = sum([part * each.deviation**2 for part, each in zip(share, alike, strict=True)])
-    return Yardstick(alike[share.index(max(share))].name, latency_s, sqrt(variance), first.transferred)
+    learned = [each for each in yardsticks if not each.transferred]
+    alike = learned or yardsticks
+    if len(alike) < 2:
+        return alike[0] if alike else None
+    first = min(alike, key=attrgetter("latency_s"))
+    lags, weights = [], []
+    for each in alike:
+        lags.append(log(each.latency_s / first.latency_s))
+        weights.append(exp(-0.5 * (lags[-1] / AMONG_KERNELS) ** 2) / (AMONG_KERNELS**2 + each.deviation**2))
+    total, lag, variance = sum(weights), 0.0, 0.0
+    for each, own_lag, weight in zip(alike, lags, weights, strict=True):
+        lag += weight / total * own_lag
+        variance += weight / total * each.deviation**2
+    name = alike[weights.index(max(weights))].name
+    return Yardstick(name, first.latency_s * exp(lag), sqrt(variance), first.transferred)
 
 
 def without_slow(yardsticks: Sequence[Yardstick], problem: Problem, gpu: GPU) -> list[Yardstick]:

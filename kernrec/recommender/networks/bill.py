@@ -4,8 +4,9 @@ Idle power, host, memory outside the GPU, power supplies and cooling are not inc
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
+from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.networks.result import Total
 from kernrec.util.light_dataclass import dataclass
 
@@ -31,31 +32,19 @@ class Tariff:
 
 
 @dataclass(frozen=True)
-class Bill:
+class Bill(JsonForm):
     """Bill for one year."""
 
     name: str
     """Name of the total."""
     energy_kwh: float
-    cost: tuple[float, str] | None
+    cost: float | None
+    currency: str | None
     carbon_kg: float | None
-    versus: str = ""
-    """Name of the reference total; empty for none."""
-    more_kwh: float = 0.0
+    versus: str | None = None
+    """Name of the reference total; None if there is none."""
+    more_kwh: float | None = None
     """Additional kilowatt-hours compared with the reference total; negative for a saving."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
-        cost, currency = self.cost or (None, None)
-        return {
-            "name": self.name,
-            "energy_kwh": self.energy_kwh,
-            "cost": cost,
-            "currency": currency,
-            "carbon_kg": self.carbon_kg,
-            "versus": self.versus or None,
-            "more_kwh": self.more_kwh if self.versus else None,
-        }
 
 
 def bills(totals: Sequence[Total], tariff: Tariff, reference: Total | None = None, gpus: int = 1) -> list[Bill]:
@@ -71,12 +60,12 @@ def bills(totals: Sequence[Total], tariff: Tariff, reference: Total | None = Non
     for total in totals:
         passes = tariff.passes(reference or total, gpus)
         energy_kwh = gpus * total.energy_j.value * passes / J_PER_KWH
-        price, carbon = tariff.energy_price, tariff.carbon_g_per_kwh
-        cost = None if price is None else (energy_kwh * price[0], price[1])
-        mass = None if carbon is None else energy_kwh * carbon / 1e3
-        if reference is None or total is reference:
-            rows.append(Bill(total.name, energy_kwh, cost, mass))
-        else:
+        price, currency = tariff.energy_price or (None, None)
+        cost = None if price is None else energy_kwh * price
+        mass = None if tariff.carbon_g_per_kwh is None else energy_kwh * tariff.carbon_g_per_kwh / 1e3
+        bill = Bill(total.name, energy_kwh, cost, currency, mass)
+        if reference is not None and total is not reference:
             more = energy_kwh - gpus * reference.energy_j.value * passes / J_PER_KWH
-            rows.append(Bill(total.name, energy_kwh, cost, mass, reference.name, more))
+            bill = replace(bill, versus=reference.name, more_kwh=more)
+        rows.append(bill)
     return rows

@@ -8,6 +8,7 @@ from kernrec.gpu import GPU
 from kernrec.op import Problem
 from kernrec.op.dtype import bytes_of
 from kernrec.op.workload import Layer, Workload
+from kernrec.recommender.json_form import JsonForm
 from kernrec.util.light_dataclass import dataclass
 
 WORKSPACE_BYTES = 1 << 30
@@ -18,38 +19,31 @@ _MOST_GPUS = 64
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(JsonForm):
     """Bytes that one GPU needs to run a network."""
 
-    weights: int
-    cache: int
+    JSON = "needed_bytes weights_bytes cache_bytes activations_bytes workspaces_bytes"
+
+    weights_bytes: int
+    cache_bytes: int
     """Bytes of keys and values of all sequences, at their full context length."""
-    activations: int
-    workspaces: int
+    activations_bytes: int
+    workspaces_bytes: int
 
     @property
-    def needed(self) -> int:
+    def needed_bytes(self) -> int:
         """Bytes of all parts."""
-        return self.weights + self.cache + self.activations + self.workspaces
+        return self.weights_bytes + self.cache_bytes + self.activations_bytes + self.workspaces_bytes
 
     def fits(self, gpu: GPU) -> bool:
         """Return whether the memory of a GPU suffices."""
-        return self.needed <= gpu.memory_bytes
+        return self.needed_bytes <= gpu.memory_bytes
 
     def __str__(self) -> str:
-        parts = {"weights": self.weights, "keys and values": self.cache, "activations": self.activations}
-        listed = [f"{name} {gigabytes(size)}" for name, size in parts.items() if size >= 5e6]
-        return ", ".join([*listed, f"workspaces {gigabytes(self.workspaces)} (assumed)"])
-
-    def as_dict(self) -> dict[str, int]:
-        """Return plain values for JSON; keys contain the unit."""
-        return {
-            "needed_bytes": self.needed,
-            "weights_bytes": self.weights,
-            "cache_bytes": self.cache,
-            "activations_bytes": self.activations,
-            "workspaces_bytes": self.workspaces,
-        }
+        names = ("weights", "keys and values", "activations")
+        sizes = (self.weights_bytes, self.cache_bytes, self.activations_bytes)
+        listed = [f"{name} {gigabytes(size)}" for name, size in zip(names, sizes, strict=True) if size >= 5e6]
+        return ", ".join([*listed, f"workspaces {gigabytes(self.workspaces_bytes)} (assumed)"])
 
 
 class DoesNotFitError(KernrecError):
@@ -118,8 +112,8 @@ def shortage(
     remedy = f"; it fits with {' or '.join(remedies)}" if remedies else ""
     each = " on each GPU" if workload.tp > 1 else ""
     parts = f" ({memory})" if workload.one_network else ""
-    near = memory.needed < 1.01 * gpu.memory_bytes
-    available, needed = (gigabytes(size, 5 if near else 3) for size in (gpu.memory_bytes, memory.needed))
+    near = memory.needed_bytes < 1.01 * gpu.memory_bytes
+    available, needed = (gigabytes(size, 5 if near else 3) for size in (gpu.memory_bytes, memory.needed_bytes))
     needs = f"needs {needed}"
     has = f"{gpu.title} has {gpu.memory_bytes / 2**30:.0f} GiB ({available})"
     message = f"{workload.title} does not fit: it {needs}{each}{parts}, {has}{remedy}"

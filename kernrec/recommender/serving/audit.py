@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -268,13 +269,9 @@ def _compared(
             made.append(comparing.compare(audited.file, served, count))
     except KernrecError as error:  # Compare the other files, for example if a kernel cannot be imported.
         if not made:
-            return _with(audited, (), str(error), "")
+            return replace(audited, why_none=str(error))
     kernel = own_kernel(served, audited.file) or f"a stand-in for {OWN_KERNELS[served.engine, audited.file.kind]}"
-    return _with(audited, tuple(made), "", kernel)
-
-
-def _with(audited: AuditedFile, made: tuple[Comparison, ...], why: str, kernel: str) -> AuditedFile:
-    return AuditedFile(audited.file, audited.shipped, audited.of_this_triton, audited.taken, made, why, kernel)
+    return replace(audited, comparisons=tuple(made), kernel=kernel)
 
 
 def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> list[str]:

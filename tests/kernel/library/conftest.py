@@ -1,13 +1,12 @@
-"""Fixture for the GPU on which tests marked `gpu` run the library; it skips them if there is no GPU."""
+"""Fixture for the GPU on which tests marked `gpu` run the library."""
 
 import pytest
 
-from tests.helpers.on_gpu import NoGPUError, find_card
+from tests.helpers.on_gpu import card_in_use
 
 
 @pytest.fixture(scope="module")
 def card():
-    try:
-        return find_card()
-    except NoGPUError as error:
-        pytest.skip(str(error))
+    """Provide this machine's GPU; the emulator stands in for it if there is none."""
+    with card_in_use() as card:
+        yield card

@@ -16,12 +16,14 @@ from tests.helpers.trial import CASES, Case, flaws, given_inputs, runs
 def test_extreme_configs_compute_the_op_on_the_gpu(card, kernel, dtype, layout):
     if not kernel.runs_on(dtype, card.sm):
         pytest.skip(f"{kernel.name} has no {dtype} on {card.name}, sm_{card.sm}")
-    case = Case(kernel, dtype, layout, card.sm)
+    chosen = runs(Case(kernel, dtype, layout, card.sm))
+    if card.emulated:  # Other tests run all configs in the emulator. This one checks their launches.
+        chosen = sorted(chosen, key=lambda run: run[1].flops)[:2]
     codes: dict[tuple[int, ...], Code] = {}
-    for config, problem in runs(case):
+    for config, problem in chosen:
         key = tuple(config[name] for name in kernel.compile_time_tunables)
         if key not in codes:
-            codes[key] = Code(assembled(kernel, config, dtype, layout, card.sm))
+            codes[key] = card.code(kernel, config, dtype, layout)
         operands = given_inputs(problem)
         prepared = Prepared(kernel, config, problem, card.sm, codes[key], operands)
         prepared.launch()

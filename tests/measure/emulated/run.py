@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 from cupy.cuda import Clock
 from cupy.cuda.function import PTX
+from no_sensors import MissingSensors
 
 import kernrec.measure.device.cuda as cuda
 from kernrec.kernel import find_kernel
 from kernrec.measure.device.interface import ConfigUnderTest, MeasurementFailure, PreparedProblem
-from kernrec.measure.device.nvml import MissingSensors
 from kernrec.measure.protocol.measure_config import SensorTraits, measure_config
 from kernrec.op import problem_from_key
 from kernrec.ptx import parse

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 from cupy.cuda import Clock
 from cupy.cuda.function import PTX
+from no_sensors import MissingSensors
 
 import kernrec.measure.device.cuda as cuda
-from kernrec.measure.device.nvml import MissingSensors
 from kernrec.measure.worker.worker import main
 from kernrec.ptx import parse
 

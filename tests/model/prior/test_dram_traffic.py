@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.model.prior.dram_traffic import Footprint, TensorAccess, covered, dram_bytes, sampled_dram_bytes
+from kernrec.model.prior.dram_traffic import (
+    Footprint,
+    Rereads,
+    TensorAccess,
+    covered,
+    dram_bytes,
+    sampled_dram_bytes,
+)
 
 READS = {"a": "m", "b": "n"}
 WRITES = ("c",)
@@ -79,3 +86,28 @@ def test_halo_is_reread_only_after_it_left_the_cache():
     assert sampled_dram_bytes((1000.0, 1.0, 1.0), [halo], 10.0, 1e9) == pytest.approx(once)
     without_cache = sampled_dram_bytes((1000.0, 1.0, 1.0), [halo], 10.0, 0.0)
     assert without_cache == pytest.approx(100 * 100.0 * (1 + 0.8 * 9))
+
+
+ROW = 2.0**20
+"""Bytes of a row that a block reads twice."""
+
+
+@pytest.mark.parametrize(("shared", "l2", "passes"), [
+    (False, 2.0**27, 1.0), (False, 2.0**24, 2.0), (True, 2.0**24, 1.0), (True, 2.0**18, 2.0),
+])  # fmt: skip
+def test_second_pass_over_a_row_is_free_only_if_the_rows_of_all_blocks_fit_in_l2(shared, l2, passes):
+    """64 of 256 blocks run at a time. Each has a row of its own, or all have the same row."""
+    blocks, size = 256.0, ROW if shared else 256.0 * ROW
+    rows = Footprint(np.full(1, ROW), (np.full(1, 0.0 if shared else 1.0), np.ones(1), np.ones(1)), size, False)
+    far = tuple(np.full(1, ROW if 2.0**power < ROW else 0.0) for power in range(13, 25))
+    rereads = Rereads(far, 2.0**13, np.full(1, 2.0**12))
+    flat = np.ones(1)
+    moved = sampled_dram_bytes((np.full(1, blocks), flat, flat), [rows], np.full(1, 64.0), l2, rereads)
+    once = sampled_dram_bytes((np.full(1, blocks), flat, flat), [rows], np.full(1, 64.0), l2)
+    waves = blocks / 64.0 if shared else blocks
+    assert moved - once == pytest.approx((passes - 1.0) * ROW * waves)
+
+
+def test_second_pass_within_l1_does_not_reach_dram():
+    rereads = Rereads((np.full(1, ROW), np.full(1, ROW), np.zeros(1)), 2.0**14, np.full(1, 2.0**16))
+    assert rereads.beyond(np.zeros(1)) == 0.0

@@ -27,7 +27,7 @@ def test_cached_features_equal_computed_ones():
         positions = np.arange(0, len(kernel.rows), 7)
         inputs = inputs_of(kernel.prediction, kernel.limited.at(0), positions)
         for columns in (names([*inputs.tunables, "of_another_kernel"]), names(), names(["block_m"])[::-1]):
-            cached = ModelCandidates(kernel.prediction, kernel.limited.at(0), positions).features(columns)
+            cached = ModelCandidates(kernel.prediction, kernel.limited.at(0).costs, positions).features(columns)
             expected = matrix(inputs, columns)
             assert cached.dtype == expected.dtype
             np.testing.assert_array_equal(cached, expected)

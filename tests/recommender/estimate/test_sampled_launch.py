@@ -17,7 +17,7 @@ def serial_clk(**metrics: float) -> float:
     nothing, names = np.zeros(1), {name.replace("__", "."): value for name, value in metrics.items()}
     counts = np.array([[[value] for value in names.values()]])
     table = ProfileTable(0, "k", ("v",), nothing, nothing, nothing, nothing, tuple(names), ("block",), counts)
-    return float(SampledLaunch(table, table, *[nothing] * 5).serial_clk(np.zeros(1, int), np.full(1, BLOCKS))[0])
+    return float(SampledLaunch(table, table, *[nothing] * 6).serial_clk(np.zeros(1, int), np.full(1, BLOCKS))[0])
 
 
 def slowdown(run: float, joined: float = 0.0) -> float:
@@ -26,7 +26,7 @@ def slowdown(run: float, joined: float = 0.0) -> float:
     counts = np.array([[[1024.0], [run], [joined]]])
     table = ProfileTable(0, "k", ("v",), nothing, nothing, nothing, nothing, names, ("block",), counts)
     grid = [np.full(1, 4096.0), np.ones(1), np.ones(1)]
-    launch = SampledLaunch(table, table, *[nothing] * 5)
+    launch = SampledLaunch(table, table, *[nothing] * 6)
     return float(launch.dram_slowdown(np.zeros(1, int), grid, np.full(1, 1024.0), 5e7)[0])
 
 

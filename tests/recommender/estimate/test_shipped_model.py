@@ -92,7 +92,7 @@ def test_correction_on_an_unrecorded_gpu_stays_above_physical_limits(gpu, limite
     prediction = predict(table, table.space.at(problem), table.runnable(table.space.at(problem)))
     limited, everyone = prediction.limited(), np.arange(len(prediction.rows))
     latency = (
-        Correction.of(scope, prediction, limited, everyone, (0, len(everyone)))
+        Correction.of(scope, prediction, limited.costs, everyone, (0, len(everyone)))
         .correct(prior_costs(limited))
         .latency.value
     )

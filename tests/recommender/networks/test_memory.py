@@ -25,28 +25,28 @@ def memory(**wanted: object) -> Memory:
 
 @pytest.mark.parametrize("name", [name for name in PARAMETERS if name != "gpt2"])
 def test_weights_of_shipped_models_match_their_published_parameters(name):
-    assert memory(workload=name).weights == pytest.approx(2 * PARAMETERS[name], rel=1e-6)
+    assert memory(workload=name).weights_bytes == pytest.approx(2 * PARAMETERS[name], rel=1e-6)
 
 
 def test_key_value_cache_grows_with_context_and_batch():
     of_token = 2 * 32 * 2 * 8 * 128  # bytes per token: two tensors of 32 layers with 8 heads of 128 in 16 bits
-    assert memory(workload="llama-3-8b-decode").cache == 2048 * of_token
-    assert memory(workload="llama-3-8b-decode", context=8192, batch=4).cache == 4 * 8192 * of_token
-    assert memory(workload="llama-3-8b-prefill").cache == 2048 * of_token
-    assert memory(workload="bert-base").cache == 0
+    assert memory(workload="llama-3-8b-decode").cache_bytes == 2048 * of_token
+    assert memory(workload="llama-3-8b-decode", context=8192, batch=4).cache_bytes == 4 * 8192 * of_token
+    assert memory(workload="llama-3-8b-prefill").cache_bytes == 2048 * of_token
+    assert memory(workload="bert-base").cache_bytes == 0
 
 
 def test_tensor_parallelism_divides_weights_and_cache():
     whole, part = memory(workload="llama-3-70b-decode"), memory(workload="llama-3-70b-decode", tp=4)
-    assert part.weights == pytest.approx(whole.weights / 4, rel=1e-4)
-    assert part.cache == whole.cache / 4
+    assert part.weights_bytes == pytest.approx(whole.weights_bytes / 4, rel=1e-4)
+    assert part.cache_bytes == whole.cache_bytes / 4
 
 
 def test_fp8_halves_the_quantized_weights(tmp_path):
-    assert memory(workload="llama-3-70b-decode", dtype="fp8").weights == pytest.approx(72.7e9, rel=0.01)
+    assert memory(workload="llama-3-70b-decode", dtype="fp8").weights_bytes == pytest.approx(72.7e9, rel=0.01)
     deepseek = memory(workload=str(written(tmp_path, DEEPSEEK_V3)))
-    assert 671e9 < deepseek.weights < 690e9
-    assert deepseek.cache == 2 * 61 * 2048 * 576
+    assert 671e9 < deepseek.weights_bytes < 690e9
+    assert deepseek.cache_bytes == 2 * 61 * 2048 * 576
 
 
 def test_network_that_does_not_fit_suggests_what_would():

@@ -200,7 +200,7 @@ def test_bill_has_yearly_energy_and_its_difference(decode):
     year = {bill.name: bill for bill in bills(decode.totals, Tariff(1e9, (0.25, "EUR"), 380.0), decode.choice)}
     whole = year[CHOICE]
     assert whole.energy_kwh == pytest.approx(decode.choice.energy_j.value * 1e9 / 3.6e6)
-    assert whole.cost == (pytest.approx(whole.energy_kwh * 0.25), "EUR")
+    assert (whole.cost, whole.currency) == (pytest.approx(whole.energy_kwh * 0.25), "EUR")
     assert whole.carbon_kg == pytest.approx(whole.energy_kwh * 0.38)
     other = year[HEURISTIC]
     assert other.versus == CHOICE
@@ -269,7 +269,7 @@ def test_gpu_without_kernels_runs_a_network_by_baselines(recommender):
     assert isinstance(row, ComparedGpu)
     assert row.answer.left_out == ()
     assert row.answer.dtypes == ("f16",)  # A V100 has no bf16.
-    weights_s = row.answer.memory.weights / 897e9
+    weights_s = row.answer.memory.weights_bytes / 897e9
     assert weights_s < row.total.latency_s.value < 2 * weights_s
 
 

@@ -1,0 +1,127 @@
+"""Notes and errors about baselines: backends that cannot run a problem or have no data, and padded sizes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kernrec.errors import KernrecError
+from kernrec.gpu import GPU
+from kernrec.model.prior.power import RANDOM
+from kernrec.model.vendor.epilogue import as_recorded
+from kernrec.model.vendor.padding import padded
+from kernrec.model.vendor.stacks import AT, is_wanted
+from kernrec.op import Op, Problem
+from kernrec.recommender.baselines import model_of, superseded
+from kernrec.recommender.estimate.physics import is_number
+from kernrec.store.recorded import contents, recorded_lines
+from kernrec.util.note import Note
+
+if TYPE_CHECKING:
+    from kernrec.model.vendor.model import VendorModel
+    from kernrec.recommender.context import Context
+    from kernrec.recommender.estimate.model_store import ModelStore
+
+WORTH_PADDING = 0.10
+"""Minimum saving of time, as a fraction, that justifies padding: padded data must be stored and zeroed."""
+
+
+def baseline_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str] = ()) -> Iterator[str]:
+    """Yield notes on backends that cannot run a problem, on backends without data, and on padded sizes."""
+    from kernrec.model.vendor.physics import derived
+
+    by_physics = derived(problem, gpu) if len(stacks) == 1 and context.inputs == RANDOM else None
+    if (model := model_of(context, problem)) is None:
+        there = [row.stack for row in recorded_lines(as_recorded(problem), gpu)]
+        there += [] if by_physics is None else [by_physics.stack]
+        yield from (_no_baseline(stack, no_baselines(context, problem)) for stack in stacks if stack not in there)
+        return
+    problem = as_recorded(problem)
+    for each in model.predict(problem, gpu):
+        if not is_number(each) and is_wanted(each.stack, stacks):
+            yield f"no baseline of {each.stack}: its model's estimate is impossible ({each.latency_s.value:g} s)"
+    refusals = model.refusals(problem, gpu)
+    yield from _refusal_texts(refusals, stacks)
+    if stacks:
+        versions = {row.stack: row.version for row in recorded_lines(problem, gpu)}
+        versions |= {each.stack: each.version or "" for each in model.predict(problem, gpu)}
+        old = [name for name in superseded(context, problem, gpu) if name.partition(AT)[0] in versions]
+        for stack in stacks:
+            run = any(is_wanted(name, (stack,), version) for name, version in versions.items())
+            run = run or (by_physics is not None and by_physics.stack == stack)
+            if not run and stack not in (*old, *refusals):
+                names = [f"{name}{AT}{version}" if version else name for name, version in versions.items()]
+                names += sorted(old)
+                if names:
+                    yield Note(f"no {stack} data for this problem; available: {', '.join(versions)}", ", ".join(names))
+                else:
+                    yield _no_baseline(stack, no_baselines(context, problem))
+    yield from _padding(model, problem, gpu, stacks)
+
+
+def _refusal_texts(refusals: Mapping[str, str], stacks: Sequence[str]) -> Iterator[str]:
+    """Yield a text for each reason, with the backends that it applies to but without their versions and variants."""
+    by_reason: dict[str, list[str]] = {}
+    for stack, reason in refusals.items():
+        if is_wanted(stack, stacks):
+            by_reason.setdefault(reason, []).append(stack)
+    for reason, names in by_reason.items():
+        bases = [name.partition(AT)[0].partition(" (")[0] for name in names]
+        plain = [name for name, base in zip(names, bases, strict=True) if name == base or base not in names]
+        yield f"{', '.join(plain)} {'does' if len(plain) == 1 else 'do'} not run it: {reason}"
+
+
+def _no_baseline(stack: str, instead: str) -> Note:
+    text = f"no {stack} data for this problem"
+    return Note(f"{text}; {instead}") if len(instead) < 60 else Note(text, f"{instead[0].upper()}{instead[1:]}.")
+
+
+def no_baselines(context: "Context", problem: Problem) -> str:
+    """Return a text, for a problem without baselines, that lists which problems have baselines."""
+    if (model := model_of(context, problem)) is None:
+        if (shipped := contents().get(as_recorded(problem).op)) is not None:
+            return f"single problems of {problem.op} were recorded, in {', '.join(shipped['dtypes'])}, not this one"
+        return f"no backend was recorded for {problem.op}"
+    recorded: dict[str, dict[str, None]] = {}
+    for entry in model.sets:
+        for stack in dict.fromkeys(name.partition(AT)[0] for name in entry.recorded.stacks):
+            recorded.setdefault(stack, {}).update(dict.fromkeys(entry.recorded.dtypes))
+    listed = "; ".join(f"{stack}: {', '.join(dtypes)}" for stack, dtypes in recorded.items())
+    return f"recorded for {problem.op} are {listed}"
+
+
+def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
+    """Return the data types of an op that were recorded, or that run about as fast as a recorded type."""
+    if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
+        return []
+    recorded = {name for entry in model.sets for name in (*entry.recorded.dtypes, *entry.recorded.alike)}
+    return [dtype for dtype in op.dtypes if dtype in recorded]
+
+
+def without_baseline(
+    reason: KernrecError, context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str]
+) -> KernrecError:
+    """Return an error of the type of `reason` for a problem without kernels and baselines."""
+    model = model_of(context, problem)
+    refused = {} if model is None else model.refusals(as_recorded(problem), gpu)
+    there = "; ".join(_refusal_texts(refused, stacks))
+    if not there:
+        there = f"and there is no baseline of {' or '.join(stacks) or 'any backend'} ({no_baselines(context, problem)})"
+    return type(reason)(f"{reason}; {there}")
+
+
+def _padding(model: "VendorModel", problem: Problem, gpu: GPU, stacks: Sequence[str]) -> Iterator[str]:
+    """Yield a note if padding unaligned matmul rows makes the fastest backend clearly faster."""
+    sizes = problem.dim
+    if not (others := padded(problem)):
+        return
+    fastest: dict[str, tuple[float, Problem]] = {}
+    for other in others:
+        for stack, latency, _ in model.latencies(other, gpu, others):
+            if is_wanted(stack, stacks) and (stack not in fastest or latency.value <= fastest[stack][0]):
+                fastest[stack] = latency.value, other
+    plain = [(latency.value, stack) for stack, latency, _ in model.latencies(problem, gpu) if stack in fastest]
+    if plain:
+        plain_s, stack = min(plain)
+        latency_s, other = fastest[stack]
+        if (saved := 1 - latency_s / plain_s) > WORTH_PADDING:
+            changed = ", ".join(f"{name} = {size}" for name, size in other.dim.items() if size != sizes[name])
+            yield f"{stack} would take {100 * saved:.0f} % less time with aligned rows: padded to {changed}"

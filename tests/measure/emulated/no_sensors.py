@@ -1,0 +1,30 @@
+"""A stand-in for the sensors of the emulated GPU: every reading is None."""
+
+from kernrec.measure.device.interface import CardSettings
+
+
+class MissingSensors:
+    """Sensors without readings."""
+
+    others = 0
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self._reason = reason
+
+    def why_no_energy(self) -> str | None:
+        return f"no sensors: {self._reason}"
+
+    def settings(self) -> CardSettings:
+        return CardSettings()
+
+    def versions(self) -> dict[str, str | None]:
+        return {"vbios": None, "driver": None, "nvml": None}
+
+    def energy_j(self) -> float | None:
+        return None
+
+    power_w = sm_clock_hz = memory_clock_hz = temperature_c = energy_j
+
+    def reasons(self) -> frozenset[str]:
+        return frozenset()

@@ -1,0 +1,69 @@
+"""Read, write and hash the Parquet files of profiles that ship with kernrec."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from kernrec.errors import UsageError
+from kernrec.store import ProfileRow, canonical_json, content_hash
+from kernrec.store.connection import connect_memory, exchange_folder, one_line, parquet_rows, quoted
+from kernrec.store.profiles import COLUMN_OF_FIELD
+from kernrec.store.rows import Row, as_dicts, insert
+from kernrec.store.schema import migrate
+
+
+def read_profile_rows(path: Path) -> list[ProfileRow]:
+    """Return every row of a Parquet file of profiles, in file order."""
+    with one_line(path), parquet_rows(path) as (connection, source):
+        rows = as_dicts(connection.execute(f"FROM {source}"))
+    return [_from_columns(row) for row in rows]
+
+
+def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
+    """Write sorted rows to a Parquet file, atomically.
+
+    Equal rows in any order give the same content hash and, with the same version of DuckDB, the same bytes.
+
+    Raises:
+        UsageError: Two rows have the same launch, variant and architecture.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with one_line(path), connect_memory() as connection, exchange_folder(connection) as folder:
+            migrate(connection, 0)
+            insert(connection, "profile", [row.columns() for row in rows])
+            duplicate = connection.execute(
+                "SELECT kernel, code_key, sm, launch FROM db.profile GROUP BY ALL HAVING count(*) > 1 "
+                "ORDER BY ALL LIMIT 1"
+            ).fetchone()
+            if duplicate:
+                raise UsageError("two different profiles of {} variant {} on sm_{}, launch {}".format(*duplicate))
+            connection.execute(
+                "COPY (SELECT * EXCLUDE profile_id FROM db.profile ORDER BY kernel, kernel_hash, sm, launch, code_key) "
+                f"TO {quoted(folder / 'profiles.parquet')} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 19, "
+                "ROW_GROUP_SIZE 2048)"
+            )
+            shutil.copyfile(folder / "profiles.parquet", temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def profiles_hash(rows: Iterable[ProfileRow]) -> str:
+    """Return a hash of the content of rows, independent of their order and file."""
+    return content_hash(sorted(canonical_json(row.columns()) for row in rows), digits=32)
+
+
+def _from_columns(row: Row) -> ProfileRow:
+    fields = dict(row)
+    for field, column in COLUMN_OF_FIELD.items():
+        fields[field] = fields.pop(column)
+    metrics, terms = str(fields["metrics"]).split(), str(fields["terms"]).split()
+    counts = np.array(fields["counts"], dtype=np.float64).reshape(len(metrics), len(terms))
+    fields |= {"variant": json.loads(str(fields["variant"])), "metrics": tuple(metrics), "terms": tuple(terms)}
+    return ProfileRow(**fields | {"counts": counts})  # type: ignore[arg-type]
