@@ -47,7 +47,9 @@ def run_program(
     """
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernrec-")))
-        environment = {**os.environ, **_triton_variables(command, folder, gpu)}
+        refused = scratch / "refused"
+        stack.callback(lambda: recorder.refused.update(_lines(refused)))
+        environment = {**os.environ, **_triton_variables(command, folder, gpu), "KERNREC_CAPTURE_REFUSED": str(refused)}
         if command[0].endswith((".cu", ".cuh")):
             program = scratch / Path(command[0]).stem
             _build(Path(command[0]), program, gpu, build_options)
@@ -63,6 +65,10 @@ def run_program(
         paths = [str(libraries()), environment.get("LD_LIBRARY_PATH")]
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, paths))
         return _run(command, environment)
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:

@@ -104,6 +104,8 @@ class Recorder:
         """Number of launches so far."""
         self.called = False
         """Whether the program made a CUDA call."""
+        self.refused: set[str] = set()
+        """Function and reason of each Triton launch that a call cannot describe."""
 
     @property
     def functions(self) -> int:

@@ -71,6 +71,8 @@ def capture(wanted: CaptureOptions) -> None:
     print_notes(notes)
     if status:
         raise typer.Exit(status if status > 0 else 128 - status)
+    if recorder.refused and not written:
+        raise KernrecError(f"no launch can be written as a call: {min(recorder.refused)}")
     if not written and not before and not recorder.called:
         raise KernrecError(
             "the program launched no CUDA kernel and no Triton function; without a GPU, it may choose another path"

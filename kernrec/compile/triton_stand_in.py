@@ -7,11 +7,10 @@ Packages that look for a driver find one; without it, vLLM disables Triton.
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from types import SimpleNamespace
+from contextlib import contextmanager
 from typing import Any
 
-from kernrec.compile.torch_stand_in import torch_properties, torch_without_gpu
+from kernrec.compile.torch_stand_in import torch_without_gpu
 from kernrec.gpu import GPU, find_gpu
 
 ASSUMED = "a100"
@@ -57,15 +56,8 @@ class StandInDriver:
         return 0
 
     def get_device_interface(self) -> Any:
-        """Return torch's device interface."""
-        return SimpleNamespace(
-            current_device=lambda: 0,
-            set_device=lambda device: None,
-            synchronize=lambda: None,
-            device=lambda device: nullcontext(),
-            current_stream=lambda device=None: SimpleNamespace(cuda_stream=0),
-            get_device_properties=lambda device=None: torch_properties(self._gpu),
-        )
+        """Return torch's functions for GPUs, which `torch_without_gpu` replaces."""
+        return sys.modules["torch"].cuda
 
     def get_benchmarker(self) -> Any:
         """Return a replacement of Triton's `do_bench`; all times are 0."""

@@ -213,5 +213,9 @@ def test_captured_command_can_be_analyzed_with_its_package(tmp_path):
     note, error = nothing.stderr.splitlines()  # no warning by Triton
     assert note == "note: 0 new calls of 0 functions in none"
     assert error.startswith("kernrec: the program launched no CUDA kernel and no Triton function")
+    with_object = PROGRAM.replace("np.zeros(256, np.float32))", "object())")
+    refused = run("capture", "--output", "none", "--", sys.executable, "-c", with_object)
+    reason = "twice: argument y: object is a type that a call cannot hold"
+    assert refused.stderr.splitlines()[-1] == f"kernrec: no launch can be written as a call: {reason}"
     assert run("capture", "--", sys.executable, "-c", "raise SystemExit(7)").returncode == 7
     assert run("capture", "--", "./none").stderr == "kernrec: ./none cannot be run: there is no such file\n"

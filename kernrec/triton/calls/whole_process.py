@@ -67,3 +67,6 @@ def _started() -> bool:
 def _end(captured: Any) -> None:
     for name, count in captured.left_out.items():
         print(f"kernrec: {name}: {count} further launches were not written", file=sys.stderr)
+    if captured.refused and (file := os.environ.get("KERNREC_CAPTURE_REFUSED")):
+        with Path(file).open("a", encoding="utf-8") as refused:
+            refused.writelines(f"{name}: {reason}\n" for name, reason in captured.refused.items())
