@@ -61,6 +61,8 @@ void Counts::merge(const Counts& other) {
         warps[i] += other.warps[i];
         lanes[i] += other.lanes[i];
     }
+    by_warp.resize(std::max(by_warp.size(), other.by_warp.size()));
+    for (size_t i = 0; i < other.by_warp.size(); i++) by_warp[i] += other.by_warp[i];
 }
 
 Batch::Batch(const Program& program, const Launch& launch) : program(program), launch(launch) {

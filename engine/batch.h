@@ -34,6 +34,7 @@ struct Counts {
     Counter atomic_repeats, shared_atomics, local_atomics, barriers;
     std::map<std::string, uint64_t> named;
     std::vector<uint64_t> warps, lanes;  // by basic block
+    std::vector<uint64_t> by_warp;       // by basic block and warp of a thread block, only in watched launches
 
     void merge(const Counts& other);
 };

@@ -181,7 +181,8 @@ class Kernel {
         launch_.images[handle] = std::move(image);
     }
 
-    // Run blocks in batches; return (fault or None, counters, warps by block, lanes by block, barriers).
+    // Run blocks in batches; return (fault or None, counters, warps by block, lanes by block,
+    // barriers, warps by block and warp of a thread block).
     nb::tuple run(Flat<int64_t> blocks, uint32_t threads) {
         const size_t size = launch_.blocks_per_batch, batches = (blocks.size() + size - 1) / size;
         std::vector<std::unique_ptr<Fault>> faults(batches);
@@ -241,7 +242,8 @@ class Kernel {
                 fault = nb::make_tuple(uint32_t(each->kind), each->source, std::string(each->what()));
                 break;
             }
-        return nb::make_tuple(fault, counts_dict(total, launch_), total.warps, total.lanes, total.barriers.value);
+        return nb::make_tuple(fault, counts_dict(total, launch_), total.warps, total.lanes, total.barriers.value,
+                              total.by_warp);
     }
 
     // Enable checks. Takes arrays of shared memory (name, start, size) and the numbers of unwritten buffers.

@@ -207,6 +207,7 @@ void Batch::run(const int64_t* blocks, uint32_t count) {
     start(blocks, count);
     int32_t position = 0;  // common basic block of all live lanes, or kDisagree: see `positions_`
     executed_ = 0;
+    if (launch.watch) counts.by_warp.resize(program.blocks.size() * warps_per_block);
     while (live_count_) {
         uint32_t index;
         const bool uniform = position != kDisagree;
@@ -239,6 +240,8 @@ void Batch::run(const int64_t* blocks, uint32_t count) {
             counts.warps[index] += running;
             counts.lanes[index] += there;
         }
+        for (uint32_t i = 0; launch.watch && i < running; i++)
+            counts.by_warp[index * warps_per_block + running_warps_[i] % warps_per_block]++;
         const BasicBlock& block = program.blocks[index];
         step_++;
         if (!block.goes_on) turn_ = step_;

@@ -86,6 +86,8 @@ class LoadedModule:
         """Addresses of variables in global memory."""
         self.buffers: dict[str, np.ndarray] = {}
         """Memory of variables that the program did not register."""
+        self.tables: dict[str, bytes] = {}
+        """Initial contents, with addresses, of variables such as tables of virtual functions."""
         self._initial_constants: dict[str, np.ndarray] = {}
         self._facts: dict[str, FunctionFacts] = {}
         self._prepared = False
@@ -148,6 +150,8 @@ class LoadedModule:
             for offset, symbol, add in variable.pointers:
                 address = {**codes, **self.addresses}.get(symbol, 0) + add
                 memory[offset : offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
+            if variable.pointers:
+                self.tables[variable.name] = memory.tobytes()
 
     def _initial(self, variable: Variable) -> np.ndarray:
         memory = np.zeros(variable.size, np.uint8)

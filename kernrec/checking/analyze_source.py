@@ -73,19 +73,8 @@ def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict
             raise UsageError("a spec describes CUDA C++; PTX needs arguments, a grid and a block")
         if len(wanted.spec) > limits.source_bytes or _FILES.search(wanted.spec):
             raise UsageError("the spec is too large, or takes values from files, which kernrec does not read here")
-    request = {
-        "source": wanted.source,
-        "spec": wanted.spec,
-        "shape": wanted.shape,
-        "gpu": wanted.gpu,
-        "arguments": list(wanted.arguments),
-        "grid": list(wanted.grid),
-        "block": list(wanted.block),
-        "entry": wanted.entry,
-        "objective": str(wanted.query.objective),
-        "top": wanted.query.top,
-        "inputs": wanted.query.inputs,
-    }
+    query = wanted.query
+    request = {"wanted": {**vars(wanted), "query": [str(query.objective), query.top, query.inputs]}}
     with tempfile.TemporaryDirectory(prefix="kernrec-", ignore_cleanup_errors=True) as folder:
         ended = run_apart("analyze", request, Path(folder), limits)
     if ended.outcome is not Outcome.OK:
@@ -95,11 +84,9 @@ def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict
 
 def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Analyze a source in the limited process; `request` comes from `analyze_source`."""
-    query = Query(objective_named(request["objective"]), top=request["top"], inputs=request["inputs"])
-    wanted = SourceAnalysis(
-        **{name: request[name] for name in ("source", "gpu", "spec", "shape", "arguments", "grid", "block", "entry")},
-        query=query,
-    )
+    objective, top, inputs = request["wanted"]["query"]
+    query = Query(objective_named(objective), top=top, inputs=inputs)
+    wanted = SourceAnalysis(**{**request["wanted"], "query": query})
     database = folder / "profiles.duckdb"
     analysis, notes = analyze_in(wanted, folder, database, 1)
     recommendation = analysis.recommendation

@@ -11,10 +11,11 @@ middle.
 
 A sample adds these metrics to the emulator's counts:
 
-    rounds              waits of a block for global memory, where concurrent loads count once
+    rounds              waits of a block for global memory, where concurrent loads count once, and between two barriers
+                        only those of the warp that waits most
     overlapped          fraction of these waits during which other warps of the block have work
                         (`kernrec.ptx.analysis.barrier_phases`)
-    chain               clocks of a block's warps one after another without waits for memory
+    chain               clocks of the slowest warp between barriers without waits for memory, times the warps of a block
     stretch.<n>.<class> machine instructions by stretch of the code, if it has several
                         (`kernrec.ptx.analysis.stretches`)
     blocks.sampled      number of sampled blocks
@@ -57,7 +58,7 @@ from kernrec.profile.triton_launch import with_launcher_arguments
 from kernrec.profile.uneven_blocks import Level, idle, work_levels
 from kernrec.profile.wave_reuse import wave_metrics
 from kernrec.ptx import KernelLaunch, Module, parse
-from kernrec.ptx.analysis.barrier_phases import as_one, overlapped_waits, waits_for_loads
+from kernrec.ptx.analysis.barrier_phases import as_one, of_slowest_warps, overlapped_waits, waits_for_loads
 from kernrec.ptx.analysis.dependence import data_dependences
 from kernrec.ptx.analysis.issue_cost import chain_clk
 from kernrec.ptx.analysis.liveness import live_by_block
@@ -69,6 +70,7 @@ from kernrec.ptx.execution.emulator import Emulation, check_block
 from kernrec.ptx.execution.options import EmulationOptions
 from kernrec.ptx.execution.watched import NOTHING, SECTOR, BlockAccesses
 from kernrec.ptx.ir.inline import inlined
+from kernrec.ptx.state.types import Array
 from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 
@@ -234,24 +236,26 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
             ends = {block: weight for block, weight in ends.items() if block in always or weight >= least}
     within = sample.total - sum(ends.values())
     totals = {metric: value * within for metric, value in middle.items()}
-    # Number of executions of each basic block by all warps of the grid.
-    ran = {index: times * within / len(inner) for index, times in runs_of_inner.items()}
+    # Executions of each basic block by each warp of a block, over all blocks of the grid.
+    all_runs = runs_of_inner * (within / len(inner))
+    rounds, chain = (within / len(inner) * each for each in _slowest(emulation, runs_of_inner))
     for weight in dict.fromkeys(ends.values()):  # Run blocks of equal weight together to save time.
         counts, runs = _run(emulation, [block for block, w in ends.items() if w == weight])
         for metric, value in counts.items():
             totals[metric] = totals.get(metric, 0.0) + value * weight
-        for index, times in runs.items():
-            ran[index] = ran.get(index, 0.0) + times * weight
-    waits = [waits_for_loads(piece, ran) for piece in emulation.pieces]
+        all_runs += runs * weight
+        of_ends = _slowest(emulation, runs)
+        rounds, chain = rounds + weight * of_ends[0], chain + weight * of_ends[1]
+    waits = [float(waits_for_loads(piece, all_runs).sum()) for piece in emulation.pieces]
+    ran = dict(enumerate(all_runs.sum(axis=1).tolist()))
     busy = sample.total - sum(level.count for level in idle(uneven))
-    rounds, chain = sum(waits) / (warps * busy), _chain(emulation, ran) / busy
     crowded_runs = _crowded_runs(emulation, ran) / (warps * busy)
     overlapped = overlapped_waits(emulation.function, emulation.pieces, waits, ran)
     stretches = issued_by_stretch(emulation.function, emulation.issue, ran)
     extra = {
-        "rounds": rounds,
+        "rounds": rounds / busy,
         "overlapped": overlapped,
-        "chain": chain,
+        "chain": chain * warps / busy,
         "blocks.sampled": float(len(inner) + len(ends)),
     }
     if isinstance(options.lowering, MachineLowering):
@@ -280,21 +284,25 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     return {metric: value / busy for metric, value in totals.items()} | extra
 
 
-def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], dict[int, float]]:
-    """Return (counts of some blocks, executions of each basic block by their warps).
+def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], Array]:
+    """Return (counts of some blocks, executions of each basic block by each warp of a block, (basic blocks, warps)).
 
     In clusters, each block counts as the average block of its cluster.
     """
     together = emulation.whole_clusters(blocks)
     share = len(blocks) / max(len(together), 1)
-    before = emulation.warps_by_block()
+    before = emulation.runs_by_warp()
     counts = {metric: value * share for metric, value in emulation.run(together).items()}
-    ran = emulation.warps_by_block()
-    return counts, {index: (times - before.get(index, 0)) * share for index, times in ran.items()}
+    return counts, (emulation.runs_by_warp() - before) * share
 
 
-def _chain(emulation: Emulation, ran: Mapping[int, float]) -> float:
-    return sum(max(ran.get(block.index, 0) for block in piece) * chain_clk(as_one(piece)) for piece in emulation.pieces)
+def _slowest(emulation: Emulation, runs: Array) -> tuple[float, float]:
+    """Return the waits for global memory and the clocks of the slowest warps between barriers, over some blocks."""
+    function, pieces = emulation.function, emulation.pieces
+    waits = [waits_for_loads(piece, runs) for piece in pieces]
+    ran = [runs[[block.index for block in piece]].max(axis=0) for piece in pieces]
+    clocks = [times * chain_clk(as_one(piece)) for times, piece in zip(ran, pieces, strict=True)]
+    return of_slowest_warps(function, pieces, waits), of_slowest_warps(function, pieces, clocks)
 
 
 def _from_code(emulation: Emulation, lowering: MachineLowering, ran: Mapping[int, float]) -> float:

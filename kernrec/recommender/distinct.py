@@ -10,7 +10,7 @@ lowest EDP. Otherwise a single config could fill the front.
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from operator import ne
+from operator import itemgetter, ne
 from typing import Any
 
 import numpy as np
@@ -66,16 +66,18 @@ def distinct(
         top: maximum number of rows.
         by_code: merge configs with the same machine code at any cost.
     """
-    starts = candidates.starts
-    kinds = [(bisect_right(starts, position) - 1, point) for point, position in picked]
+    starts, kinds = candidates.starts, []
+    for point, position in picked:
+        kinds.append((bisect_right(starts, position) - 1, point))
     if len(set(kinds)) == len(kinds):  # Configs can be alike only within one kernel and operating point.
         return [(pick, 0) for pick in picked[:top]]
-    logarithms = [[math.log(table.item(pick)) for pick in picked] for table in which]
-    first_cost, last_cost = logarithms[0], logarithms[-1]  # An objective counts one or two costs.
+    places = tuple(zip(*picked, strict=True))
+    # An objective counts one or two costs.
+    first_cost, last_cost = list(map(math.log, which[0][places])), list(map(math.log, which[-1][places]))
     measured = [False] * len(picked)
     if candidates.any_measured:
-        measured = [candidates.latency_source.item(pick) == MEASURED for pick in picked]
-    codes, tunables = _described(candidates, [number for number, _ in kinds], [position for _, position in picked])
+        measured = (candidates.latency_source[places] == MEASURED).tolist()
+    codes, tunables = _described(candidates, list(map(itemgetter(0), kinds)), places[1])
     leaders: dict[tuple[int, int], list[int]] = {}  # Each value is the position of a row among the picks.
     alike: dict[int, int] = {}  # Counts of similar picks are stored by the position of the row.
     for place, kind in enumerate(kinds):

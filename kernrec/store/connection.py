@@ -6,9 +6,7 @@ read or write anything else: it loads no extension, its settings are locked, and
 only exception is a folder with an unguessable name while rows are exchanged.
 
 Opening a path that is not a readable database raises a one-line error and changes nothing. DuckDB is imported when a
-file is opened: the import
-takes
-longer than a query that needs no database.
+file is opened: the import takes longer than a query that needs no database.
 """
 
 import os
@@ -32,9 +30,10 @@ if TYPE_CHECKING:
 # The oldest DuckDB that can read the files written here.
 STORAGE_VERSION = "v1.2.0"
 
-MEMORY_LIMIT = "600MB"
-"""Memory limit of one connection, beyond which DuckDB uses temporary files. A process that merges 10^7 rows should need
-less than 1 GB, including memory that DuckDB does not count."""
+_READING_LIMIT, _WRITING_LIMIT = "600MB", "350MB"
+"""Memory limits of a connection that reads and of one that writes, beyond which DuckDB uses temporary files. A process
+that merges 10^7 rows should need less than 1 GB, including memory that DuckDB does not count. The larger limit does not
+make a merge faster."""
 
 _MOST_THREADS = 4
 """Maximum threads of a writing connection; a query may add millions of rows at once."""
@@ -46,7 +45,7 @@ WAIT_S = 10.0
 # Extensions are never downloaded: kernrec works offline.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,
-    "memory_limit": MEMORY_LIMIT,
+    "memory_limit": _READING_LIMIT,
     "storage_compatibility_version": STORAGE_VERSION,
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -208,10 +207,13 @@ def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False
     same = os.path.realpath(path), read_only
     if (connection := _cursor(*same)) is not None:
         return connection
-    access, threads = ("READ_ONLY, ", 1) if read_only else ("", min(_MOST_THREADS, os.cpu_count() or 1))
+    access, settings = "READ_ONLY, ", ""
+    if not read_only:
+        threads = min(_MOST_THREADS, os.cpu_count() or 1)
+        access, settings = "", f"SET threads = {threads}; SET memory_limit = '{_WRITING_LIMIT}'; "
     try:
         with one_line(path):
-            connection = _waiting(f"SET threads = {threads}; {_private_folder()}; {_attached(path, access, filtered)}")
+            connection = _waiting(f"{settings}{_private_folder()}; {_attached(path, access, filtered)}")
     except UsageError:
         if not existed:
             path.unlink(missing_ok=True)  # The disk is full, and the file incomplete.
@@ -275,7 +277,7 @@ _MEANINGS = (
         r"No space left|File too large|failed to offload|Could not write all bytes|no free space|Disk quota",
         "cannot be written: the disk is full; nothing was stored",
     ),
-    (r"Out of Memory", f"needs more memory than the {MEMORY_LIMIT} of this program, or than a file of its size should"),
+    (r"Out of Memory", "needs more memory than this program may use, or than a file of its size should"),
 )
 
 

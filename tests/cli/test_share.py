@@ -89,7 +89,7 @@ def test_pull_accepts_bundles_only_from_trusted_keys(tmp_path, ask):
     assert f"{nowhere} cannot be written: there is no such folder" in refused
     for words in (("export", "--bundle", file), ("push", str(team))):
         line = ask(alice, "db", *words, "--licence", "x" * 201, status=2)
-        assert line == "kernrec: --licence: expected one line of at most 200 characters\n"
+        assert line == "kernrec: --licence: expected one line of at most 200 visible characters\n"
     assert not any(team.iterdir())
     assert "--licence is missing: what those who get the" in ask(alice, "db", "export", "--bundle", file, status=2)
     ask(alice, "db", "export", "--bundle", file, "--licence", "CC0-1.0")

@@ -107,6 +107,33 @@ def test_end_blocks_of_the_grid_are_counted_exactly(nvrtc, tmp_path, threads, bu
     assert counts["global.x.read_requests"] == pytest.approx(busy * 5000 * threads / 32)
 
 
+PRODUCERS = """
+extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
+    __shared__ float s[THREADS];
+    int i = blockIdx.x * THREADS + threadIdx.x;
+    float sum = 0.0f;
+    for (int k = 0; k < 8; k++) {
+        if (threadIdx.x < BUSY) {
+            int place = i;
+            for (int hop = 0; hop < 20; hop++) place = where[place];
+            s[threadIdx.x] = x[place];
+        }
+        __syncthreads();
+        sum += s[threadIdx.x % BUSY];
+        __syncthreads();
+    }
+    y[i] = sum;
+}
+"""
+
+
+def test_block_waits_for_its_producer_warp(nvrtc, tmp_path):
+    single, all_warps = (metrics(tmp_path, "normal", PRODUCERS.replace("BUSY", busy)) for busy in ("32", "THREADS"))
+    assert single["global.where.read_requests"] == all_warps["global.where.read_requests"] / 4
+    assert single["rounds"] == pytest.approx(all_warps["rounds"], rel=0.05)
+    assert single["chain"] == pytest.approx(all_warps["chain"], rel=0.1)
+
+
 GUARDED = """
 extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
     __shared__ float s[4 * THREADS];

@@ -151,9 +151,8 @@ class VendorModel:
             self._predicted.clear()
         plain = dict.fromkeys(map(as_recorded, problems))
         new = [problem for problem in plain if (problem, gpu.name) not in self._predicted]
-        self._time(new, gpu)
-        for problem in new:
-            parts = self._timed.pop((problem, gpu.name))
+        for problem, parts in zip(new, self._time(new, gpu), strict=True):
+            del self._timed[problem, gpu.name]
             self._predicted[problem, gpu.name] = _fastest_first(parts)
 
     def _parts(self, problem: Problem, gpu: GPU, beside: Sequence[Problem]) -> list[tuple[Timed, int]]:
@@ -162,20 +161,23 @@ class VendorModel:
             parts = self._timed[problem, gpu.name]
         return parts
 
-    def _time(self, problems: Sequence[Problem], gpu: GPU) -> None:
-        """Add problems to `_timed`."""
+    def _time(self, problems: Sequence[Problem], gpu: GPU) -> list[list[tuple[Timed, int]]]:
+        """Return the entries of `_timed` for problems, and add the missing ones."""
         if len(self._timed) > _KEPT_FEATURES:
             self._timed.clear()
-        together: dict[Kind, list[Problem]] = {}
+        together: dict[Kind, list[tuple[Problem, list[tuple[Timed, int]]]]] = {}
+        every = []
         for problem in problems:
-            if (key := (problem, gpu.name)) not in self._timed:
-                self._timed[key] = []
+            if (parts := self._timed.get(key := (problem, gpu.name))) is None:
+                parts = self._timed[key] = []
                 for kind in self._chosen(problem, gpu):
-                    together.setdefault(kind, []).append(problem)
+                    together.setdefault(kind, []).append((problem, parts))
+            every.append(parts)
         for kind, alike in together.items():
-            timed = Timed.of(kind, alike)
-            for number, problem in enumerate(alike):
-                self._timed[problem, gpu.name].append((timed, number))
+            timed = Timed.of(kind, [problem for problem, _ in alike])
+            for number, (_, parts) in enumerate(alike):
+                parts.append((timed, number))
+        return every
 
     def _chosen(self, problem: Problem, gpu: GPU) -> list[Kind]:
         """Return the sets that predict a problem, each with its backends."""

@@ -111,25 +111,35 @@ def raised(latency: Estimate, least_s: float) -> Estimate:
     return latency if latency.value >= least_s else _scaled(latency, least_s / latency.value, 1.0)
 
 
-_ROOFS: dict[tuple[Problem, GPU, float | None, float | None], float] = {}
-_MOST_ROOFS = 4096
+_MOST_ROOFS = 512
+"""Number of problems at an operating point from which the cache is emptied."""
 
 
 def roofs_s(
     problems: Sequence[Problem], gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None
 ) -> list[float]:
-    """Return the minimum time in seconds that any backend needs, for each problem."""
-    roofs = {problem: _ROOFS.get((problem, gpu, limit_w, clock_hz)) for problem in problems}
-    new = [problem for problem, least_s in roofs.items() if least_s is None]
-    costs = {problem: ideal_of(gpu, problem.op, problem.dtype).costs(problem) for problem in new}
-    if costs := {problem: parts for problem, parts in costs.items() if any(parts)}:  # Problems within L2 have no roof.
-        launches = np.array([*costs.values()]).T.copy()
+    """Return the minimum time in seconds that any backend needs, for each problem; 0 for a problem within L2."""
+    roofs, new = _roofs_at(gpu, limit_w, clock_hz), dict[Problem, list[float]]()
+    if len(roofs) >= _MOST_ROOFS:
+        roofs.clear()
+    for problem in problems:
+        if problem not in roofs:
+            costs = ideal_of(gpu, problem.op, problem.dtype).costs(problem)
+            if any(costs):
+                new[problem] = costs
+            else:
+                roofs[problem] = 0.0
+    if new:
+        launches = np.array([*new.values()]).T.copy()
         limited = _power_of(gpu).limit_launches(launches, ((limit_w, clock_hz),))
-        if len(_ROOFS) >= _MOST_ROOFS:
-            _ROOFS.clear()
-        for problem, least_s in zip(costs, limited.latency_s[0].tolist(), strict=True):
-            roofs[problem] = _ROOFS[problem, gpu, limit_w, clock_hz] = least_s
-    return [roofs[problem] or 0.0 for problem in problems]
+        roofs.update(zip(new, limited.latency_s[0].tolist(), strict=True))
+    return list(map(roofs.__getitem__, problems))
+
+
+@lru_cache(maxsize=32)
+def _roofs_at(gpu: GPU, limit_w: float | None, clock_hz: float | None) -> dict[Problem, float]:
+    """Return the cache of `roofs_s` at an operating point."""
+    return {}
 
 
 @lru_cache(maxsize=64)

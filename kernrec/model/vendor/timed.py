@@ -76,7 +76,7 @@ class Reader:
         if self.transferred:
             off_grid = [False] * len(off_grid)
         if distances is None:
-            return [self._factors[off] for off in off_grid]
+            return list(map(self._factors.__getitem__, off_grid))
         widths = np.where(off_grid, self.between.width, self.recorded.width)
         factors: list[float] = factor_at(widths, distances).tolist()
         return factors
@@ -209,9 +209,11 @@ class Timed:
     @classmethod
     def of(cls, kind: Kind, problems: Sequence[Problem]) -> "Timed":
         """Compute features and times of problems."""
-        chosen, every = kind.chosen, [problem.sizes for problem in problems]
-        sizes = np.array([size for each in every for size in kind.dims_of(each)], dtype=float)
-        more = query.MoreItems(sizes.reshape(len(every), -1), *kind.items)
+        chosen, flat, off_grid = kind.chosen, list[int](), list[bool]()
+        for problem in problems:
+            flat += kind.dims_of(problem.sizes)
+            off_grid.append(chosen.off_grid(problem.sizes))
+        more = query.MoreItems(np.array(flat, dtype=float).reshape(len(problems), -1), *kind.items)
         sizes = more.sizes
         bound = kind.features.bound(kind.card, sizes.T, kind.layout)
         if kind.card.timing.sustained:  # Power and the roof use the data sheet's rate.
@@ -221,11 +223,11 @@ class Timed:
         # Trees trained on other GPUs could predict times below this GPU's roof.
         least = bound.parts["math"] if reader.transferred else np.zeros(len(sizes))
         seconds = reader.corrected(bound.table, {}, bound.total_s[np.newaxis], least, inf)
-        if len(sizes) > len(every):
-            at_points, seconds = seconds, np.empty((len(seconds), len(every)))
+        if len(sizes) > len(problems):
+            at_points, seconds = seconds, np.empty((len(seconds), len(problems)))
             more.order(bound.total_s, at_points, seconds)
             bound = bound.at(more.starts)
-        distances, off_grid = chosen.outside(bound), [chosen.off_grid(each) for each in every]
+        distances = chosen.outside(bound)
         return cls(kind, bound, distances, off_grid, seconds, reader.factors_at(distances, off_grid))
 
     @cached_property

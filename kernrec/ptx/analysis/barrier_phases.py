@@ -6,11 +6,16 @@ phase. A kernel that loads a tile, waits at a barrier and then computes has almo
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from kernrec.ptx.analysis.dependence import load_depths
 from kernrec.ptx.analysis.issue_cost import classify
 from kernrec.ptx.analysis.liveness import successors
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
+
+Array = np.ndarray[Any, Any]
 
 
 def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
@@ -33,19 +38,37 @@ def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
     return [tuple(blocks) for blocks in phases.values()]
 
 
-def waits_for_loads(piece: Sequence[BasicBlock], ran: Mapping[int, float]) -> float:
-    """Return how often a warp waits for global memory in a piece of code; independent loads share one wait.
+def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
+    """Return how often each warp waits for global memory in a piece of code; independent loads share one wait.
 
     Args:
         piece: the basic blocks.
-        ran: executions of each basic block by a warp, by block index.
+        runs: executions of each basic block by each warp, (basic blocks, warps).
     """
     guarded = [(block.index, ins) for block, instructions in _guarded(piece) for ins in instructions]
     depths = load_depths(ins for _, ins in guarded)
-    most: dict[int, float] = {}  # position in a chain of loads -> maximum executions of a load there
+    most: dict[int, Array] = {}  # position in a chain of loads -> maximum executions of a load there, (warps,)
     for place, depth in depths:
-        most[depth] = max(most.get(depth, 0), ran.get(guarded[place][0], 0))
-    return sum(most.values())
+        ran = runs[guarded[place][0]]
+        most[depth] = np.maximum(most[depth], ran) if depth in most else ran
+    total: Array = sum(most.values(), np.zeros(runs.shape[1]))
+    return total
+
+
+def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]], by_warp: Sequence[Array]) -> float:
+    """Return the sum over the phases of the maximum over the warps: at a barrier, all warps wait for the slowest.
+
+    Args:
+        function: the kernel.
+        pieces: basic blocks of the kernel, grouped where the assembler merges them.
+        by_warp: clocks or waits of each warp in each piece, (warps,) each.
+    """
+    place = {block.index: number for number, phase in enumerate(barrier_phases(function)) for block in phase}
+    phases: dict[int, Array] = {}
+    for piece, each in zip(pieces, by_warp, strict=True):
+        number = place[piece[0].index]
+        phases[number] = phases[number] + each if number in phases else each
+    return float(sum(each.max() for each in phases.values()))
 
 
 def as_one(piece: Sequence[BasicBlock]) -> BasicBlock:
@@ -78,7 +101,7 @@ def overlapped_waits(
     Args:
         function: the kernel.
         pieces: basic blocks of the kernel, grouped where the assembler merges them.
-        waited: number of waits in each piece, as from `waits_for_loads`.
+        waited: number of waits of all warps in each piece.
         ran: executions of each basic block by a warp, by block index.
     """
     phases = barrier_phases(function)

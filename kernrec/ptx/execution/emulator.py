@@ -31,6 +31,7 @@ from kernrec.ptx.state.launch_layout import (
     pack_arguments,
 )
 from kernrec.ptx.state.register_pool import WARP
+from kernrec.ptx.state.types import Array
 
 _MOST_CLUSTER_BLOCKS = 16  # The CUDA C++ Programming Guide allows 8 blocks, or 16 if the kernel requests it.
 
@@ -200,9 +201,12 @@ class Emulation:
             for i, warps in enumerate(self._engine.warps.tolist())
         ]
 
-    def warps_by_block(self) -> dict[int, int]:
-        """Return the number of warps that ran each basic block so far, by block index."""
-        return {i: warps for i, warps in enumerate(self._engine.warps.tolist()) if warps}
+    def runs_by_warp(self) -> Array:
+        """Return how often each warp of a block ran each basic block so far, (basic blocks, warps).
+
+        Counts of all blocks add up. They are zero unless `EmulationOptions.watched` names a block.
+        """
+        return self._engine.by_warp.copy()
 
 
 def _sizes(launch: KernelLaunch, layout: LaunchLayout) -> dict[str, int]:

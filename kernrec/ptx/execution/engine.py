@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,6 +131,8 @@ class EngineLaunch:
         """Number of warps that ran each basic block so far."""
         self.lanes = np.zeros(len(function.blocks), np.int64)
         """Active lanes of the warps that ran each basic block so far."""
+        self.by_warp = np.zeros((len(function.blocks), max(-(-prod(shape.block) // 32), 1)), np.int64)
+        """Number of blocks in which each warp ran each basic block so far; zero unless blocks are watched."""
         self.barriers = 0
         """Number of barriers that blocks passed."""
         self.counts = Counts()
@@ -191,7 +194,7 @@ class EngineLaunch:
             EmulationError: as `kernrec.ptx.execution.emulator.emulate` does.
         """
         numbers = np.ascontiguousarray(block_numbers, np.int64)
-        fault, counts, warps, lanes, barriers = self._kernel.run(numbers, _threads())
+        fault, counts, warps, lanes, barriers, by_warp = self._kernel.run(numbers, _threads())
         if fault is not None:
             raise self._error(*fault)
         for name, value in counts.items():
@@ -199,6 +202,8 @@ class EngineLaunch:
         self.warps += np.array(warps, np.int64)
         self.lanes += np.array(lanes, np.int64)
         self.barriers += barriers
+        if by_warp:
+            self.by_warp += np.array(by_warp, np.int64).reshape(self.by_warp.shape)
 
     def unsupported(self) -> list[str]:
         """Return the names of unsupported instructions, in text order."""

@@ -2,7 +2,6 @@
 
 from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -27,7 +26,10 @@ class ModelCandidates:
         """Collect the candidates at some positions of a prediction and its `LimitedCosts.costs`."""
         self.configs: Array = prediction.rows.take(positions)
         """Rows of the space, (C,)."""
-        self._of_table = _of(prediction.table)
+        cached = prediction.table.model_features
+        if not cached:
+            cached.append(_TableFeatures(prediction.table))
+        self._of_table: _TableFeatures = cached[0]
         self.quantities = np.empty((len(QUANTITIES), len(positions)))
         """Rows of `features.QUANTITIES`, (Q, C); only rows that are inputs are filled."""
         place = prediction.number, prediction.start, positions
@@ -45,7 +47,7 @@ class ModelCandidates:
         return self._of_table.row_kinds[self.configs[candidate]] if candidate < len(self.configs) else ""
 
 
-class _OfTable:
+class _TableFeatures:
     """Features that depend only on the tunables of a table, so that they are equal for every problem."""
 
     def __init__(self, table: StaticTable) -> None:
@@ -65,13 +67,3 @@ class _OfTable:
             cached = plan_of(self._table.gpu, columns), of_tunables(space.columns, columns, len(space))
             self._features[columns] = cached
         return cached
-
-
-_CACHE: WeakKeyDictionary[StaticTable, _OfTable] = WeakKeyDictionary()
-
-
-def _of(table: StaticTable) -> _OfTable:
-    of_table = _CACHE.get(table)
-    if of_table is None:
-        of_table = _CACHE[table] = _OfTable(table)
-    return of_table

@@ -50,7 +50,7 @@ class ModelStore:
         self._vendor: dict[str, VendorModel | None] = {}
         self._pending: list[str] = []
         self._reported: set[str] = set()
-        self._scopes: dict[tuple[str, ...], ModelScope | None] = {}
+        self._scopes: dict[tuple[str | int, ...], ModelScope | None] = {}
         if stack.missing is not None:
             self._warn(f"KERNREC_DB names {stack.missing}, which does not exist yet; only the shipped data is used")
         for note in stack.notes:
@@ -110,7 +110,7 @@ class ModelStore:
         trained on the GPU, the op's model must have been better on held-out GPUs. Both models apply if the op's model
         was trained on top of the kernel's model.
         """
-        key = op, kernel.name, kernel.hash, gpu.name, gpu.arch, dtype
+        key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:
             reported, scope = len(self._reported), self._scope(op, kernel, gpu, dtype)
             if len(self._reported) > reported:  # Do not cache: the next call skips the unreadable file.

@@ -57,6 +57,8 @@ class StaticTable:
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
     _plans: list[Any] = field(default_factory=list, repr=False)
+    model_features: list[Any] = field(default_factory=list, repr=False)
+    """Cached features of trained models; empty until a model needs them."""
 
     @classmethod
     def of(

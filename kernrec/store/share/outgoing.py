@@ -96,7 +96,7 @@ def outgoing(
         UsageError: Other people could not read the manifest.
     """
     if licence is not None and not TEXT.fullmatch(licence):
-        raise UsageError("--licence: expected one line of at most 200 characters")
+        raise UsageError("--licence: expected one line of at most 200 visible characters")
     segments = write_segments(database, selection, secret, folder)
     manifest = Manifest(
         tuple(segments),

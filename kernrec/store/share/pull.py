@@ -5,7 +5,7 @@ A pull only adds: bundles that a place no longer lists stay. Rows are removed on
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,12 +21,14 @@ from kernrec.store.share.manifest import (
 )
 from kernrec.store.share.place import BUNDLE, OLD, WITHDRAWAL, Folder, MissingFileError, Place, ZipFile
 from kernrec.store.share.pulled import add_bundles, apply_withdrawal, settle, taken, working_on
-from kernrec.util.batches import batches
 from kernrec.util.human import counted
 from kernrec.util.scratch import scratch_folder
 
 LARGEST_BUNDLE = 2**28
 """Maximum bytes of a bundle at a place, enough for a million rows."""
+BATCH_BYTES = 2**28
+"""Bytes that are checked and added together, because starting a checking process takes longer than checking a few
+bundles. Complete batches survive an interruption."""
 _SHOWN = 5
 """Maximum number of unknown keys that are listed separately."""
 
@@ -95,7 +97,7 @@ def take_new(
     new = [name for name in names or place.names() if name not in already]
     with scratch_folder() as folder:
         bundles = _bundles(place, new, folder, wanted, keys, report)
-        for batch in batches(bundles, lambda item: item[1].manifest.size):
+        for batch in _batches(bundles):
             _take(path, dict(batch), place.title, report)
             for _, bundle in batch:
                 if isinstance(bundle.place, ZipFile) and bundle.place.path.parent == folder:
@@ -145,6 +147,20 @@ def _bundles(
                 report.unknown[bundle.manifest.owner] += 1
                 if match and beginnings is not None and match[1] not in beginnings:
                     unknown[match[1]] = bundle.manifest.owner
+
+
+def _batches(bundles: Iterable[tuple[str, Bundle]]) -> Iterator[list[tuple[str, Bundle]]]:
+    """Yield bundles in order, in batches of at most `BATCH_BYTES` or of one larger bundle."""
+    batch: list[tuple[str, Bundle]] = []
+    size = 0
+    for name, bundle in bundles:
+        if batch and size + bundle.manifest.size > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append((name, bundle))
+        size += bundle.manifest.size
+    if batch:
+        yield batch
 
 
 def placed_bundle(place: Place, name: str, folder: Path) -> Bundle:

@@ -1,9 +1,10 @@
 """Test that barriers divide a kernel into phases, and that waits overlap only with work of their own phase."""
 
+import numpy as np
 import pytest
 
 from kernrec.ptx import parse
-from kernrec.ptx.analysis.barrier_phases import barrier_phases, overlapped_waits, waits_for_loads
+from kernrec.ptx.analysis.barrier_phases import barrier_phases, of_slowest_warps, overlapped_waits, waits_for_loads
 from kernrec.ptx.ir.program import Function
 
 HEAD = """
@@ -41,7 +42,8 @@ def overlapped(body: str, trips: int = 1000) -> float:
 def share_of(function: Function, ran: dict[int, int]) -> float:
     """Return the share of overlapped waits, with each basic block assembled separately."""
     pieces = [[block] for block in function.blocks]
-    return overlapped_waits(function, pieces, [waits_for_loads(piece, ran) for piece in pieces], ran)
+    runs = np.array([[ran.get(block.index, 0)] for block in function.blocks])
+    return overlapped_waits(function, pieces, [float(waits_for_loads(piece, runs)[0]) for piece in pieces], ran)
 
 
 def test_all_waits_overlap_without_barriers():
@@ -64,3 +66,14 @@ def test_two_barriers_divide_a_loop_into_two_phases():
     function = kernel(f"LOOP: {LOAD} {STORE} {BARRIER} {WORK} {BARRIER} {AGAIN}")
     phases = barrier_phases(function)
     assert [[block.index for block in phase] for phase in phases] == [[0, 1, 3, 4], [2]]
+
+
+def test_each_phase_takes_as_long_as_its_slowest_warp():
+    """A producer works before the barrier, and a consumer behind it."""
+    function = kernel(f"{WORK} {BARRIER} {WORK}")
+    pieces = [[block] for block in function.blocks]
+    producer_first, both = [np.array([90.0, 0.0]), np.array([0.0, 60.0])], [np.array([50.0, 50.0])] * 2
+    assert of_slowest_warps(function, pieces, producer_first) == 150.0
+    assert of_slowest_warps(function, pieces, both) == 100.0
+    without = kernel(f"{WORK} setp.eq.u32 %p1, %r1, 0; @%p1 bra END; {WORK} END: ")
+    assert of_slowest_warps(without, [[block] for block in without.blocks], [*producer_first, np.zeros(2)]) == 90.0

@@ -177,7 +177,7 @@ def test_links_pipes_and_hostile_names_are_not_followed(base: Path, refuses: Ref
 @pytest.mark.every(2)
 def test_interrupted_pull_keeps_only_whole_bundles(base: Path) -> None:
     bob, team = Person(base / "bob"), base / "team"
-    with patch("kernrec.store.share.pull.batches", lambda items, size: ([item] for item in items)):
+    with patch("kernrec.store.share.pull.BATCH_BYTES", 1):
         with (
             patch("kernrec.store.share.pulled.Database.add_from", side_effect=KeyboardInterrupt),
             pytest.raises(KeyboardInterrupt),
