@@ -152,4 +152,6 @@ def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU) -> dict[st
     if not _runs_on_gpu(command):
         # vLLM disables Triton if it finds no driver, unless no device is visible.
         variables["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        # torch.compile would generate C++ for tensors on the CPU, and fail for Triton functions.
+        variables["TORCHDYNAMO_DISABLE"] = "1"
     return variables

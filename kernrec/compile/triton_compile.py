@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
@@ -29,7 +30,7 @@ from kernrec.compile.triton_load import jit_function, module_of, python_value
 from kernrec.compile.triton_version import fp_fusion, triton_compiler
 from kernrec.errors import unknown
 from kernrec.gpu import limits
-from kernrec.kernel.triton_function import OPTIONS, SCRATCH, items_of
+from kernrec.kernel.triton_function import OPTIONS, SCRATCH, fields_name, items_of
 
 _DYNAMIC = re.compile(r"^(\s*)\.extern\s+\.shared(\s+[^;\[]+)\[\]", re.MULTILINE)
 _FIXED = re.compile(r"^(\s*)\.shared(\s+[^;\[]*\bglobal_smem)\[\d+\]", re.MULTILINE)
@@ -161,6 +162,7 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     defines = {name: value for name, value in defines.items() if name not in OPTIONS or name in parameters}
     # kernrec defines data type and layout of every kernel, but a function may lack these parameters.
     defines = {k: v for k, v in defines.items() if k in parameters or not k.startswith(("DTYPE_", "LAYOUT_"))}
+    fields = {name: defines.pop(fields_name(name)) for name in parameters if fields_name(name) in defines}
     items = {name: items_of(name, {*defines, *target.signature}) for name in parameters}
     accepted = {*parameters, *(item for names in items.values() for item in names)}
     for name in defines:
@@ -183,7 +185,8 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     for index, parameter in enumerate(function.params):
         name = parameter.name
         if names := items[name]:
-            signature[name] = tuple(kind_of(item, (index, place)) for place, item in enumerate(names))
+            kinds = tuple(kind_of(item, (index, place)) for place, item in enumerate(names))
+            signature[name] = namedtuple("Arguments", str(fields[name]))(*kinds) if name in fields else kinds
             continue
         if name not in target.signature and name not in defines:
             if not parameter.has_default:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import sys
+from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -182,6 +183,8 @@ def _argument(value: Any) -> Any:
         return tuple(map(_argument, value))
     if not isinstance(value, Mapping):
         return value
+    if "fields" in value:
+        return namedtuple("Arguments", value["fields"])(*map(_argument, value["items"]))
     if "python" in value:
         from kernrec.compile.triton_load import python_value
 

@@ -10,7 +10,7 @@ from kernrec.util.optional import require_optional
 
 OLDEST = (3, 4)
 _UNFUSED = (3, 10)  # first release that does not fuse multiply and add by default, as Triton 3.9 announces
-TESTED = ("3.4", "3.9")
+TESTED = ("3.4", "3.8", "3.9")
 """Releases of Triton that the tests have run with."""
 
 

@@ -4,7 +4,7 @@
 
 A key consists of an optional device, the types, shapes and strides of the inputs, and the op. If an entry has a single
 config, PyTorch does not measure. The table has no version and no times. A config with a member that PyTorch 2.10 to
-2.13 do not have is rejected.
+2.14 do not have is rejected.
 """
 
 import re
@@ -61,7 +61,7 @@ def read_table(text: str, title: str) -> dict[str, list[dict[str, int]]]:
     Raises:
         UsageError: the text is not such a table; the message is one line with `title`.
     """
-    with reading(title, "a lookup table as PyTorch 2.10 to 2.13 read it"):
+    with reading(title, "a lookup table as PyTorch 2.10 to 2.14 read it"):
         document = whole_document(text, _LARGEST)
         if not isinstance(document, dict) or not document:
             raise ValueError("expected an object with the keys of inputs")

@@ -77,6 +77,11 @@ def item_names(name: str, number: int) -> list[str]:
     return [_ITEM.format(name=name, index=index) for index in range(number)]
 
 
+def fields_name(name: str) -> str:
+    """Return the name of the constant that holds the field names of an argument that is a named tuple."""
+    return f"{name}__fields"
+
+
 def items_of(name: str, names: Collection[str]) -> list[str]:
     """Return those of `names` that are items of the tuple `name`, in order; empty if it is no tuple."""
     return list(takewhile(names.__contains__, (_ITEM.format(name=name, index=index) for index in count())))

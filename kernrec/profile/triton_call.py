@@ -19,7 +19,7 @@ from kernrec.kernel.expression import identifier, parse
 from kernrec.kernel.source_files import fingerprint, read_text
 from kernrec.kernel.spec import LIMITS
 from kernrec.kernel.spec_reader import kernel_from
-from kernrec.kernel.triton_function import OPTIONS, SCRATCH, item_names
+from kernrec.kernel.triton_function import OPTIONS, SCRATCH, fields_name, item_names
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.tensor_values import load_npy
 from kernrec.profile.triton_call_file import TritonCall, extent_of, integers, row_major
@@ -64,6 +64,7 @@ class _CallReader:
         call = self.call
         arguments = {name: self.argument(name, value) for name, value in call.arguments.items()}
         described = self.description(arguments)
+        arguments = {name: self.items(name, value) for name, value in arguments.items()}
         parameters = {parameter["name"]: parameter for parameter in described["parameters"]}
         self.check(parameters, described["configs"])
         columns, rows, tunables = self.configs(described["configs"])
@@ -154,6 +155,13 @@ class _CallReader:
     def argument(self, name: str, value: Any) -> Any:
         """Convert an argument for the loading process; add a tensor to `tensors`."""
         place = f"{self.call.place}: {name}"
+        if isinstance(value, Mapping) and value.keys() == {"fields", "items"}:
+            fields, items = value["fields"], value["items"]
+            if not (isinstance(fields, list) and isinstance(items, list) and len(fields) == len(items)):
+                raise UsageError(f"{place}: a named tuple has equally many fields and items")
+            if not all(isinstance(field, str) and field.isidentifier() for field in fields):
+                raise UsageError(f"{place}: fields {fields!r:.60}: expected names")
+            return {"fields": fields, "items": self.argument(name, items)}
         if isinstance(value, list):
             return [self.argument(*item) for item in zip(item_names(name, len(value)), value, strict=True)]
         if not isinstance(value, Mapping):
@@ -163,6 +171,13 @@ class _CallReader:
         if value.keys() == {"python"} and isinstance(value["python"], str):
             return dict(value)
         return self.tensor(place, name, value)
+
+    def items(self, name: str, value: Any) -> Any:
+        """Return the items of a named tuple, whose fields become a constant; return other arguments unchanged."""
+        if not isinstance(value, Mapping) or "fields" not in value:
+            return value
+        self.defines[fields_name(name)] = repr(" ".join(value["fields"]))
+        return value["items"]
 
     def tensor(self, place: str, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
         """Convert a tensor for the loading process, and add its memory to `tensors`."""

@@ -11,6 +11,7 @@
     expert = { values = "routing-{M}.npy" }   # values that affect addresses or branches; {M} is an integer argument
     M = 4096
     strides = [1024, 1]             # a tuple
+    bounds = { fields = ["low", "high"], items = [0, 9] }   # a named tuple
     ACTIVATION = "relu"             # for a tl.constexpr parameter, like { python = "None" }, { python = "tl.float16" }
 
     [[configs]]                     # optional: replaces the list of @triton.autotune
@@ -104,7 +105,8 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
             raise unknown("integer argument", name, spelling.values())
         arguments[spelling[name.lower()]] = value
     for argument in arguments.values():  # Value files are next to the call.
-        for value in argument if isinstance(argument, list) else [argument]:
+        items = argument.get("items", argument) if isinstance(argument, dict) else argument
+        for value in items if isinstance(items, list) else [items]:
             if isinstance(value, dict) and str(value.get("values", "")).endswith(".npy"):
                 value["values"] = str((path.parent / _filled(value["values"], arguments)).resolve())
     return TritonCall(

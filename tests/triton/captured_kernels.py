@@ -56,6 +56,14 @@ def add_tuples(inputs, extents, y, BLOCK: tl.constexpr):
     tl.store(y + place, tl.load(inputs[0] + place, mask=inside) + tl.load(inputs[1] + place, mask=inside), mask=inside)
 
 
+@triton.jit
+def add_named(inputs, y, n, BLOCK: tl.constexpr):
+    """Compute y = inputs.first + inputs.second."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.load(inputs.first + place, mask=place < n) + tl.load(inputs.second + place, mask=place < n)
+    tl.store(y + place, total, mask=place < n)
+
+
 @gluon.jit
 def copy_in_layout(x, y, n, layout: gl.constexpr, BLOCK: gl.constexpr):
     """y = x"""

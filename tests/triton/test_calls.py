@@ -103,13 +103,17 @@ class Inputs(NamedTuple):
 def test_calls_with_tuples_layouts_and_another_name_run(tmp_path):
     layout = gl.SliceLayout(0, gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0]))
     with kernrec.triton.capture(tmp_path) as captured:
-        kernels.add_tuples[(8,)](Inputs(X, Y), (1, 1000), Y, BLOCK=128)
+        kernels.add_tuples[(8,)]((X, Y), (1, 1000), Y, BLOCK=128)
+        kernels.add_named[lambda meta: (meta["inputs"].first.shape[0] // 128 + 1,)](Inputs(X, Y), Y, 1000, BLOCK=128)
         kernels.copy_in_layout[(8,)](X, Y, 1000, layout, BLOCK=128)
-    tuples, in_layout = captured.files
+    tuples, named, in_layout = captured.files
     assert written(tuples)["arguments"]["inputs"] == [{"dtype": "f32", "shape": [1000]}] * 2
     assert written(tuples)["arguments"]["extents"] == [1, 1000]
     first, second, result = (np.arange(n, n + 1000, dtype=np.float32) for n in (0, 5, 9))
     run_call(read_call(tuples), {"inputs__0": first, "inputs__1": second, "y": result}, 80)
+    np.testing.assert_array_equal(result, first + second)
+    result = np.zeros(1000, np.float32)
+    run_call(read_call(named), {"inputs__0": first, "inputs__1": second, "y": result}, 80)
     np.testing.assert_array_equal(result, first + second)
     run_call(read_call(in_layout), {"x": first, "y": result}, 80)
     np.testing.assert_array_equal(result, first)

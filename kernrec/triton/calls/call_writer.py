@@ -129,6 +129,8 @@ def call_text(record: LaunchRecord, files: Mapping[str, str], about: str) -> str
 def _with_file(name: str, value: Any, files: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_with_file(*item, files) for item in zip(item_names(name, len(value)), value, strict=True)]
+    if isinstance(value, Mapping) and "items" in value:
+        return {**value, "items": _with_file(name, value["items"], files)}
     return {**value, "values": files[name]} if name in files else value
 
 

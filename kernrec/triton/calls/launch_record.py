@@ -215,7 +215,9 @@ def _argument(record: LaunchRecord, name: str, value: Any) -> Any:
     if isinstance(value, numbers.Real) and not hasattr(value, "data_ptr"):
         return float(value)
     if isinstance(value, tuple):
-        return [_argument(record, *item) for item in zip(item_names(name, len(value)), value, strict=True)]
+        items = [_argument(record, *item) for item in zip(item_names(name, len(value)), value, strict=True)]
+        fields = getattr(value, "_fields", None)
+        return items if fields is None else {"fields": list(fields), "items": items}
     if hasattr(value, "block_shape") and hasattr(value, "base"):
         return _descriptor(record, name, value)
     if not hasattr(value, "dtype"):
