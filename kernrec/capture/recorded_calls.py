@@ -28,13 +28,13 @@ import numpy as np
 from kernrec.capture.call_file import short_name
 from kernrec.capture.loaded_module import LoadedModule
 from kernrec.errors import UsageError, cannot_be
-from kernrec.ptx import KernelLaunch
+from kernrec.ptx import Image, KernelLaunch
 from kernrec.ptx.analysis.dependence import data_dependences
 from kernrec.ptx.analysis.pointers import global_pointers, pointers_of
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.operand import Address
 from kernrec.ptx.ir.program import Function, Variable
-from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
+from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, IMAGE_WINDOW, WINDOW_SHIFT
 from kernrec.util.atomic_write import write_whole
 
 SLOTS = 80
@@ -193,6 +193,12 @@ class _Description:
                 return first, buffer[first - start : first - start + size]
         return (start, buffer) if slot != SLOTS and address < start + buffer.nbytes else None
 
+    def _image_at(self, handle: int) -> Image | None:
+        """Return the texture or surface with a handle, or None."""
+        number = (handle & (1 << WINDOW_SHIFT) - 1) - 1
+        images = list(self._launch.images.values())
+        return images[number] if handle >> WINDOW_SHIFT == IMAGE_WINDOW and 0 <= number < len(images) else None
+
     def _words(self, structure: bytes, memory_of: dict[int, np.ndarray]) -> list[str]:
         """Return the initial values of a structure: bytes, or words of 8 bytes with addresses of variables.
 
@@ -254,6 +260,11 @@ class _Description:
                     notes.append(f"b{number} is passed from byte {offset} on; the call passes it from its start")
             elif number:
                 arguments.append(f"u64:{(number << BUFFER_SHIFT) + offset}")
+            elif (image := self._image_at(int.from_bytes(raw, "little"))) is not None:
+                texture, texels = f"t{len(arguments)}", self._launch.buffers[image.buffer]
+                arguments.append(_texture(texture, image, f"{name}-{key}-{texture}.npy" if self._matters else ""))
+                if self._matters:
+                    contents[texture] = texels[: image.bytes].view(image.dtype).reshape(_shape(image)).copy()
             elif (value := _scalar(parameter, raw)) is not None:
                 arguments.append(value)
             else:
@@ -282,6 +293,23 @@ _NUMPY: dict[str, np.dtype[Any]] = {
     "i16": np.dtype("<i2"), "u32": np.dtype("<u4"), "i32": np.dtype("<i4"), "u64": np.dtype("<u8"), 
     "i64": np.dtype("<i8"),
 }  # fmt: skip
+
+
+def _shape(image: Image) -> list[int]:
+    """Return the extents of a texture's texels, slowest first."""
+    layers, channels = ([count] if count > 1 else [] for count in (image.layers, image.channels))
+    return [*layers, *reversed(image.extents), *channels]
+
+
+def _texture(name: str, image: Image, file: str) -> str:
+    """Describe a texture with the content of a file, or with random texels if `file` is empty."""
+    sampler = image.sampler
+    modes = [sampler.filter, sampler.address, *(["normalized"] if sampler.normalized else [])]
+    modes += ["unit_range"] if sampler.unit_range else []
+    modes += [f"channels={image.channels}"] if image.channels > 1 else []
+    modes += [f"axes={len(image.extents)}"] if image.layers > 1 else []
+    content = f"@{file}" if file else f"{image.element}[{'x'.join(map(str, _shape(image)))}]"
+    return f"{name}=texture({','.join(modes)}):{content}"
 
 
 def _element_types(function: Function) -> dict[str, str]:
@@ -342,7 +370,9 @@ def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str
         constant = f".const .align {align} .{kind} {name}[{len(words)}] = {{{', '.join(words)}}};\n"
         head = ptx[match.end() : parameter.start()] + ptx[parameter.end() : start]
         end = _end_of_body(ptx, start)
-        body = re.sub(rf"\bld\.param(\S*)([^;]*\[{re.escape(name)}\b)", r"ld.const\1\2", ptx[start:end])
+        # Code that indexes a structure holds its address in registers. Scalars have no address.
+        body = re.sub(rf"\bld\.param(\S*)([^;]*\[(?:{re.escape(name)}\b|%))", r"ld.const\1\2", ptx[start:end])
+        body = body.replace("cvta.param", "cvta.const")
         before = ptx[: match.end()]
         line = before.rfind("\n", 0, before.rfind(".entry")) + 1
         ptx = before[:line] + constant + before[line:] + head.lstrip(",") + body + ptx[end:]

@@ -144,8 +144,9 @@ def test_call_includes_memory_referenced_by_a_structure(tmp_path: Path) -> None:
 {
     .reg .b32 %r<3>;
     .reg .b64 %rd<5>;
+    mov.b64 %rd4, by;
     ld.param.u64 %rd1, [by];
-    ld.param.u32 %r1, [by+8];
+    ld.param.u32 %r1, [%rd4+8];
     ld.param.u64 %rd2, [out];
     mul.wide.u32 %rd3, %r1, 4;
     add.s64 %rd4, %rd1, %rd3;
@@ -210,6 +211,46 @@ def test_call_keeps_a_table_of_functions_by_name(tmp_path: Path) -> None:
     out = np.zeros(1, np.uint32)
     emulate(written, KernelLaunch("apply", (1,), (1,), ["out"], {"out": out}))
     assert out.tolist() == [49]
+
+
+@pytest.mark.parametrize(("branch", "argument"), [
+    pytest.param("", "t0=texture(linear,wrap,normalized,channels=2):f32[3x4x2]", id="random texels"),
+    pytest.param("@%p1 bra END;", "t0=texture(linear,wrap,normalized,channels=2):@FILE", id="texels that matter"),
+])  # fmt: skip
+def test_call_describes_a_texture(branch, argument, tmp_path):
+    ptx = f""".version 7.0
+.target sm_80
+.address_size 64
+.visible .entry fetch(.param .u64 image, .param .u64 out)
+{{
+    .reg .pred %p<2>;
+    .reg .f32 %f<6>;
+    .reg .b64 %rd<3>;
+    ld.param.u64 %rd1, [image];
+    ld.param.u64 %rd2, [out];
+    mov.f32 %f1, 0f3F000000;
+    tex.2d.v4.f32.f32 {{%f2, %f3, %f4, %f5}}, [%rd1, {{%f1, %f1}}];
+    setp.lt.f32 %p1, %f3, 0f00000000;
+    {branch}
+    st.global.f32 [%rd2], %f3;
+END:
+    ret;
+}}
+"""
+    texels = np.arange(24, dtype=np.float32)
+    handle = (textures := Textures()).add(texels.view(np.uint8), (4, 3, 0), (32, 2, 2), (0, 0), (0, 1, 0, 1))
+    buffers, images = textures.added_to({"b1": np.zeros(4, np.uint8)})
+    arguments = [handle.to_bytes(8, "little"), (1 << 40).to_bytes(8, "little")]
+    recorder = Recorder()
+    launch = KernelLaunch("fetch", (1, 1, 1), (1, 1, 1), arguments, buffers, 0, {}, images)
+    recorder.add(LoadedModule(1, [], [ptx], 1 << 50), launch)
+    (file,) = recorder.write(tmp_path)
+    texture, out = tomllib.loads(file.read_text())["arguments"]
+    assert texture.replace(f"{file.stem}-t0.npy", "FILE") == argument
+    assert out.startswith("b1=")
+    assert not branch or np.load(tmp_path / f"{file.stem}-t0.npy").tolist() == texels.reshape(3, 4, 2).tolist()
+    kernel, _ = read_cuda_call(file).kernel()
+    assert kernel.launches[0].entry == "fetch"
 
 
 def test_session_answers_after_an_unexpected_error(capsys):

@@ -180,6 +180,20 @@ def test_gpu_without_bf16_uses_its_fastest_similar_type(recommender, gpu, dtype)
     assert answer.notes[0].endswith(f"has no bf16; answered as {dtype}, nn")
 
 
+@pytest.mark.parametrize(
+    ("gpu", "backends"),
+    [
+        ("a10", {"PyTorch", "vLLM", "SGLang", "TensorRT-LLM"}),
+        ("t4", {"PyTorch", "vLLM", "SGLang"}),
+        ("v100", {"PyTorch", "vLLM"}),
+        ("p100", {"PyTorch"}),
+    ],
+)
+def test_baselines_are_only_of_backends_that_support_the_gpu(recommender, gpu, backends):
+    lines = recommender.recommend("matmul", gpu, PRODUCT, "f16", "nt").lines
+    assert {line.stack for line in lines} == backends
+
+
 @pytest.mark.parametrize("gpu", ["l40s", "a100-sxm4-80gb", "t4", "v100-sxm2-16gb"])
 @pytest.mark.parametrize("bias", [0, 1])
 def test_few_rows_are_never_slower_than_the_first_recorded_row_count(recommender, gpu, bias):

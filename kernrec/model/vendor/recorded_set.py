@@ -17,7 +17,7 @@ from kernrec.model.vendor.compact_trees import CompactTrees, decompressed, expan
 from kernrec.model.vendor.power_base import PowerBase
 from kernrec.model.vendor.precision import rate_of
 from kernrec.model.vendor.single_calls import in_a_stream
-from kernrec.model.vendor.stacks import AT
+from kernrec.model.vendor.stacks import AT, supports
 from kernrec.op import Problem
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
@@ -89,8 +89,8 @@ class RecordedSet:
     def stacks_on(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
         """Return the backends with predictions on a GPU: backends recorded on this GPU with problems of this kind.
 
-        On a GPU without recordings, return all backends that were recorded with such problems anywhere, except
-        `local` backends. If the GPU cannot compute in the dtype, return all backends.
+        On a GPU without recordings, return all backends that support it and were recorded with such problems anywhere,
+        except `local` backends. If the GPU cannot compute in the dtype, return all backends.
         """
         return self.stacks_recorded(gpu, problem) if rate_of(gpu, problem.dtype) else tuple(self.stacks)
 
@@ -111,6 +111,7 @@ class RecordedSet:
             stack
             for stack, cards in self.stacks.items()
             if AT not in stack
+            and supports(stack, gpu.sm)
             and (here or stack not in self.local)
             and any(
                 kind in self.kinds.get(stack, {}).get(card, (kind,)) for card in cards if card == gpu.name or not here

@@ -10,6 +10,11 @@ STACKS = ("PyTorch", "vLLM", "SGLang", "TensorRT-LLM", "cuBLAS", "cuDNN", "Flash
 AT = "@"
 """Separator between a backend and a superseded version, as in `TensorRT-LLM@1.2.0rc5`."""
 
+_LEAST_SM = {"vLLM": 70, "SGLang": 75, "TensorRT-LLM": 80}
+"""Lowest compute capability according to the installation guide of vLLM 0.14, FlashInfer 0.7 (SGLang's kernels) and
+the list of supported hardware of TensorRT-LLM. Other backends run on every GPU of the catalog.
+"""
+
 _SPELLINGS = {fold(name): name for name in STACKS} | {
     "torch": "PyTorch", "trtllm": "TensorRT-LLM", "tensorrt": "TensorRT-LLM", "trt": "TensorRT-LLM",
     "flashattn": "FlashAttention", "fa3": "FlashAttention", "fa2": "FlashAttention",
@@ -41,6 +46,11 @@ def _named(typed: str) -> str:
 def backend_of(stack: str) -> str:
     """Return the backend without version and variant: `SGLang` of `SGLang (static scales)@0.5.12`."""
     return stack.partition(AT)[0].partition(" (")[0]
+
+
+def supports(stack: str, sm: int) -> bool:
+    """Return whether a backend runs on GPUs of compute capability `sm`, such as 75."""
+    return sm >= _LEAST_SM.get(backend_of(stack), 0)
 
 
 def is_wanted(stack: str, wanted: Collection[str], version: str | None = None) -> bool:
