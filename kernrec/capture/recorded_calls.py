@@ -368,7 +368,9 @@ def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str
         constant = f".const .align {align} .{kind} {name}[{len(words)}] = {{{', '.join(words)}}};\n"
         head = ptx[match.end() : parameter.start()] + ptx[parameter.end() : start]
         end = _end_of_body(ptx, start)
-        body = re.sub(rf"\bld\.param(\S*)([^;]*\[{re.escape(name)}\b)", r"ld.const\1\2", ptx[start:end])
+        # Code that indexes a structure holds its address in registers. Scalars have no address.
+        body = re.sub(rf"\bld\.param(\S*)([^;]*\[(?:{re.escape(name)}\b|%))", r"ld.const\1\2", ptx[start:end])
+        body = body.replace("cvta.param", "cvta.const")
         before = ptx[: match.end()]
         line = before.rfind("\n", 0, before.rfind(".entry")) + 1
         ptx = before[:line] + constant + before[line:] + head.lstrip(",") + body + ptx[end:]

@@ -14,8 +14,10 @@ from kernrec.errors import UsageError
 from kernrec.gpu.entry import SmLimits
 from kernrec.ptx import Counts, KernelLaunch, Module
 from kernrec.ptx.execution.emulator import Emulation, check_block
+from kernrec.ptx.execution.engine import RawFinding
 from kernrec.ptx.execution.options import CheckedMemory, EmulationOptions
 from kernrec.ptx.ir.inline import inlined
+from kernrec.ptx.ir.operand import Register
 from kernrec.ptx.ir.program import Function, Instruction, Variable
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.launch_layout import impossible_shape
@@ -93,7 +95,7 @@ def check_launch(
         if finding is None:
             raise
         findings.append(finding)
-    findings = [*map(describer.of, emulation.findings), *findings]
+    findings = [*(describer.of(raw) for raw in emulation.findings if not _copies_only(function, raw)), *findings]
     return Checked(tuple(findings), counts, ran, blocks, tuple(notes))
 
 
@@ -107,6 +109,16 @@ def _watched(function: Function, uninitialized: frozenset[str]) -> tuple[Checked
     if ordered:
         notes.append("races between blocks were not checked: the kernel orders them by fences or volatile accesses")
     return CheckedMemory(uninitialized, shared, not ordered), notes
+
+
+def _copies_only(function: Function, raw: RawFinding) -> bool:
+    """Return whether an unwritten value is only stored to shared memory, as when planes of a stencil move."""
+    load = function.instructions[raw.source]
+    value = load.operands[0] if load.operands else None
+    if raw.kind != "uninitialized-shared" or load.opcode != "ld" or not isinstance(value, Register):
+        return False
+    users = [ins for ins in function.instructions if value.name in ins.sources]
+    return all(ins.opcode == "st" and "shared" in ins.modifiers and ins.operands[1] == value for ins in users)
 
 
 def _moves_shared_memory(ins: Instruction) -> bool:

@@ -144,8 +144,9 @@ def test_call_includes_memory_referenced_by_a_structure(tmp_path: Path) -> None:
 {
     .reg .b32 %r<3>;
     .reg .b64 %rd<5>;
+    mov.b64 %rd4, by;
     ld.param.u64 %rd1, [by];
-    ld.param.u32 %r1, [by+8];
+    ld.param.u32 %r1, [%rd4+8];
     ld.param.u64 %rd2, [out];
     mul.wide.u32 %rd3, %r1, 4;
     add.s64 %rd4, %rd1, %rd3;

@@ -320,6 +320,20 @@ __global__ void f(const float *x, float *y) {
     }
     y[threadIdx.x] = sum;
 }""", ("x=f32[256]", "y=f32[64]")),
+    Case("planes that move in shared memory", """
+__global__ void f(const float *x, float *y, int n) {
+    __shared__ float s[3][64];
+    s[2][threadIdx.x] = x[threadIdx.x];
+    for (int k = 1; k < n; k++) {
+        s[0][threadIdx.x] = s[1][threadIdx.x];
+        s[1][threadIdx.x] = s[2][threadIdx.x];
+        s[2][threadIdx.x] = x[64 * k + threadIdx.x];
+        __syncthreads();
+        if (k > 1)
+            y[64 * k + threadIdx.x] = s[0][63 - threadIdx.x] + s[2][threadIdx.x];
+        __syncthreads();
+    }
+}""", ("x=f32[512]", "y=f32[512]", "i32:8")),
     Case("scan", """
 __global__ void f(float *y) {
     __shared__ float s[64];
