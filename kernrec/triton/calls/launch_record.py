@@ -159,10 +159,11 @@ def target_of(jit: Any) -> str:
 def _importable(module: str, file: Path) -> bool:
     """Return whether a process in any folder can import the module by name, because it is installed.
 
-    For a module next to the program or in the current folder, use its file instead.
+    For a module next to the program or in the current folder, or that a package loads under another name, use its file
+    instead.
     """
     if "site-packages" in file.parts or "dist-packages" in file.parts:
-        return True
+        return importlib.machinery.PathFinder.find_spec(module.partition(".")[0]) is not None
     here = {Path.cwd(), Path(sys.path[0] or ".").resolve()}
     folders = [folder for folder in sys.path if Path(folder or ".").resolve() not in here]
     spec = importlib.machinery.PathFinder.find_spec(module.partition(".")[0], folders)
