@@ -3,21 +3,32 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kernrec import paths
 from kernrec.cli import options
 from kernrec.cli.format import print_notes
+from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
+from kernrec.errors import UsageError
 from kernrec.util.human import counted
+
+if TYPE_CHECKING:
+    from kernrec.measure.card_coverage import CardCoverage, Gap
+
+_SHOWN = 8
+"""Maximum suggestions of what to measure next."""
 
 _SHIPPED = Path("shipped")
 """Value of --db for the recorded rows that ship with kernrec."""
 
 
 class InfoOptions(options.Options):
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="Show what is measured for which GPU, and what would help most.")
+    ] = False
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 
 
@@ -26,9 +37,16 @@ def info(wanted: InfoOptions) -> None:
     """Show the contents of a database: measurements by GPU, op, kernel and outcome, schema and content hash.
 
     Models beside it are listed, too, and pulled rows with their contributors. --db shipped lists the rows that ship.
+
+    --coverage counts measured layers of the standard workloads by GPU, and then layers that nobody measured, by
+    architecture and op.
     """
     if wanted.db == _SHIPPED:
+        if wanted.coverage:
+            raise UsageError("--coverage counts all databases; omit --db shipped")
         _print_shipped(wanted.as_json)
+    elif wanted.coverage:
+        _show_coverage(wanted)
     else:
         _show_database(wanted.db or paths.user_database(), wanted.db is None, wanted.as_json)
 
@@ -148,3 +166,46 @@ def conflicting(count: int) -> str:
     return (
         f"{count} measurements contradict each other: same session and time, but different values; none of them is used"
     )
+
+
+def _show_coverage(wanted: InfoOptions) -> None:
+    from dataclasses import asdict
+
+    from kernrec.measure.card_coverage import cards_coverage, gaps
+    from kernrec.store import Stack
+
+    with Steps("counting what is measured"):
+        stack = Stack(None if wanted.db is None else [wanted.db])
+        cards = cards_coverage(stack)
+        open_gaps = gaps(stack)
+    if wanted.as_json:
+        answer = {"cards": [asdict(card) for card in cards], "gaps": [asdict(gap) for gap in open_gaps]}
+        print(json.dumps(answer, indent=2))
+        return
+    _print_cards(cards)
+    _print_gaps(open_gaps)
+
+
+def _print_cards(cards: "list[CardCoverage]") -> None:
+    names = ("measured", "recorded", "layers", "configs", "energies")
+    cells = []
+    for card in cards:
+        sums = {name: sum(getattr(op, name) for op in card.ops.values()) for name in names}
+        if sums["configs"] or sums["recorded"]:
+            cells.append([card.gpu, *(f"{value:,}" for value in sums.values()), card.last_measured or "never"])
+    columns = [("gpu", "left"), *((name, "right") for name in names), ("last measured", "left")]
+    print_table("layers of the standard workloads", columns, cells)
+    if others := len(cards) - len(cells):
+        print_notes(
+            [f"{counted(others, 'card')} more have recorded rows of other problems (`kernrec db info --db shipped`)"]
+        )
+
+
+def _print_gaps(gaps: "list[Gap]") -> None:
+    columns = [("architecture", "left"), ("op", "left"), ("unmeasured", "right"), ("GPUs", "left")]
+    cells = [[gap.arch, gap.op, str(gap.layers - gap.measured), _some(gap.gpus)] for gap in gaps[:_SHOWN]]
+    print_table("what would help most: `kernrec contribute` on one of these GPUs", columns, cells)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")

@@ -1,6 +1,7 @@
 """Summarize databases: measurements by GPU and kernel, their outcomes and age, and the width of their intervals."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kernrec.store.database import Database
@@ -92,3 +93,32 @@ def contributed(database: Database) -> list[dict[str, Any]]:
 def _grouped(columns: Mapping[str, str], source: str) -> str:
     named = ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
     return f"SELECT {named} FROM {source} JOIN db.problem AS problem USING (problem_id) GROUP BY ALL ORDER BY ALL"
+
+
+@dataclass(frozen=True)
+class MeasuredProblem:
+    """Summary of a problem's rows on a GPU, without replayed rows."""
+
+    gpu: str
+    op: str
+    problem: str
+    """Key of the problem."""
+    configs: int
+    """Number of measured pairs of config and operating point."""
+    energies: int
+    """Number of these pairs with a measured energy."""
+    last_measured: str
+    """Day of the last measurement."""
+
+
+def measured_problems(stack: Stack) -> list[MeasuredProblem]:
+    """Return each measured problem of each database; raise the errors of `coverage`."""
+    query = (
+        "SELECT gpu, op, problem.key, count(*), count(energy_j), strftime(max(measured_at), '%Y-%m-%d') FROM answer"
+        " JOIN db.problem AS problem USING (problem_id) WHERE NOT coalesce(replayed, false) GROUP BY ALL ORDER BY ALL"
+    )
+    return [
+        MeasuredProblem(*values)
+        for _, database in stack.databases()
+        for values in database.query(with_derived("answer", query))
+    ]

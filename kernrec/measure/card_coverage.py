@@ -1,0 +1,153 @@
+"""Compute each GPU's coverage of the standard workloads, and the measurements that would help most.
+
+A layer counts as measured on a GPU if a database has a row of it that was not replayed. It counts as recorded if the
+shipped recordings of backends have exactly this layer on this GPU.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kernrec.gpu import GPU, all_gpus, find_gpu
+from kernrec.gpu.find import UnknownGPU
+from kernrec.measure.problems import select_layers
+from kernrec.op import Problem
+from kernrec.store import Stack
+from kernrec.store.coverage import MeasuredProblem, measured_problems
+from kernrec.store.recorded import contents, recorded_lines
+
+
+@dataclass
+class OpCoverage:
+    """Coverage of an op on a GPU."""
+
+    layers: int
+    """Number of the op's layers in the standard workloads."""
+    measured: int = 0
+    """Number of measured layers."""
+    recorded: int = 0
+    """Number of layers with recordings of backends."""
+    configs: int = 0
+    """Number of distinct (config, problem, operating point) triples that were measured, over all problems of the op."""
+    energies: int = 0
+    """Number of these triples with a measured energy."""
+
+
+@dataclass(frozen=True)
+class CardCoverage:
+    """Coverage of a GPU that has measurements or recordings."""
+
+    gpu: str
+    arch: str
+    """Architecture; empty if the catalog lacks the GPU."""
+    ops: Mapping[str, OpCoverage]
+    """Coverage by op: first the ops of the standard workloads, then other measured ops, which have no layers."""
+    last_measured: str
+    """Day of the last measurement; empty if there is none."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An op with unmeasured layers on all GPUs of an architecture."""
+
+    arch: str
+    op: str
+    layers: int
+    measured: int
+    """Number of layers that were measured on at least one of the GPUs."""
+    gpus: tuple[str, ...]
+    """GPUs of the architecture in the catalog."""
+
+
+@dataclass
+class _Layers:
+    """Problems of the standard workloads by op; f16 and bf16 count as one type if no kernel distinguishes them."""
+
+    by_op: dict[str, list[tuple[Problem, ...]]] = field(default_factory=lambda: defaultdict(list))
+
+    @classmethod
+    def standard(cls) -> "_Layers":
+        layers = cls()
+        keys = set()
+        for problem in (layer.problem for layer in select_layers("all", None, None, None, None) or ()):
+            key = problem.key.replace("]bf16,", "]f16,")
+            if key not in keys:
+                keys.add(key)
+                dtypes = ("f16", "bf16") if problem.dtype in ("f16", "bf16") else (problem.dtype,)
+                same = [
+                    problem.definition.problem(dtype, problem.layout, **problem.dim)
+                    for dtype in dtypes
+                    if dtype in problem.definition.dtypes
+                ]
+                layers.by_op[problem.op].append(tuple(same))
+        return layers
+
+
+def cards_coverage(stack: Stack) -> list[CardCoverage]:
+    """Return the coverage of each GPU with measurements or recordings, most measured layers first.
+
+    Raises:
+        UsageError: A database cannot be read.
+    """
+    layers = _Layers.standard()
+    rows: dict[str, list[MeasuredProblem]] = defaultdict(list)
+    for row in measured_problems(stack):
+        rows[row.gpu].append(row)
+    recorded = {gpu for about in contents().values() for gpu in about["gpus"]}
+    cards = [_card(gpu, rows.get(gpu, ()), layers) for gpu in sorted({*rows, *recorded})]
+    return sorted(cards, key=lambda card: (-sum(op.measured for op in card.ops.values()), card.gpu))
+
+
+def _card(name: str, rows: Sequence[MeasuredProblem], layers: _Layers) -> CardCoverage:
+    measured = {row.problem for row in rows}
+    gpu = _catalog(name)
+    ops = {}
+    for op, problems in layers.by_op.items():
+        there = gpu is not None and name in contents().get(op, {}).get("gpus", ())
+        ops[op] = OpCoverage(
+            len(problems),
+            sum(any(each.key in measured for each in same) for same in problems),
+            sum(any(recorded_lines(each, gpu) for each in same) for same in problems) if there and gpu else 0,
+        )
+    for row in rows:
+        of_op = ops.setdefault(row.op, OpCoverage(0))
+        of_op.configs += row.configs
+        of_op.energies += row.energies
+    last = max((row.last_measured for row in rows), default="")
+    return CardCoverage(name, gpu.arch if gpu else "", ops, last)
+
+
+def _catalog(name: str) -> GPU | None:
+    try:
+        return find_gpu(name)
+    except UnknownGPU:
+        return None
+
+
+def gaps(stack: Stack) -> list[Gap]:
+    """Return gaps by architecture and op, for ops with predicted kernels, most unmeasured layers first.
+
+    One measured GPU per architecture is enough, because its rows also train the models of the other GPUs.
+    """
+    layers = _Layers.standard()
+    measured: dict[str, set[str]] = defaultdict(set)
+    for row in measured_problems(stack):
+        if (gpu := _catalog(row.gpu)) is not None:
+            measured[gpu.arch].add(row.problem)
+    by_arch: dict[str, list[GPU]] = defaultdict(list)
+    for gpu in all_gpus():
+        if not gpu.lines_only:
+            by_arch[gpu.arch].append(gpu)
+    every = [
+        Gap(
+            arch,
+            op,
+            len(problems),
+            sum(any(each.key in measured[arch] for each in same) for same in problems),
+            tuple(gpu.name for gpu in gpus),
+        )
+        for arch, gpus in by_arch.items()
+        for op, problems in layers.by_op.items()
+    ]
+    open_gaps = [gap for gap in every if gap.measured < gap.layers]
+    return sorted(open_gaps, key=lambda gap: (-(gap.layers - gap.measured) * len(gap.gpus), gap.arch, gap.op))
