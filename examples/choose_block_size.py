@@ -20,7 +20,7 @@ def main() -> None:
     arguments = ["f32:2", f"x=f32[{ELEMENTS}]", f"y=f32[{ELEMENTS}]", f"i32:{ELEMENTS}"]
     for gpu in sys.argv[1:] or ["rtx4090", "a100"]:
         analysis = kernrec.analyze(source, gpu, arguments, grid=(ELEMENTS // 256,), block=(256,), objective="latency")
-        best = analysis.recommendation.best
+        best = analysis.answer.best
         (launch,) = best.launches
         print(f"{gpu}: grid {launch.grid}, block {launch.block}: {best.latency_s.value * 1e6:.1f} us")
         print(

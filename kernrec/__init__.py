@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kernrec.checking.check import CheckResult, Reference
     from kernrec.gpu import GPU
-    from kernrec.recommender import Query, Recommendation, Recommender
+    from kernrec.recommender import Answer, Query, Recommender
     from kernrec.recommender.analyze.kernel import Analysis
     from kernrec.recommender.analyze.triton import Grid
     from kernrec.recommender.many import ManyAnswers
@@ -48,8 +48,8 @@ def _query(
 ) -> "Query":
     from kernrec.recommender.request import Query, objective_named
 
-    stacks = () if backend is None else (backend,) if isinstance(backend, str) else tuple(backend)
-    return Query(objective_named(objective), stacks=stacks, source=source or "", **asked_for)
+    backends = () if backend is None else (backend,) if isinstance(backend, str) else tuple(backend)
+    return Query(objective_named(objective), backends=backends, source=source or "", **asked_for)
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def recommend(
     backend: "str | Sequence[str] | None" = None,
     source: str | None = None,
     **dims: int,
-) -> "Recommendation":
+) -> "Answer":
     """Recommend configs for an op on a GPU: the latency/energy Pareto front, or the best for an objective.
 
     All calls of a process share one `Recommender`. To use other databases than the user's and the shipped one, create
@@ -114,7 +114,7 @@ def recommend(
         **dims: the op's dimensions by name.
 
     Returns:
-        An object with the recommendations `choices`, best first, and the baselines `lines`. If no kernel can run the
+        An object with the recommendations `recommendations`, best first, and the baselines `lines`. If no kernel can run the
             problem, it has only baselines, and the reason in `no_kernel`.
 
     Raises:
@@ -218,8 +218,8 @@ def recommend_network(
 
     if stack is not None:
         raise UsageError("unknown argument 'stack'; it is called backend")
-    stacks, whose = backends_named(backend)
-    query = _query(objective, stacks, source, power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
+    backends, whose = backends_named(backend)
+    query = _query(objective, backends, source, power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
     wanted = NetworkRequest(str(workload), op, dtype, layout, {}, batch, tp, context, phase, whose, ignore_memory)
     return answer_network(_recommender(), _gpu_name(gpu), wanted, query)
 

@@ -28,7 +28,7 @@ import numpy as np
 from evidence.recordings.exclusions import EXCLUSIONS, excluded, power_of
 from evidence.recordings.files import parquet_dicts
 from evidence.recordings.spread import Spread, coverage, interval, neighbors, power_width
-from evidence.recordings.vendor import STACKS, SYSTEMS
+from evidence.recordings.vendor import BACKENDS, SYSTEMS
 from front import DATA, ROOT
 
 from kernrec.errors import UsageError
@@ -245,7 +245,7 @@ def _serving(library: Path, name: str) -> Iterator[tuple[dict[str, object], Row]
     for raw in parquet_dicts(library / f"{file}.parquet", f"NOT ({excluded(file)})", columns):
         kernel = re.sub(r"^trt_flow_/.*PLUGIN_V2_(\w+)_\d+$", r"\1", raw["kernel_source"])
         yield raw, {
-            "gpu": SYSTEMS[raw["system"]], "dtype": DTYPES[raw["dtype"]], "stack": STACKS[raw["framework"]],
+            "gpu": SYSTEMS[raw["system"]], "dtype": DTYPES[raw["dtype"]], "stack": BACKENDS[raw["framework"]],
             "version": raw["version"], "variant": "static scales" if raw["dtype"] == "fp8_static" else "",
             "kernel": kernel, "latency_s": raw["latency_s"], "power_w": raw["power_w"], **AICONFIGURATOR,
         }  # fmt: skip
@@ -335,11 +335,11 @@ def later_products(library: Path) -> Iterator[tuple[tuple[object, ...], Row]]:
 
     Their power was not recorded. The recorder rotates five or six copies of the weights; small copies stay in L2.
     """
-    stacks = {name.upper(): stack for name, stack in STACKS.items()}
+    backends = {name.upper(): backend for name, backend in BACKENDS.items()}
     for raw in parquet_dicts(library / "serving_gemm_newest_versions.parquet"):
         variant = "static scales" if raw["dtype"] == "fp8_static" else ""
-        gpu, stack = SYSTEMS[raw["system"]], stacks[raw["framework"].upper()]
-        yield (gpu, stack, variant, DTYPES[raw["dtype"]], "nt", raw["m"], raw["n"], raw["k"], 1), {
+        gpu, backend = SYSTEMS[raw["system"]], backends[raw["framework"].upper()]
+        yield (gpu, backend, variant, DTYPES[raw["dtype"]], "nt", raw["m"], raw["n"], raw["k"], 1), {
             "latency_s": raw["latency_s"], "version": raw["version"], "kernel": raw["kernel_source"], "power_w": None,
         }  # fmt: skip
 

@@ -120,7 +120,7 @@ def python_api() -> str:
 
 
 def _public_classes(module: Any) -> list[str]:
-    first = ["Recommender", "Request", "Query", "Objective", "Recommendation", "Choice", "Estimate", "Comparison"]
+    first = ["Recommender", "Request", "Query", "Objective", "Answer", "Recommendation", "Estimate", "Comparison"]
     names = [name for name in module.__all__ if isinstance(getattr(module, name), type)]
     return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
 
@@ -225,8 +225,8 @@ def answers() -> dict[str, Any]:
 
 def meaning_of(command: str, field: str) -> str:
     """Return the meaning of a field: the command's entry, else the entry of `kernrec recommend`, else an empty text."""
-    like_choices = re.sub(r"^(choices|beside|totals|rows|gpus)\[\]\.", "", field)
-    for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_choices)):
+    like_recommendations = re.sub(r"^(choices|beside|totals|rows|gpus)\[\]\.", "", field)
+    for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_recommendations)):
         for path in (name, f"choices[].{name}"):
             if text := about.get(path) or about.get(path.rpartition(".")[0]):
                 return text

@@ -38,7 +38,7 @@ TRUTH_CONFIGS = 600
 def main() -> int:
     """Install the packages, then run this file again with these packages."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("plan", choices=("broad", "deep", "truth"))
+    parser.add_argument("plan", recommendations=("broad", "deep", "truth"))
     parser.add_argument("--out", type=Path, default=ROOT / ".campaign" / "out", help="folder for what is to be kept")
     parser.add_argument("--list", action="store_true", help="print the problems of the plan, and measure nothing")
     parser.add_argument("--minutes", type=float, default=9.0, help="when the whole command has to be over")
@@ -120,9 +120,9 @@ def measure(arguments: argparse.Namespace, until: float) -> str | None:
     collected = collect(wanted, Lines().show)
     for result in collected.results:
         best = f"{result.best.latency_s:.3e} s" if result.best else "none"
-        frugal = f"{result.frugal.energy_j:.3e} J" if result.frugal else "no energy"
+        lowest_energy = f"{result.lowest_energy.energy_j:.3e} J" if result.lowest_energy else "no energy"
         counts = f"{result.measured} rows, {result.earlier} before"
-        _log(arguments.out, f"{result.problem}: {counts}, {best}, {frugal} {result.failures}")
+        _log(arguments.out, f"{result.problem}: {counts}, {best}, {lowest_energy} {result.failures}")
     ended = f"{collected.leftover} left behind before; {collected.error or 'no error'}"
     _log(arguments.out, f"{collected.stored} rows stored, {ended}")
     return collected.error

@@ -36,7 +36,7 @@ _AT_ONCE = 12
 """Number of shapes in one call."""
 _WEIGHTS = {"matmul": 5, "attention": 3, "conv2d": 3, "moe": 2}
 """Relative frequency of an op; 1 for other ops."""
-_STACKS = ("PyTorch", "vLLM", "SGLang", "cuBLAS")
+_BACKENDS = ("PyTorch", "vLLM", "SGLang", "cuBLAS")
 
 
 def random_queries(count: int, seed: int, of_a_kind: int = OF_A_KIND) -> list[list[Query]]:
@@ -162,7 +162,7 @@ def _wanted(draw: random.Random, gpu: GPU) -> dict[str, Any]:
         (0.08, "max_power_w", lambda: draw.uniform(0.6, 1.0) * gpu.tdp_w),
         (0.05, "inputs", lambda: "zeros"),
         (0.04, "source", lambda: draw.choice(["predicted", "predicted", "predicted", "learned", "published"])),
-        (0.05, "stacks", lambda: draw.sample(_STACKS, 2)),
+        (0.05, "stacks", lambda: draw.sample(_BACKENDS, 2)),
         (0.05, "each_config", lambda: True),
         (0.0 if "clock_hz" in point else 0.06, "clocks", lambda: True),
     )

@@ -45,8 +45,8 @@ class CudaCall:
         config = {"block_x": x, "block_y": y}
         options = ProfilingOptions(folder=self.path.parent, only=[config], budget=budget, processes=1)
         analysis: Analysis = analyze(kernel, problem, gpu, database, Query(each_config=True, top=1 << 20), options)
-        rows = [row for row in analysis.recommendation.choices if dict(row.config) == config]
-        return float((rows or list(analysis.recommendation.choices))[0].latency_s.value)
+        rows = [row for row in analysis.answer.recommendations if dict(row.config) == config]
+        return float((rows or list(analysis.answer.recommendations))[0].latency_s.value)
 
 
 def is_cuda_call(path: Path) -> bool:

@@ -89,7 +89,7 @@ def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     wanted = SourceAnalysis(**{**request["wanted"], "query": query})
     database = folder / "profiles.duckdb"
     analysis, notes = analyze_in(wanted, folder, database, 1)
-    recommendation = analysis.recommendation
+    recommendation = analysis.answer
     best, problem = recommendation.best, recommendation.problem
     objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
     again = Query(objective, inputs=query.inputs)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from kernrec.cli import options
-from kernrec.cli.choices import print_choices
 from kernrec.cli.format import NotePrinter, print_notes
 from kernrec.cli.kernel_argument import AnalyzeOptions, kernel_argument, write_draft
 from kernrec.cli.output import print_json
+from kernrec.cli.recommendations import print_recommendations
 from kernrec.cli.signals import ended_by_signals, exit_status
 from kernrec.cli.steps import Steps
 from kernrec.errors import KernrecError, UsageError, unknown
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kernrec.measure.measure_kernel import KernelMeasurement
     from kernrec.measure.request import CollectResult
     from kernrec.op import Problem
-    from kernrec.recommender import Recommendation
+    from kernrec.recommender import Answer
     from kernrec.recommender.analyze.kernel import Analysis
     from kernrec.recommender.analyze.profile_configs import Profiles
 
@@ -146,11 +146,11 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -
         progress.end()
     if measurement is not None and measured is not None:
         measured.run()
-        analysis = replace(analysis, recommendation=measurement.recommendation(wanted.query))
+        analysis = replace(analysis, answer=measurement.answer(wanted.query))
     if wanted.as_json and not silent:
         print_json(analysis.as_dict())
     elif not silent:
-        print_choices(analysis.recommendation, notes=NotePrinter(wanted.why))
+        print_recommendations(analysis.answer, notes=NotePrinter(wanted.why))
         _print_counts(analysis)
     from kernrec.store.database import LONGEST_SOURCE
 
@@ -182,11 +182,11 @@ def _analysis(
         whole = f" of {total}" if total else ""
         progress.step(f"{kernel.name}: {done}{whole} configs", done, total)
 
-    def first_front(answer: "Recommendation", profiled: int) -> None:
+    def first_front(answer: "Answer", profiled: int) -> None:
         progress.remove_line()
         with contextlib.redirect_stdout(sys.stderr):
             print_notes([f"a first answer, from {profiled} configs:"])
-            print_choices(answer)
+            print_recommendations(answer)
 
     database, folder = files
     only = None
@@ -274,7 +274,7 @@ class _Measuring:
 
 def _print_counts(analysis: "Analysis") -> None:
     notes = [
-        f"{counted(analysis.recommendation.candidates, 'config')}: {analysis.profiled} profiled now,"
+        f"{counted(analysis.answer.candidates, 'config')}: {analysis.profiled} profiled now,"
         f" {analysis.cached} before, {len(analysis.failed)} failed, {analysis.analysis_s:.1f} s"
     ]
     if analysis.left_out:

@@ -15,7 +15,7 @@ from kernrec.util.human import counted
 
 if TYPE_CHECKING:
     from kernrec.interop.draft import Draft
-    from kernrec.recommender import Choice
+    from kernrec.recommender import Recommendation
     from kernrec.recommender.analyze.kernel import Analysis
 
 Analyze = Callable[[AnalyzeOptions], "Analysis"]
@@ -28,7 +28,7 @@ class _Row:
     entry: str
     gpu: str
     analysis: "Analysis | None" = None
-    launched: "Choice | None" = None
+    launched: "Recommendation | None" = None
     """Config with the block size of the program's own launch."""
     error: str = ""
     command: str = ""
@@ -108,9 +108,12 @@ def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze)
         return _Row(name, gpu, error=str(error), command=analyze_command(single.file, name, gpu))
     block = draft.launch.block if draft and draft.launch else None
     launched = None
-    for choice in analysis.recommendation.choices if block else ():
-        if choice.launches[0].block == (*(block or ()), 1, 1)[:3] and choice.point == analysis.recommendation.point:
-            launched = choice
+    for recommendation in analysis.answer.recommendations if block else ():
+        if (
+            recommendation.launches[0].block == (*(block or ()), 1, 1)[:3]
+            and recommendation.point == analysis.answer.point
+        ):
+            launched = recommendation
     return _Row(name, gpu, analysis, launched, unset=draft.unset if draft else "")
 
 
@@ -124,23 +127,27 @@ def _draft(wanted: AnalyzeOptions) -> "Draft":
 def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:
     shown = [row for row in rows if row.analysis is not None]
     if shown:
-        best = [row.analysis.recommendation.best for row in shown if row.analysis]
-        now = [row.launched or choice for row, choice in zip(shown, best, strict=True)]
+        best = [row.analysis.answer.best for row in shown if row.analysis]
+        now = [row.launched or recommendation for row, recommendation in zip(shown, best, strict=True)]
         own = any(row.launched for row in shown)
         columns = [Column("kernel", "left", [row.entry for row in shown])]
         if len({row.gpu for row in rows}) > 1:
-            columns.append(Column("GPU", "left", [choice.gpu.name for choice in best]))
+            columns.append(Column("GPU", "left", [recommendation.gpu.name for recommendation in best]))
         columns += [
-            Column("grid", "right", [_extents(choice.launches[0].grid) for choice in now]),
-            Column("block", "right", [_extents(choice.launches[0].block) for choice in now]),
-            quantities("time", "s", [choice.latency_s.value for choice in now]),
-            quantities("energy", "J", [choice.energy_j.value for choice in now]),
-            Column("bottleneck", "left", [choice.bottleneck for choice in now], USUALLY),
+            Column("grid", "right", [_extents(recommendation.launches[0].grid) for recommendation in now]),
+            Column("block", "right", [_extents(recommendation.launches[0].block) for recommendation in now]),
+            quantities("time", "s", [recommendation.latency_s.value for recommendation in now]),
+            quantities("energy", "J", [recommendation.energy_j.value for recommendation in now]),
+            Column("bottleneck", "left", [recommendation.bottleneck for recommendation in now], USUALLY),
         ]
         if own:
             gain = [b.latency_s.value / n.latency_s.value - 1 for b, n in zip(best, now, strict=True)]
             columns += [
-                Column("best block", "right", [_config(row, choice) for row, choice in zip(shown, best, strict=True)]),
+                Column(
+                    "best block",
+                    "right",
+                    [_config(row, recommendation) for row, recommendation in zip(shown, best, strict=True)],
+                ),
                 Column("change", "right", [f"{100 * each:+.1f} %" if each < -0.0005 else "" for each in gain]),
             ]
         title = f"{wanted.file.name}, predicted, with the launches in the host code where they are known"
@@ -166,7 +173,7 @@ def _extents(extents: tuple[int, ...]) -> str:
     return "x".join(map(str, shown))
 
 
-def _config(row: _Row, best: "Choice") -> str:
+def _config(row: _Row, best: "Recommendation") -> str:
     """Return the best config's block size, or all its tunables if it has others besides the block's axes."""
     if row.launched is best:
         return "as launched"

@@ -60,7 +60,7 @@ def _list_gpus(form: Form) -> None:
         [
             {name: getattr(gpu, name) for name in figures}
             | {"power_limits": f"{gpu.power_min_w:g} to {gpu.power_max_w:g} W{' assumed' * gpu.power_range_assumed}"}
-            | {"predicted": "lines" if gpu.lines_only else "kernels, lines", "aliases": list(gpu.aliases)}
+            | {"predicted": "lines" if gpu.baselines_only else "kernels, lines", "aliases": list(gpu.aliases)}
             for gpu in all_gpus()
         ],
         {

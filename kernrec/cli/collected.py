@@ -42,7 +42,7 @@ def print_collected(collected: "CollectResult", request: "CollectRequest") -> No
         print(f"{name}{result.problem}: {result.measured} {done}{before}")
         for what, measurement, cost, unit in (
             ("fastest", result.best, "latency_s", "s"),
-            ("frugal", result.frugal, "energy_j", "J"),
+            ("lowest energy", result.lowest_energy, "energy_j", "J"),
         ):
             if measurement is not None:
                 config = config_text(measurement.identity.config)

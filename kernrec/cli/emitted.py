@@ -14,7 +14,7 @@ from kernrec.util.human import config_text, counted, human
 if TYPE_CHECKING:
     from kernrec.emit.files import Files
     from kernrec.kernel import Kernel
-    from kernrec.recommender import Recommendation
+    from kernrec.recommender import Answer
 
 EmitFormat = Annotated[
     str | None,
@@ -31,7 +31,7 @@ def emitted_format(name: str | None, output: Path | None) -> Format | None:
     return None if name is None else format_named(name)
 
 
-def _kernels_written(answers: "Sequence[Recommendation]") -> str:
+def _kernels_written(answers: "Sequence[Answer]") -> str:
     """Describe the kernel and config of one answer, or the number of problems of each kernel."""
     if len(answers) > 1:
         counts = Counter(answer.best.kernel.name for answer in answers)
@@ -50,7 +50,7 @@ def _owner(kernel: "Kernel") -> str:
 
 
 def write_emitted(
-    answers: "Sequence[Recommendation]",
+    answers: "Sequence[Answer]",
     form: Format,
     output: Path | None,
     untrusted: bool,

@@ -49,7 +49,7 @@ def _print_scores(scores: "Sequence[MethodScore]", title: str) -> None:
     for s in scores:
         values = [
             *s.efficiency.values(), s.accuracy, s.reduction, s.rank_correlation, s.median_error, s.coverage, s.width,
-            s.front_recall, s.energy_saved, s.slowdown, s.frugal_saved, s.frugal_slowdown,
+            s.front_recall, s.energy_saved, s.slowdown, s.lowest_energy_saved, s.lowest_energy_slowdown,
         ]  # fmt: skip
         shown = ["" if math.isnan(value) else f"{value:.3f}" for value in values]
         rows.append([s.quantity, s.method, str(s.problems), *shown])

@@ -9,7 +9,7 @@ import typer
 
 from kernrec.cli import options
 from kernrec.cli.format import NotePrinter, interval_text, measurement_text, print_line, source_text
-from kernrec.cli.options import CHOICE, option
+from kernrec.cli.options import SELECTION, option
 from kernrec.cli.output import AsJson, print_json
 from kernrec.cli.quantity import percent
 from kernrec.cli.table import print_table
@@ -38,9 +38,9 @@ class ExplainOptions(options.Options):
     shape: options.Shape = None
     dtype: options.Dtype = None
     layout: options.Layout = None
-    config: Annotated[str | None, option("Tunables of the config: block_m=128,stages=3.", panel=CHOICE)] = None
-    against: Annotated[str | None, option("Another config to compare with.", panel=CHOICE)] = None
-    objective: Annotated[str, option("latency, energy or edp.", panel=CHOICE)] = "latency"
+    config: Annotated[str | None, option("Tunables of the config: block_m=128,stages=3.", panel=SELECTION)] = None
+    against: Annotated[str | None, option("Another config to compare with.", panel=SELECTION)] = None
+    objective: Annotated[str, option("latency, energy or edp.", panel=SELECTION)] = "latency"
     power_limit: options.PowerLimit = None
     clock: options.Clock = None
     as_json: AsJson = False
@@ -120,18 +120,25 @@ def _pairs(flag: str, text: str | None) -> dict[str, int]:
 def _print(subject: "Explanation") -> None:
     from kernrec.kernel.expression import as_in_source
 
-    choice = subject.choice
-    locked = "" if choice.point.clock_hz is None else f", clock locked at {human(choice.point.clock_hz, 'Hz')}"
-    print_line(f"{choice.kernel.name} {choice.problem.title} on {choice.gpu.title}, {choice.power_limit_w:g} W{locked}")
-    print_line(f"  {config_text(choice.config)}")
-    print_line(
-        f"  {source_text(choice)}: {interval_text(choice.latency_s, 's')}, {interval_text(choice.energy_j, 'J')},"
-        f" {human(choice.power_w, 'W')}" + (f" ({measurement_text(choice)})" if choice.measurement else "")
+    recommendation = subject.recommendation
+    locked = (
+        ""
+        if recommendation.point.clock_hz is None
+        else f", clock locked at {human(recommendation.point.clock_hz, 'Hz')}"
     )
-    if choice.latency_s.value != subject.prior["latency_s"]:
+    print_line(
+        f"{recommendation.kernel.name} {recommendation.problem.title} on {recommendation.gpu.title}, {recommendation.power_limit_w:g} W{locked}"
+    )
+    print_line(f"  {config_text(recommendation.config)}")
+    print_line(
+        f"  {source_text(recommendation)}: {interval_text(recommendation.latency_s, 's')}, {interval_text(recommendation.energy_j, 'J')},"
+        f" {human(recommendation.power_w, 'W')}"
+        + (f" ({measurement_text(recommendation)})" if recommendation.measurement else "")
+    )
+    if recommendation.latency_s.value != subject.prior["latency_s"]:
         latency, energy, power = (human(subject.prior[name], unit) for name, unit in _PRIOR)
         print_line(f"  analytical model only: {latency}, {energy}, {power}")
-    print_line(f"  bottleneck: {subject.bottleneck}; expected core clock {human(choice.clock_hz, 'Hz')}")
+    print_line(f"  bottleneck: {subject.bottleneck}; expected core clock {human(recommendation.clock_hz, 'Hz')}")
     for launch in subject.launches:
         print()
         print_line(f"{launch.entry}: {counted(launch.blocks, 'block')} of {launch.threads} threads")
@@ -167,7 +174,7 @@ def _print(subject: "Explanation") -> None:
             f" {roof.achieved_flops / 1e12:.3g} of {roof.attainable_flops / 1e12:.3g} TFLOP/s attainable"
         )
     else:
-        moved, most = human(roof.dram_bytes / choice.latency_s.value, "B/s"), human(roof.bandwidth, "B/s")
+        moved, most = human(roof.dram_bytes / recommendation.latency_s.value, "B/s"), human(roof.bandwidth, "B/s")
         print_line(f"roofline: no floating-point operations; {moved} of DRAM's {most}")
     whole = sum(subject.energy_j.values())
     parts = sorted(subject.energy_j.items(), key=lambda item: -item[1])
@@ -184,7 +191,7 @@ def _print_difference(subject: "Explanation", other: "Explanation", changes: dic
         rows.append([f"energy of {name}", human(joules, "J"), human(now, "J"), change])
     print()
     columns = [("", "left"), ("against", "right"), ("config", "right"), ("change", "right")]
-    print_table(f"against {config_text(other.choice.config)}", columns, rows)
+    print_table(f"against {config_text(other.recommendation.config)}", columns, rows)
 
 
 def _figure(name: str, value: float) -> str:

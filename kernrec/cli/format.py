@@ -9,7 +9,7 @@ from kernrec.cli.table import text_width, wrapped
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
-    from kernrec.recommender import Choice, Estimate
+    from kernrec.recommender import Estimate, Recommendation
     from kernrec.recommender.json_form import MeasuredOn
     from kernrec.recommender.result import Foreign
 
@@ -65,19 +65,23 @@ def one_line(text: str) -> str:
     return text if text.isprintable() else " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def source_text(choice: "Choice | Foreign") -> str:
+def source_text(recommendation: "Recommendation | Foreign") -> str:
     """Describe the sources of a row's costs. For a transferred latency, omit the source of the energy to save space."""
-    if choice.energy_j is None or choice.energy_j.source == choice.latency_s.source or choice.source == "transferred":
-        return choice.source
-    return f"{choice.source}, energy {choice.energy_j.source}"
+    if (
+        recommendation.energy_j is None
+        or recommendation.energy_j.source == recommendation.latency_s.source
+        or recommendation.source == "transferred"
+    ):
+        return recommendation.source
+    return f"{recommendation.source}, energy {recommendation.energy_j.source}"
 
 
-def measurement_text(choice: "Choice | Foreign") -> str:
+def measurement_text(recommendation: "Recommendation | Foreign") -> str:
     """Describe where, how often, when and by whom a config was measured; empty if it was not measured."""
-    if (measurement := choice.measurement) is None:
+    if (measurement := recommendation.measurement) is None:
         return ""
     sessions = "1 session" if measurement.sessions == 1 else f"{measurement.sessions} sessions, last"
-    of_title = getattr(getattr(choice, "gpu", None), "title", None)  # The table's title already names the GPU.
+    of_title = getattr(getattr(recommendation, "gpu", None), "title", None)  # The table's title already names the GPU.
     device = "" if measurement.device in (None, of_title) else f"{measurement.device}, "
     signers = ", ".join(str(signer["name"]) for signer in measurement.signed_by())
     shared = f", {measurement.database} ({signers})" if signers else ""

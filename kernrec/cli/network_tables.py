@@ -46,10 +46,17 @@ def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) ->
         return [{"gpu": answer.gpu.name, **row} for row in sweep.as_dict()["rows"]]
     rows = []
     for layer in answer.layers:
-        line = {} if layer.line is None else {f"stack_{name}": value for name, value in layer.line.as_dict().items()}
+        baseline = (
+            {}
+            if layer.baseline is None
+            else {f"stack_{name}": value for name, value in layer.baseline.as_dict().items()}
+        )
         chosen = plain_rows(layer.answer)[:1] or [{"problem": layer.answer.problem.key, "gpu": answer.gpu.name}]
         rows.append(
-            {"layer": layer.name, "count": layer.count} | chosen[0] | {"pays": layer.pays, "run": _runs(layer)} | line
+            {"layer": layer.name, "count": layer.count}
+            | chosen[0]
+            | {"worth_it": layer.worth_it, "run": _runs(layer)}
+            | baseline
         )
     return rows
 
@@ -129,7 +136,7 @@ def _print_layers(answer: "NetworkAnswer", form: Form, most: int | None) -> None
         Column("time", "right", [f"{layer.latency_s / seconds * 100:.0f} %" for layer in shown]),
         _each("latency", "s", [latency for latency, _ in costs], form),
         _each("energy", "J", [energy for _, energy in costs], form, USUALLY),
-        Column("runs", "left", [_runs(layer) for layer in shown], styles=["marked" * bool(x.pays) for x in shown]),
+        Column("runs", "left", [_runs(layer) for layer in shown], styles=["marked" * bool(x.worth_it) for x in shown]),
         Column(f"kernrec vs {answer.backend}", "right", [_saved(layer) for layer in shown], SELDOM),
     ]
     if form is Form.WIDE:
@@ -161,7 +168,7 @@ def _each(name: str, unit: str, estimates: "Sequence[Estimate]", form: Form, imp
 
 
 def _runs(layer: "LayerAnswer") -> str:
-    return layer.line.stack if layer.line is not None and layer.runs_backend else layer.program[0]
+    return layer.baseline.backend if layer.baseline is not None and layer.runs_backend else layer.program[0]
 
 
 def _saved(layer: "LayerAnswer") -> str:

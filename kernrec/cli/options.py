@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kernrec.recommender import Query, Request
     from kernrec.recommender.networks.network import NetworkRequest
 
-PROBLEM, NETWORK, CHOICE, PRINTED = "Problem", "Network", "What to choose", "Output"
+PROBLEM, NETWORK, SELECTION, PRINTED = "Problem", "Network", "What to choose", "Output"
 """Panels of --help."""
 
 
@@ -65,16 +65,16 @@ WorkloadName = Annotated[
 Batch = Annotated[str | None, option("Items of one pass; several: 1,8,32.", panel=NETWORK)]
 Context = Annotated[int | None, option("Tokens attended to, or of the prompt.", panel=NETWORK)]
 TensorParallel = Annotated[int, option("GPUs that share each layer.", "--tp", panel=NETWORK)]
-Objective = Annotated[str, option("pareto, latency, energy or edp.", panel=CHOICE)]
-MaxSlowdown = Annotated[str | None, option("Most slowdown against the fastest: 3%.", panel=CHOICE)]
-MaxPower = Annotated[str | None, option("Highest mean power: 250W.", panel=CHOICE)]
-PowerLimit = Annotated[str | None, option("Power limit of the GPU: 300W.", panel=CHOICE)]
-Clock = Annotated[str | None, option("Locked core clock: 1410MHz.", panel=CHOICE)]
-Source = Annotated[str | None, option("Only rows of a source, such as learned.", "--source", panel=CHOICE)]
+Objective = Annotated[str, option("pareto, latency, energy or edp.", panel=SELECTION)]
+MaxSlowdown = Annotated[str | None, option("Most slowdown against the fastest: 3%.", panel=SELECTION)]
+MaxPower = Annotated[str | None, option("Highest mean power: 250W.", panel=SELECTION)]
+PowerLimit = Annotated[str | None, option("Power limit of the GPU: 300W.", panel=SELECTION)]
+Clock = Annotated[str | None, option("Locked core clock: 1410MHz.", panel=SELECTION)]
+Source = Annotated[str | None, option("Only rows of a source, such as learned.", "--source", panel=SELECTION)]
 Backends = Annotated[
-    list[str] | None, option("Only baselines of these: vllm,cublas; mixed.", "--backend", panel=CHOICE)
+    list[str] | None, option("Only baselines of these: vllm,cublas; mixed.", "--backend", panel=SELECTION)
 ]
-Top = Annotated[int | None, option("Rows to print at most. Default: 5.", panel=CHOICE)]
+Top = Annotated[int | None, option("Rows to print at most. Default: 5.", panel=SELECTION)]
 Why = Annotated[bool, option("Explain each note.", "--why", panel=PRINTED)]
 DEFINE = "Macro NAME=VALUE, -std=c++20 or -use_fast_math; may be repeated."
 """Help of the option `-D`."""
@@ -145,7 +145,7 @@ class Options:
             top=5 if self.top is None else self.top,
             clocks=self.sweeps and self.clock == ANY,
             inputs=self.inputs,
-            stacks=self._backends[0],
+            backends=self._backends[0],
             source=self.estimated_by or "",
             each_config=form in (Form.CSV, Form.JSON),  # other programs read every row
         )

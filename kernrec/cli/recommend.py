@@ -8,13 +8,13 @@ from kernrec import paths
 from kernrec.cli import options
 from kernrec.cli.bill import Billed
 from kernrec.cli.emitted import EmitFormat, Output, UntrustedSource, emitted_format, write_emitted
-from kernrec.cli.options import ANY, CHOICE, NETWORK, SWEEP, option
+from kernrec.cli.options import ANY, NETWORK, SELECTION, SWEEP, option
 from kernrec.cli.output import Form, print_csv, print_json
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
     from kernrec.emit.formats import Format
-    from kernrec.recommender import Recommendation, Recommender
+    from kernrec.recommender import Answer, Recommender
 
 
 class RecommendOptions(options.Options):
@@ -36,11 +36,11 @@ class RecommendOptions(options.Options):
     objective: options.Objective = "pareto"
     max_slowdown: options.MaxSlowdown = None
     max_power: options.MaxPower = None
-    power_limit: Annotated[str | None, option("300W, or `sweep`: a network at all limits.", panel=CHOICE)] = None
-    clock: Annotated[str | None, option("1410MHz, `any` (the best), or `sweep`.", panel=CHOICE)] = None
+    power_limit: Annotated[str | None, option("300W, or `sweep`: a network at all limits.", panel=SELECTION)] = None
+    clock: Annotated[str | None, option("1410MHz, `any` (the best), or `sweep`.", panel=SELECTION)] = None
     backend: options.Backends = None
     estimated_by: options.Source = None
-    top: Annotated[int | None, option("Rows of a problem; layers of a network.", panel=CHOICE)] = None
+    top: Annotated[int | None, option("Rows of a problem; layers of a network.", panel=SELECTION)] = None
     printed: options.Printed
     why: options.Why = False
     emit: EmitFormat = None
@@ -139,7 +139,7 @@ def _answer_shapes(
         from kernrec.emit.expert_configs import of_every_call
 
         every_call = of_every_call(emitted.name, emitted.detail)
-    answers: list[Recommendation] = []
+    answers: list[Answer] = []
     for request in requests:
         answers += recommender.answer_calls(request) if every_call else [recommender.answer(request)]
     if (log := paths.query_log()) is not None:
@@ -153,8 +153,8 @@ def _answer_shapes(
     elif form is Form.JSON:
         _print_objects([_with_regret(recommender, answer) for answer in answers])
     else:
-        from kernrec.cli.choices import print_choices, print_gpus
         from kernrec.cli.format import NotePrinter
+        from kernrec.cli.recommendations import print_gpus, print_recommendations
 
         if form is Form.CSV:
             from kernrec.recommender.tabular import plain_rows
@@ -171,10 +171,10 @@ def _answer_shapes(
         for number, answer in enumerate(answers):
             if number:
                 print()
-            print_choices(answer, form, notes)
+            print_recommendations(answer, form, notes)
 
 
-def _with_regret(recommender: "Recommender", answer: "Recommendation") -> dict[str, Any]:
+def _with_regret(recommender: "Recommender", answer: "Answer") -> dict[str, Any]:
     regrets = {str(regret.objective): regret.as_dict() for regret in recommender.regrets(answer)}
     return answer.as_dict() | {"regret": regrets}
 

@@ -106,7 +106,7 @@ class SharedProblems(Chooser):
 
     def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
         open_problems = [problem for problem in self._problems.values() if problem.open]
-        chosen = _choice(card, cards, open_problems)
+        chosen = _recommendation(card, cards, open_problems)
         if chosen is None:
             return None
         busy = sum(problem.cards for problem in self._problems.values())
@@ -151,7 +151,7 @@ class SharedProblems(Chooser):
             problem.screened = True  # The time ended before the configs did.
 
 
-def _choice(card: str, cards: Collection[str], problems: Sequence[_Problem]) -> _Problem | None:
+def _recommendation(card: str, cards: Collection[str], problems: Sequence[_Problem]) -> _Problem | None:
     for problem in problems:
         if problem.home == card:
             return problem

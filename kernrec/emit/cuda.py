@@ -10,42 +10,42 @@ from kernrec.kernel.image_layout import ImageHandle
 from kernrec.kernel.spec import BytesArgument
 from kernrec.kernel.tensor_map import MapHandle
 from kernrec.op import Problem
-from kernrec.recommender.result import Choice, Recommendation
+from kernrec.recommender.result import Answer, Recommendation
 
 
-def emit(answers: Sequence[Recommendation]) -> Files:
+def emit(answers: Sequence[Answer]) -> Files:
     """Return the CUDA C++ of the best config."""
     best = answers[0].best
     return {f"{best.kernel.name}.cu": cuda_source(best).encode()}
 
 
-def cuda_source(choice: Choice) -> str:
+def cuda_source(recommendation: Recommendation) -> str:
     """Return the kernel's source, with the config's defines and a description of the launch at the top."""
-    problem, kernel = choice.problem, choice.kernel
-    source = variant_source(kernel, choice.config, problem)
-    return "\n".join(launch_comment(choice)) + "\n" + source
+    problem, kernel = recommendation.problem, recommendation.kernel
+    source = variant_source(kernel, recommendation.config, problem)
+    return "\n".join(launch_comment(recommendation)) + "\n" + source
 
 
-def launch_comment(choice: Choice, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
+def launch_comment(recommendation: Recommendation, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
     """Return comment lines that describe the config, its tensors and its launch for the problem.
 
     Args:
         launches: Launches with the shared memory of compiled code. The default is the config's launches.
     """
-    problem, kernel = choice.problem, choice.kernel
+    problem, kernel = recommendation.problem, recommendation.kernel
     lines = [
-        f"// {kernel.name} for {problem.key} on {choice.gpu.title}, recommended by kernrec.",
-        f"// Expected {choice.latency_s.value * 1e6:.4g} us, {choice.energy_j.value * 1e3:.4g} mJ"
-        f" (sources: {choice.latency_s.source}, {choice.energy_j.source}).",
-        f"// Compile for {target_name(kernel.source, choice.gpu.sm)}. Tensors are dense, last axis fastest:",
+        f"// {kernel.name} for {problem.key} on {recommendation.gpu.title}, recommended by kernrec.",
+        f"// Expected {recommendation.latency_s.value * 1e6:.4g} us, {recommendation.energy_j.value * 1e3:.4g} mJ"
+        f" (sources: {recommendation.latency_s.source}, {recommendation.energy_j.source}).",
+        f"// Compile for {target_name(kernel.source, recommendation.gpu.sm)}. Tensors are dense, last axis fastest:",
     ]
     lines += [
         f"//   {name}: {' x '.join(map(str, tensor.shape))} {tensor.dtype} ({tensor.role})"
         for name, tensor in problem.tensors.items()
     ]
-    for scratch in workspaces(kernel, choice.config, problem, choice.gpu.sm):
+    for scratch in workspaces(kernel, recommendation.config, problem, recommendation.gpu.sm):
         lines.append(f"//   {scratch.name}: {scratch.elements} {scratch.dtype} (workspace, no initial value needed)")
-    for launch in choice.launches if launches is None else launches:
+    for launch in recommendation.launches if launches is None else launches:
         arguments = ", ".join(map(_argument, launch.arguments))
         if launch.shared_bytes > 48 * 1024:
             lines.append(
@@ -56,7 +56,7 @@ def launch_comment(choice: Choice, launches: Sequence[BoundLaunch] | None = None
         lines.append(
             f"//   {launch.entry}<<<dim3({grid}), dim3({block}), {launch.shared_bytes}, stream>>>({arguments});"
         )
-    launched = [f"{t.name} = {choice.config[t.name]}" for t in kernel.tunables if t.launch]
+    launched = [f"{t.name} = {recommendation.config[t.name]}" for t in kernel.tunables if t.launch]
     if launched:
         lines.append(f"// Chosen at launch, inside grid and arguments: {', '.join(launched)}.")
     return lines

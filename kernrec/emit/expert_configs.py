@@ -14,7 +14,7 @@ from kernrec.recommender.request import Objective
 
 if TYPE_CHECKING:
     from kernrec.kernel import Kernel
-    from kernrec.recommender.result import Recommendation
+    from kernrec.recommender.result import Answer
 
 TOOLS = ("vllm", "sglang")
 
@@ -28,7 +28,7 @@ def of_every_call(name: str, detail: str) -> bool:
     return name in TOOLS and bool(ExpertLayer.parse(detail).tokens.names)
 
 
-def emit(answers: "Sequence[Recommendation]", detail: str, tool: str) -> Files:
+def emit(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
     """Return a file with one entry per number of tokens: the best recommendation for calls with about that many tokens.
 
     Calls with similar numbers of tokens differ in fixed parameters, such as the tile height to which the routing is
@@ -77,7 +77,7 @@ def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
     return tuple(tuple(row[place] for place in places) for row in kernel.listed.rows)
 
 
-def _cost(answer: "Recommendation") -> float:
+def _cost(answer: "Answer") -> float:
     best, objective = answer.best, Objective(answer.objective)
     if objective is Objective.ENERGY:
         return best.energy_j.value

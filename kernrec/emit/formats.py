@@ -17,7 +17,7 @@ from kernrec.errors import UsageError, unknown
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from kernrec.recommender.result import Recommendation
+    from kernrec.recommender.result import Answer
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def format_named(name: str) -> Format:
 
 
 def emit(
-    answers: "Sequence[Recommendation]",
+    answers: "Sequence[Answer]",
     name: str,
     folder: bool = False,
     untrusted: bool = False,
@@ -128,7 +128,7 @@ def emit(
     return files
 
 
-def _check_language(answers: "Sequence[Recommendation]", form: Format) -> None:
+def _check_language(answers: "Sequence[Answer]", form: Format) -> None:
     """Raise `UsageError` if the format cannot contain the best config's kernel; do not use another kernel."""
     if form.language is None and not form.compiled:
         return

@@ -9,27 +9,27 @@ from kernrec.errors import UsageError
 from kernrec.interop.inductor_table import entry, product_key
 
 if TYPE_CHECKING:
-    from kernrec.recommender.result import Choice, Recommendation
+    from kernrec.recommender.result import Answer, Recommendation
 
 KERNEL = "matmul_triton"
 """Kernel of the library with the tunables of Inductor's template."""
 
 
-def emit(answers: "Sequence[Recommendation]") -> Files:
+def emit(answers: "Sequence[Answer]") -> Files:
     """Return the lookup table. Raises `UsageError` if an answer is not about the library's Triton matmul."""
     table = {}
     for answer in answers:
-        choice = _choice(answer)
-        problem = choice.problem
+        recommendation = _recommendation(answer)
+        problem = recommendation.problem
         dims = dict(problem.dims)
-        config = {tunable.macro: choice.config[tunable.name] for tunable in choice.kernel.tunables}
+        config = {tunable.macro: recommendation.config[tunable.name] for tunable in recommendation.kernel.tunables}
         table[product_key(dims, problem.dtype, problem.layout)] = [entry(config, dims["k"], problem.dtype)]
     return {"lookup_table.json": (json.dumps(table, indent=2) + "\n").encode()}
 
 
-def _choice(answer: "Recommendation") -> "Choice":
+def _recommendation(answer: "Answer") -> "Recommendation":
     """Return the best recommendation that Inductor's template can run."""
-    for choice in answer.choices:
-        if choice.kernel.name == KERNEL:
-            return choice
+    for recommendation in answer.recommendations:
+        if recommendation.kernel.name == KERNEL:
+            return recommendation
     raise UsageError(f"Inductor's template has the tunables of {KERNEL}: give --kernel {KERNEL} and a --shape")

@@ -16,7 +16,7 @@ from kernrec.kernel.spec import BytesArgument
 from kernrec.kernel.tensor_map import ELEMENT_TYPES, SWIZZLES, MapHandle
 from kernrec.measure.device.correctness import tolerance
 from kernrec.op import Problem, all_ops
-from kernrec.recommender.result import Choice, Recommendation
+from kernrec.recommender.result import Answer, Recommendation
 
 _HARNESS = Path(__file__).with_name("harness")
 _C_NAMES = {
@@ -32,30 +32,32 @@ HOST_ONLY = "#ifndef __CUDACC_RTC__  // the runtime compiler takes only the kern
 _PARAMETERS = "(void* const* tensors, void* workspace, cudaStream_t stream)"
 
 
-def emit(answers: Sequence[Recommendation]) -> Files:
+def emit(answers: Sequence[Answer]) -> Files:
     """Return the files of the project, with the first answer of each problem. Raises `KernrecError` if a problem has no
     op, because there is no reference to check against.
     """
-    choices: dict[Problem, Choice] = {}
+    recommendations: dict[Problem, Recommendation] = {}
     for answer in answers:
-        choice = answer.best
-        if choice.kernel.declares_problem or choice.problem.op not in {op.name for op in all_ops()}:
+        recommendation = answer.best
+        if recommendation.kernel.declares_problem or recommendation.problem.op not in {op.name for op in all_ops()}:
             raise KernrecError(
-                f"a folder checks against the reference of an op, and {choice.kernel.name} has a problem of its own:"
-                f" give a file, such as --output {choice.kernel.name}.cu"
+                f"a folder checks against the reference of an op, and {recommendation.kernel.name} has a problem of its own:"
+                f" give a file, such as --output {recommendation.kernel.name}.cu"
             )
-        choices.setdefault(answer.problem, choice)
-    functions = {problem: function_name(problem) for problem in choices}
-    variants = _variants(choices)
+        recommendations.setdefault(answer.problem, recommendation)
+    functions = {problem: function_name(problem) for problem in recommendations}
+    variants = _variants(recommendations)
     files = {
         "harness.h": _harness("harness.h"),
         "references.h": _harness("references.h"),
-        "kernrec_kernels.h": _header(choices, functions),
-        "check.cu": _check(choices, functions),
+        "kernrec_kernels.h": _header(recommendations, functions),
+        "check.cu": _check(recommendations, functions),
     }
     for number, problems in enumerate(variants):
-        files[f"variant_{number}.cu"] = _variant(choices, problems, functions, number)
-    targets = {target_name(choice.kernel.source, choice.gpu.sm) for choice in choices.values()}
+        files[f"variant_{number}.cu"] = _variant(recommendations, problems, functions, number)
+    targets = {
+        target_name(recommendation.kernel.source, recommendation.gpu.sm) for recommendation in recommendations.values()
+    }
     files["CMakeLists.txt"] = _cmake_lists(max(targets, key=len).removeprefix("sm_"), len(variants))
     return {name: text.encode() for name, text in sorted(files.items())}
 
@@ -70,36 +72,39 @@ def _harness(name: str) -> str:
     return (_HARNESS / name).read_text(encoding="utf-8")
 
 
-def _variants(choices: Mapping[Problem, Choice]) -> list[list[Problem]]:
+def _variants(recommendations: Mapping[Problem, Recommendation]) -> list[list[Problem]]:
     variants: dict[tuple[object, ...], list[Problem]] = {}
-    for problem, choice in choices.items():
-        form = choice.kernel.form(problem)
-        key = choice.kernel.variant_key(choice.config, form.dtype, form.layout)
-        variants.setdefault((choice.kernel.name, key), []).append(problem)
+    for problem, recommendation in recommendations.items():
+        form = recommendation.kernel.form(problem)
+        key = recommendation.kernel.variant_key(recommendation.config, form.dtype, form.layout)
+        variants.setdefault((recommendation.kernel.name, key), []).append(problem)
     return list(variants.values())
 
 
 def _variant(
-    choices: Mapping[Problem, Choice], problems: Sequence[Problem], functions: Mapping[Problem, str], number: int
+    recommendations: Mapping[Problem, Recommendation],
+    problems: Sequence[Problem],
+    functions: Mapping[Problem, str],
+    number: int,
 ) -> str:
     """Return the source of one compiled variant with the launch functions of its problems."""
-    first = choices[problems[0]]
+    first = recommendations[problems[0]]
     # Give each kernel a unique name so that several variants link into one program.
     names = {launch.entry: f"{launch.entry}_{number}" for launch in first.kernel.launches}
     renamed = "".join(f"#define {old} {new}\n" for old, new in names.items())
     source = variant_source(first.kernel, first.config, first.problem)
     parts = [HOST_ONLY, "#include <cuda_runtime.h>", "#include <cstdint>", "#endif", renamed + source, HOST_ONLY]
-    launches = [launch for problem in problems for launch in choices[problem].launches]
+    launches = [launch for problem in problems for launch in recommendations[problem].launches]
     if any(isinstance(argument, MapHandle) for launch in launches for argument in launch.arguments):
         parts.append(_ENCODE)
     for problem in problems:
-        parts.append("\n".join(launch_comment(choices[problem])))
-        parts.append(_launcher(choices[problem], functions[problem], names))
+        parts.append("\n".join(launch_comment(recommendations[problem])))
+        parts.append(_launcher(recommendations[problem], functions[problem], names))
     return "\n".join([*parts, "#endif"]) + "\n"
 
 
-def _header(choices: Mapping[Problem, Choice], functions: Mapping[Problem, str]) -> str:
-    gpu = next(iter(choices.values())).gpu
+def _header(recommendations: Mapping[Problem, Recommendation], functions: Mapping[Problem, str]) -> str:
+    gpu = next(iter(recommendations.values())).gpu
     lines = [
         f"// Kernels for {gpu.title}, recommended by kernrec. Each function queues the launches for one shape in a",
         "// stream. `tensors` are device addresses in the order given above the function. They are dense and multiples",
@@ -117,13 +122,13 @@ def _header(choices: Mapping[Problem, Choice], functions: Mapping[Problem, str])
             "",
             f"// {problem.key}; tensors: {', '.join(problem.tensors)}",
             f"cudaError_t {name}{_PARAMETERS};",
-            f"static const size_t {name}_workspace = {workspace_bytes(choices[problem])};",
+            f"static const size_t {name}_workspace = {workspace_bytes(recommendations[problem])};",
         ]
     return "\n".join([*lines, "", "#ifdef __cplusplus", "}", "#endif"]) + "\n"
 
 
-def _check(choices: Mapping[Problem, Choice], functions: Mapping[Problem, str]) -> str:
-    listed = ",\n".join(_case(choices[problem], name) for problem, name in functions.items())
+def _check(recommendations: Mapping[Problem, Recommendation], functions: Mapping[Problem, str]) -> str:
+    listed = ",\n".join(_case(recommendations[problem], name) for problem, name in functions.items())
     return f"""// Checks and times every shape.
 #include "kernrec_kernels.h"
 #include "references.h"
@@ -154,25 +159,30 @@ add_test(NAME check COMMAND check)
 """
 
 
-def workspace_bytes(choice: Choice) -> int:
+def workspace_bytes(recommendation: Recommendation) -> int:
     """Return the bytes of the workspaces of a config."""
     return sum(
-        _padded(space.bytes) for space in workspaces(choice.kernel, choice.config, choice.problem, choice.gpu.sm)
+        _padded(space.bytes)
+        for space in workspaces(
+            recommendation.kernel, recommendation.config, recommendation.problem, recommendation.gpu.sm
+        )
     )
 
 
-def _launcher(choice: Choice, function: str, names: Mapping[str, str]) -> str:
+def _launcher(recommendation: Recommendation, function: str, names: Mapping[str, str]) -> str:
     """Return the C++ function that queues the launches of a config; `names` are the kernels' names in the project."""
     lines = [f'extern "C" cudaError_t {function}{_PARAMETERS} {{']
     places, offset = {}, 0
-    for number, name in enumerate(choice.problem.tensors):
+    for number, name in enumerate(recommendation.problem.tensors):
         places[name] = f"tensors[{number}]"
-    for space in workspaces(choice.kernel, choice.config, choice.problem, choice.gpu.sm):
+    for space in workspaces(
+        recommendation.kernel, recommendation.config, recommendation.problem, recommendation.gpu.sm
+    ):
         places[space.name] = f"static_cast<char*>(workspace) + {offset}"
         offset += _padded(space.bytes)
     if not offset:
         lines.append("    (void)workspace;")
-    for launch in choice.launches:
+    for launch in recommendation.launches:
         address = f"reinterpret_cast<const void*>({names[launch.entry]})"
         lines += [f"    {line}" for line in _launch(launch, address, places)]
     return "\n".join([*lines, "    return cudaSuccess;", "}"]) + "\n"
@@ -249,9 +259,9 @@ static cudaError_t kernrec_encode(CUtensorMap* map, CUtensorMapDataType type, cu
 """
 
 
-def _case(choice: Choice, function: str) -> str:
+def _case(recommendation: Recommendation, function: str) -> str:
     """Return the initializer of a `kernrec::Case` for a launch function."""
-    problem = choice.problem
+    problem = recommendation.problem
     values = problem.definition.values(problem.sizes)
     tensors = []
     for tensor in problem.tensors.values():
@@ -263,16 +273,16 @@ def _case(choice: Choice, function: str) -> str:
     work = max(problem.flops / elements, sqrt(problem.bytes), 1.0)
     samples = min(elements, _SAMPLES, max(32, int(_WORK / work)))
     parts = [
-        f'"{choice.kernel.name} for {problem.key}"',
+        f'"{recommendation.kernel.name} for {problem.key}"',
         f"{{{dims}}}",
         f'"{problem.layout}"',
         "{" + ",\n      ".join(tensors) + "}",
-        str(workspace_bytes(choice)),
+        str(workspace_bytes(recommendation)),
         function,
         f"kernrec::{problem.op}",
         str(samples),
         repr(tolerance(problem)),
-        repr(choice.latency_s.value),
+        repr(recommendation.latency_s.value),
     ]
     return "    {" + ",\n     ".join(parts) + "}"
 

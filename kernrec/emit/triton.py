@@ -7,30 +7,30 @@ from kernrec.emit.cuda import launch_comment
 from kernrec.emit.files import Files
 from kernrec.kernel.binding import Pointer, Scalar
 from kernrec.kernel.triton_function import OPTIONS
-from kernrec.recommender.result import Choice, Recommendation
+from kernrec.recommender.result import Answer, Recommendation
 
 
-def emit(answers: Sequence[Recommendation]) -> Files:
+def emit(answers: Sequence[Answer]) -> Files:
     """Return the Triton source of the best config."""
     best = answers[0].best
     return {f"{best.kernel.name}.py": triton_source(best).encode()}
 
 
-def triton_source(choice: Choice) -> str:
+def triton_source(recommendation: Recommendation) -> str:
     """Return the kernel's source, the config as `CONFIG`, and a function `launch` if all arguments can be written."""
-    kernel, form = choice.kernel, choice.kernel.form(choice.problem)
+    kernel, form = recommendation.kernel, recommendation.kernel.form(recommendation.problem)
     words = {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
-    constants = dict(kernel.defines(choice.config, form.dtype, form.layout))
-    constants |= {tunable.macro: str(choice.config[tunable.name]) for tunable in kernel.tunables}
+    constants = dict(kernel.defines(recommendation.config, form.dtype, form.layout))
+    constants |= {tunable.macro: str(recommendation.config[tunable.name]) for tunable in kernel.tunables}
     config = ", ".join(f"{name}={value}" for name, value in constants.items() if name in words)
-    lines = [line.replace("//", "#", 1) for line in launch_comment(choice)]
-    lines += [kernel.source, f"\nCONFIG = dict({config})\n", *_launcher(choice)]
+    lines = [line.replace("//", "#", 1) for line in launch_comment(recommendation)]
+    lines += [kernel.source, f"\nCONFIG = dict({config})\n", *_launcher(recommendation)]
     return "\n".join(lines)
 
 
-def _launcher(choice: Choice) -> Iterator[str]:
+def _launcher(recommendation: Recommendation) -> Iterator[str]:
     """Yield the lines of a function that launches the config, if every argument is a tensor or a number."""
-    function, (launch, *others) = choice.kernel.triton, choice.launches
+    function, (launch, *others) = recommendation.kernel.triton, recommendation.launches
     assert function is not None
     # Ignore the scratch pointers after the function's own arguments.
     arguments = dict(zip(function.parameters, launch.arguments, strict=False))
@@ -46,5 +46,5 @@ def _launcher(choice: Choice) -> Iterator[str]:
         else:
             return
     yield f"\ndef launch({', '.join(tensors)}):"
-    yield f'    """Queue {launch.entry} for {choice.problem.key} on PyTorch\'s current stream."""'
+    yield f'    """Queue {launch.entry} for {recommendation.problem.key} on PyTorch\'s current stream."""'
     yield f"    {launch.entry}[{launch.grid}]({', '.join(values)}, **CONFIG)\n"

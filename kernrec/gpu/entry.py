@@ -115,7 +115,7 @@ class GPU:
         return self.sources.get("power_min_w", "").startswith("assumption")
 
     @property
-    def lines_only(self) -> bool:
+    def baselines_only(self) -> bool:
         """Return whether no kernel can be compiled for the GPU, so that only baselines are predicted."""
         return self.sm < _FIRST_COMPILED_SM
 

@@ -20,7 +20,7 @@ from kernrec.interop.model_workload import PHASES, model_workload
 from kernrec.kernel import kernel_names
 from kernrec.mcp.folder import Folder
 from kernrec.model.prior.power import RANDOM
-from kernrec.model.vendor.stacks import STACKS, stacks_named
+from kernrec.model.vendor.backends import BACKENDS, known_backends
 from kernrec.op import all_ops
 from kernrec.op.workload import workloads
 from kernrec.recommender import Query, Recommender, Request
@@ -182,7 +182,7 @@ def make_server(tools: Tools) -> Any:
     card = Annotated[str, described]
     backends = Annotated[
         list[str] | None,
-        Field(description="Only baselines of these backends, such as vLLM; default: all.", max_length=len(STACKS)),
+        Field(description="Only baselines of these backends, such as vLLM; default: all.", max_length=len(BACKENDS)),
     ]
     op = Annotated[str, Field(description="Operator, such as matmul, conv2d, attention or softmax.", max_length=80)]
     shape = Annotated[str, Field(description="Dimensions, such as m=4096,n=4096,k=4096.", max_length=400)]
@@ -241,8 +241,10 @@ def make_server(tools: Tools) -> Any:
         """
 
         def work() -> dict[str, Any]:
-            names = stacks_named(backend)
-            query = Query(objective_named(objective), power_limit_w=power_limit_w, top=top, inputs=inputs, stacks=names)
+            names = known_backends(backend)
+            query = Query(
+                objective_named(objective), power_limit_w=power_limit_w, top=top, inputs=inputs, backends=names
+            )
             return tools.recommend(Request(gpu, op, None, shape, dtype, layout, query))
 
         return await answered(work)
@@ -268,8 +270,8 @@ def make_server(tools: Tools) -> Any:
         """Compare a whole network on several GPUs: memory, time, energy, power, calls per second and watt."""
 
         def work() -> dict[str, Any]:
-            stacks, whose = backends_named(backend)
-            query = Query(objective_named(objective), inputs=inputs, stacks=stacks)
+            backends, whose = backends_named(backend)
+            query = Query(objective_named(objective), inputs=inputs, backends=backends)
             wanted = NetworkRequest(
                 workload, None, None, None, {}, batch, tp, context, phase, whose, ignore_memory=False
             )

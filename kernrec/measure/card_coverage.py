@@ -14,7 +14,7 @@ from kernrec.measure.problems import select_layers
 from kernrec.op import Problem
 from kernrec.store import Stack
 from kernrec.store.coverage import MeasuredProblem, measured_problems
-from kernrec.store.recorded import contents, recorded_lines
+from kernrec.store.recorded import contents, recorded_baselines
 
 
 @dataclass
@@ -83,7 +83,7 @@ class _Layers:
         return layers
 
 
-def cards_coverage(stack: Stack) -> list[CardCoverage]:
+def cards_coverage(backend: Stack) -> list[CardCoverage]:
     """Return the coverage of each GPU with measurements or recordings, most measured layers first.
 
     Raises:
@@ -91,7 +91,7 @@ def cards_coverage(stack: Stack) -> list[CardCoverage]:
     """
     layers = _Layers.standard()
     rows: dict[str, list[MeasuredProblem]] = defaultdict(list)
-    for row in measured_problems(stack):
+    for row in measured_problems(backend):
         rows[row.gpu].append(row)
     recorded = {gpu for about in contents().values() for gpu in about["gpus"]}
     cards = [_card(gpu, rows.get(gpu, ()), layers) for gpu in sorted({*rows, *recorded})]
@@ -107,7 +107,7 @@ def _card(name: str, rows: Sequence[MeasuredProblem], layers: _Layers) -> CardCo
         ops[op] = OpCoverage(
             len(problems),
             sum(any(each.key in measured for each in same) for same in problems),
-            sum(any(recorded_lines(each, gpu) for each in same) for same in problems) if there and gpu else 0,
+            sum(any(recorded_baselines(each, gpu) for each in same) for same in problems) if there and gpu else 0,
         )
     for row in rows:
         of_op = ops.setdefault(row.op, OpCoverage(0))
@@ -124,19 +124,19 @@ def _catalog(name: str) -> GPU | None:
         return None
 
 
-def gaps(stack: Stack) -> list[Gap]:
+def gaps(backend: Stack) -> list[Gap]:
     """Return gaps by architecture and op, for ops with predicted kernels, most unmeasured layers first.
 
     One measured GPU per architecture is enough, because its rows also train the models of the other GPUs.
     """
     layers = _Layers.standard()
     measured: dict[str, set[str]] = defaultdict(set)
-    for row in measured_problems(stack):
+    for row in measured_problems(backend):
         if (gpu := _catalog(row.gpu)) is not None:
             measured[gpu.arch].add(row.problem)
     by_arch: dict[str, list[GPU]] = defaultdict(list)
     for gpu in all_gpus():
-        if not gpu.lines_only:
+        if not gpu.baselines_only:
             by_arch[gpu.arch].append(gpu)
     every = [
         Gap(

@@ -13,7 +13,7 @@ from kernrec.measure.campaign.results import EFFORTS
 from kernrec.measure.device.nvml import card_of
 from kernrec.measure.request import CollectRequest, CollectResult, WantedProblem
 from kernrec.op import Problem
-from kernrec.recommender import Query, Recommendation, Recommender
+from kernrec.recommender import Answer, Query, Recommender
 
 _SHOWN = ("config", "latency_s", "energy_j", "device")
 
@@ -54,7 +54,7 @@ class KernelMeasurement:
         )
         return cls(kernel, problem, gpu, request)
 
-    def recommendation(self, query: Query) -> Recommendation:
+    def answer(self, query: Query) -> Answer:
         """Return the recommendation from the database, including the new measurements."""
         return Recommender([self.request.database]).answer_kernel(self.kernel, self.problem, self.gpu, query)
 
@@ -63,7 +63,7 @@ class KernelMeasurement:
         objects = []
         for result in collected.results:
             rows: dict[str, Any] = {"kernel": self.kernel.name, "problem": result.problem, "gpu": self.gpu.name}
-            for name, measurement in (("fastest", result.best), ("frugal", result.frugal)):
+            for name, measurement in (("fastest", result.best), ("lowest energy", result.lowest_energy)):
                 columns = {} if measurement is None else measurement.columns()
                 rows[name] = {key: columns[key] for key in _SHOWN} if columns else None
             objects.append(rows)

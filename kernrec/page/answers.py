@@ -183,21 +183,21 @@ def _short(value: Any) -> Any:
 
 def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:
     """Return commands that show more about a config, keyed by a description of what each does."""
-    choice = explanation.choice
-    problem, point = choice.problem, choice.point
-    about = ["--gpu", choice.gpu.name, "--shape", ",".join(f"{name}={value}" for name, value in problem.dims)]
+    recommendation = explanation.recommendation
+    problem, point = recommendation.problem, recommendation.point
+    about = ["--gpu", recommendation.gpu.name, "--shape", ",".join(f"{name}={value}" for name, value in problem.dims)]
     about += ["--dtype", problem.dtype, "--layout", problem.layout]
     limit = [] if point.power_limit_w is None else ["--power-limit", f"{point.power_limit_w:g}W"]
     if subject.inputs != RANDOM:
         about += ["--inputs", subject.inputs]
     clock = [] if point.clock_hz is None else ["--clock", f"{point.clock_hz / 1e6:g}MHz"]
-    config = config_text(choice.config)
+    config = config_text(recommendation.config)
     subject_options, at_clock = ["--op", problem.op], clock
     if subject.kernel is not None:  # A single kernel is recommended at all clocks.
         subject_options, at_clock = ["--kernel", subject.kernel.name], ["--clock", "any"] if clock else []
     shown = {"recommend": ["kernrec", "recommend", *subject_options, *about, *limit, *at_clock]}
     if subject.inputs == RANDOM:  # `kernrec explain` only supports random inputs
-        kernel = ["--kernel", choice.kernel.name]
+        kernel = ["--kernel", recommendation.kernel.name]
         shown["explain"] = ["kernrec", "explain", *kernel, *about, "--config", config, *limit, *clock]
     return {name: shlex.join(words) for name, words in shown.items()}
 

@@ -9,7 +9,7 @@ import numpy as np
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
 from kernrec.page.subject import Subject
-from kernrec.recommender import Objective, Query, Recommendation, Recommender
+from kernrec.recommender import Answer, Objective, Query, Recommender
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.estimates import SOURCES
 from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -37,7 +37,7 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
             indices into the lists of these names; `config` has one list per kernel. `front` has indices of points,
             fastest first. `measured` has the provenance of each measured point, by index.
 
-    Without kernels there are no points: `no_kernel` has the reason, and `lines` the baselines.
+    Without kernels there are no points: `no_kernel` has the reason, and `baselines` the baselines.
 
     Raises:
         KernrecError: Neither a kernel nor a backend runs the problem.
@@ -46,8 +46,8 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
         candidates = subject.candidates(recommender, gpu)
     except NoKernelError:
         answer = subject.answer(recommender, gpu, None)
-        if not answer.choices:
-            return _by_lines(answer)
+        if not answer.recommendations:
+            return _by_baselines(answer)
         # The GPU has no arithmetic in this data type, so kernels run the problem in another type.
         candidates = replace(subject, problem=answer.problem, layout_free=False).candidates(recommender, gpu)
     else:
@@ -72,7 +72,7 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
     }
 
 
-def _described(answer: Recommendation, notes: Sequence[str]) -> dict[str, Any]:
+def _described(answer: Answer, notes: Sequence[str]) -> dict[str, Any]:
     """Return the part of an answer that does not depend on points."""
     problem = answer.problem
     return {
@@ -81,12 +81,14 @@ def _described(answer: Recommendation, notes: Sequence[str]) -> dict[str, Any]:
         "problem": problem.key,
         "shape": ",".join(f"{name}={value}" for name, value in problem.dims),
         "no_kernel": answer.no_kernel,
-        "lines": [line.as_dict() | {"name": line.dated_name, "basis": line.basis} for line in answer.lines],
+        "baselines": [
+            baseline.as_dict() | {"name": baseline.dated_name, "basis": baseline.basis} for baseline in answer.baselines
+        ],
         "notes": list(notes),
     }
 
 
-def _by_lines(answer: Recommendation) -> dict[str, Any]:
+def _by_baselines(answer: Answer) -> dict[str, Any]:
     """Return the answer without points if no kernel runs the problem."""
     empty: dict[str, Any] = {name: [] for name in ("kernels", "configs", "bottlenecks", "front")}
     return _described(answer, answer.notes) | {

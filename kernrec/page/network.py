@@ -11,7 +11,7 @@ from kernrec.recommender.networks.sweep import sweep_network
 
 
 def network_view(
-    recommender: Recommender, gpu: GPU, wanted: NetworkRequest, inputs: str = RANDOM, stacks: Sequence[str] = ()
+    recommender: Recommender, gpu: GPU, wanted: NetworkRequest, inputs: str = RANDOM, backends: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return the totals of a network at the default power limit, its layers, and its totals over power limits.
 
@@ -19,7 +19,7 @@ def network_view(
         UsageError: A name is unknown, or no layer belongs to the op.
         KernrecError: No layer can be run, or the network does not fit the GPU's memory.
     """
-    answer = answer_network(recommender, gpu, wanted, Query(Objective.LATENCY, inputs=inputs, stacks=tuple(stacks)))
+    answer = answer_network(recommender, gpu, wanted, Query(Objective.LATENCY, inputs=inputs, backends=tuple(backends)))
     sweep = sweep_network(recommender, answer, "power limit")
     layers = []
     for layer in answer.layers:
@@ -35,7 +35,7 @@ def network_view(
                 "energy_j": layer.energy_j,
                 "bottleneck": layer.best.bottleneck if layer.best and not layer.runs_backend else "",
                 "source": layer.source,
-                "pays": layer.pays,
+                "worth_it": layer.worth_it,
             }
         )
     return {

@@ -10,8 +10,8 @@ from kernrec.kernel import Kernel, kernel_names
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem, parse_shape, problem_from_shape
 from kernrec.op.workload import default_workload
-from kernrec.recommender import Objective, Query, Recommendation, Recommender
-from kernrec.recommender.answer import recommendation
+from kernrec.recommender import Answer, Objective, Query, Recommender
+from kernrec.recommender.answer import answer
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.infeasible import none_runs
 from kernrec.recommender.instead import instead_of
@@ -57,11 +57,11 @@ class Subject:
             raise none_runs(candidates.considered[0])
         return candidates
 
-    def answer(self, recommender: Recommender, gpu: GPU, candidates: CandidateSet | None) -> Recommendation:
+    def answer(self, recommender: Recommender, gpu: GPU, candidates: CandidateSet | None) -> Answer:
         """Return the recommendations among `candidates`; if that is None, only the baselines."""
         if self.kernel is None or candidates is None:
             return recommender.answer_op(self.problem, gpu, self.query, fixed=not self.layout_free)
-        return recommendation(candidates, self.query, recommender.context, of_one_kernel=True)
+        return answer(candidates, self.query, recommender.context, of_one_kernel=True)
 
     @property
     def name(self) -> str:

@@ -13,10 +13,10 @@ many.py         one recommendation for each of many shapes, estimated side by si
 
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query, Request
-from kernrec.recommender.result import Choice, Comparison, Estimate, Recommendation
+from kernrec.recommender.result import Answer, Comparison, Estimate, Recommendation
 
 __all__ = [
-    "Choice",
+    "Answer",
     "Comparison",
     "Estimate",
     "Objective",

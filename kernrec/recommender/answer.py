@@ -11,28 +11,28 @@ from kernrec.op import Problem
 from kernrec.recommender.baseline_notes import baseline_notes, without_baseline
 from kernrec.recommender.baselines import PREDICTED
 from kernrec.recommender.candidates import CandidateSet
-from kernrec.recommender.choices import (
-    best_of_other_kinds,
-    build_choice,
-    build_choices,
-    foreign_rows,
-    saving_of,
-)
 from kernrec.recommender.distinct import rows_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import none_runs
 from kernrec.recommender.instead import EIGHT_BITS
-from kernrec.recommender.notes import of_choices, of_inputs, of_kernel, of_triton
+from kernrec.recommender.notes import of_inputs, of_kernel, of_recommendations, of_triton
+from kernrec.recommender.recommendations import (
+    best_of_other_kinds,
+    build_recommendation,
+    build_recommendations,
+    foreign_rows,
+    saving_of,
+)
 from kernrec.recommender.request import Query
-from kernrec.recommender.result import KernelAnswer, Recommendation, Remark
+from kernrec.recommender.result import Answer, KernelAnswer, Remark
 
 if TYPE_CHECKING:
     from kernrec.recommender.context import Context
 
 
-def recommendation(
+def answer(
     candidates: CandidateSet, query: Query, context: "Context | None" = None, of_one_kernel: bool = False
-) -> Recommendation:
+) -> Answer:
     """Return the answer about an op, or about one kernel.
 
     Args:
@@ -57,30 +57,30 @@ def recommendation(
     others = (
         () if of_one_kernel or query.top == 1 or query.source else best_of_other_kinds(candidates, picked, query, first)
     )
-    every = build_choices(candidates, picked, query.objective, alike, others)
-    choices, beside = every[: len(picked)], every[len(picked) :]
+    every = build_recommendations(candidates, picked, query.objective, alike, others)
+    recommendations, beside = every[: len(picked)], every[len(picked) :]
     saving = saving_of(candidates, picked[0], query)
     foreign = () if of_one_kernel else foreign_rows(candidates, query)
     about = None
     if of_one_kernel:
-        heuristic = build_choice(candidates, 0, kernel.heuristic)
+        heuristic = build_recommendation(candidates, 0, kernel.heuristic)
         about = KernelAnswer(kernel.table.kernel, heuristic, considered.sampled_blocks)
     if of_one_kernel and kernel.table.kernel.declares_problem:
         context = None  # Backends run only the problems of ops.
-    remarks: list[Remark] = [partial(of_inputs, query.inputs), of_choices(candidates, choices, beside)]
+    remarks: list[Remark] = [partial(of_inputs, query.inputs), of_recommendations(candidates, recommendations, beside)]
     if of_one_kernel:
-        lines = tuple(of_kernel(considered, choices[0]))
+        lines = tuple(of_kernel(considered, recommendations[0]))
         remarks.append(lambda: lines)
     else:
         remarks.append(of_triton(candidates))
     if context is not None:
         remarks = _of_context(remarks, context, candidates.problem, candidates.gpu, query)
-    return Recommendation(
+    return Answer(
         problem=candidates.problem,
         gpu=candidates.gpu,
         objective=query.objective,
         point=candidates.points[0],
-        choices=choices,
+        recommendations=recommendations,
         candidates=candidates.runnable,
         remarks=tuple(remarks),
         inputs=query.inputs,
@@ -90,7 +90,7 @@ def recommendation(
         saving=saving,
         beside=beside,
         foreign=foreign,
-        stacks=query.stacks,
+        backends=query.backends,
         source=query.source,
         context=context,
     )
@@ -101,32 +101,30 @@ def _of_context(
 ) -> list[Remark]:
     """Return the models' warnings, the remarks and the notes on baselines, in this order."""
     warnings = tuple(context.models.warnings())
-    return [lambda: warnings, *remarks, partial(baseline_notes, context, problem, gpu, query.stacks)]
+    return [lambda: warnings, *remarks, partial(baseline_notes, context, problem, gpu, query.backends)]
 
 
-def answer_by_baselines(
-    context: "Context", problem: Problem, gpu: GPU, query: Query, reason: NoKernelError
-) -> Recommendation:
+def answer_by_baselines(context: "Context", problem: Problem, gpu: GPU, query: Query, reason: NoKernelError) -> Answer:
     """Return the baselines as the answer for a problem that no kernel runs.
 
     Raises:
         KernrecError: there is no baseline either. Predicted baselines of a quantized type do not count, because
             backends run these types only in some shapes and layouts.
     """
-    answer = Recommendation(
+    answer = Answer(
         problem=problem,
         gpu=gpu,
         objective=query.objective,
         point=query.point,
-        choices=(),
+        recommendations=(),
         candidates=0,
         remarks=tuple(_of_context([], context, problem, gpu, query)),
         inputs=query.inputs,
         no_kernel=str(reason),
-        stacks=query.stacks,
+        backends=query.backends,
         source=query.source,
         context=context,
     )
-    if not answer.lines or (problem.dtype in EIGHT_BITS and answer.lines[0].source == PREDICTED):
-        raise without_baseline(reason, context, problem, gpu, query.stacks)
+    if not answer.baselines or (problem.dtype in EIGHT_BITS and answer.baselines[0].source == PREDICTED):
+        raise without_baseline(reason, context, problem, gpu, query.backends)
     return answer

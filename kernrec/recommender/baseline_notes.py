@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.model.prior.power import RANDOM
+from kernrec.model.vendor.backends import AT, is_wanted
 from kernrec.model.vendor.epilogue import as_recorded
 from kernrec.model.vendor.padding import padded
-from kernrec.model.vendor.stacks import AT, is_wanted
 from kernrec.op import Op, Problem
 from kernrec.recommender.baselines import model_of, superseded
 from kernrec.recommender.estimate.physics import is_number
-from kernrec.store.recorded import contents, recorded_lines
+from kernrec.store.recorded import contents, recorded_baselines
 from kernrec.util.note import Note
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def baseline_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Seque
 
     by_physics = derived(problem, gpu) if len(stacks) == 1 and context.inputs == RANDOM else None
     if (model := model_of(context, problem)) is None:
-        there = [row.stack for row in recorded_lines(as_recorded(problem), gpu)]
+        there = [row.stack for row in recorded_baselines(as_recorded(problem), gpu)]
         there += [] if by_physics is None else [by_physics.stack]
         yield from (_no_baseline(stack, no_baselines(context, problem)) for stack in stacks if stack not in there)
         return
@@ -41,7 +41,7 @@ def baseline_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Seque
     refusals = model.refusals(problem, gpu)
     yield from _refusal_texts(refusals, stacks)
     if stacks:
-        versions = {row.stack: row.version for row in recorded_lines(problem, gpu)}
+        versions = {row.stack: row.version for row in recorded_baselines(problem, gpu)}
         versions |= {each.stack: each.version or "" for each in model.predict(problem, gpu)}
         old = [name for name in superseded(context, problem, gpu) if name.partition(AT)[0] in versions]
         for stack in stacks:

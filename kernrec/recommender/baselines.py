@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 from kernrec.gpu import GPU, find_gpu
 from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.power import RANDOM
+from kernrec.model.vendor.backends import AT, is_wanted
 from kernrec.model.vendor.epilogue import as_recorded, has_epilogue
 from kernrec.model.vendor.releases import released
-from kernrec.model.vendor.stacks import AT, is_wanted
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import cold_seconds, is_number, refuse_too_large
 from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.published_baselines import Recordings, published_predictions, version_of
-from kernrec.store.recorded import RecordedLine
+from kernrec.store.recorded import RecordedBaseline
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.model.vendor.model import VendorModel
-    from kernrec.model.vendor.predicted import StackPrediction
+    from kernrec.model.vendor.predicted import BaselinePrediction
     from kernrec.recommender.context import Context
 
 NEARLY = 0.02
@@ -44,7 +44,7 @@ Interval = tuple[float, float]
 class Baseline(JsonForm):
     """Estimated cost of a backend for a problem at an operating point, in SI units with 90 % intervals."""
 
-    stack: str
+    backend: str
     version: str | None
     """Recorded version of the backend, or the range of recorded versions if transferred; None if not stated."""
     source: str
@@ -98,8 +98,8 @@ class Baseline(JsonForm):
     def name(self) -> str:
         """Name and version of the backend for display."""
         if self.source == PREDICTED:
-            return self.stack
-        return f"{self.stack} {self.version}" if self.version else f"{self.stack} (version unknown)"
+            return self.backend
+        return f"{self.backend} {self.version}" if self.version else f"{self.backend} (version unknown)"
 
     @property
     def dated_name(self) -> str:
@@ -150,7 +150,7 @@ def short_title(name: str) -> str:
 
 
 def baselines_of(
-    context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, stacks: Sequence[str] = ()
+    context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> tuple[Baseline, ...]:
     """Return the baselines of a problem on a GPU at an operating point, fastest first.
 
@@ -162,7 +162,7 @@ def baselines_of(
         problem: problem of an op.
         gpu: the GPU.
         point: power limit and clock.
-        stacks: backends to include; all by default.
+        backends: backends to include; all by default.
 
     Raises:
         UsageError: the GPU does not accept the power limit or clock.
@@ -178,39 +178,41 @@ def baselines_of(
     old = superseded(context, problem, gpu)
     recordings = Recordings.of(problem, gpu, old)
     predictions = recordings.ordered([each for each in _predictions(context, problem, gpu) if is_number(each)])
-    recorded = list(published_predictions(recordings, predictions, stacks))
+    recorded = list(published_predictions(recordings, predictions, backends))
     # A recorded variant, such as static scales, differs from the backend's configuration in the model.
-    exact = {(row.stack, version_of(row) if row.variant else None) for row, _ in recorded if default or predictions}
+    exact = {(row.backend, version_of(row) if row.variant else None) for row, _ in recorded if default or predictions}
     wanted = [
         each
         for each in predictions
-        if is_wanted(each.stack, stacks, each.version)
-        and not exact.intersection([(each.stack, None), (each.stack, each.version)])
+        if is_wanted(each.backend, backends, each.version)
+        and not exact.intersection([(each.backend, None), (each.backend, each.version)])
     ]
-    if old and (versions := old.intersection(stacks)):
+    if old and (versions := old.intersection(backends)):
         others, rows = _of_versions(context, problem, gpu, versions, old - versions)
         wanted += others
         recorded += rows
     if default:
-        lines = [_line(each, problem, gpu, point) for each in at_point(wanted, gpu, point, problem)]
+        baselines = [_baseline(each, problem, gpu, point) for each in at_point(wanted, gpu, point, problem)]
         for row, each in recorded:
             row_of_problem = None if has_epilogue(problem) else row
-            lines.append(_line(recorded_within(each, gpu, problem), problem, gpu, point, row_of_problem))
+            baselines.append(_baseline(recorded_within(each, gpu, problem), problem, gpu, point, row_of_problem))
     else:
         # All backends contribute to the energy estimate, so a baseline does not depend on the requested backends.
         carried = [*wanted, *(each for _, each in recorded if predictions)]
-        others = [each for each in predictions if each.stack not in {line.stack for line in carried}]
+        others = [each for each in predictions if each.backend not in {baseline.backend for baseline in carried}]
         every = at_point([*carried, *others], gpu, point, problem)
-        lines = [_line(each, problem, gpu, point) for each in every[: len(carried)]]
-    if not lines and (by_physics := derived(problem, gpu)) is not None and is_wanted(by_physics.stack, stacks):
+        baselines = [_baseline(each, problem, gpu, point) for each in every[: len(carried)]]
+    if not baselines and (by_physics := derived(problem, gpu)) is not None and is_wanted(by_physics.backend, backends):
         by_physics = _at_most_more_rows(context, by_physics, problem, gpu)
-        lines = [_line(each, problem, gpu, point) for each in at_point([by_physics], gpu, point, as_recorded(problem))]
-    return tuple(sorted(lines, key=lambda line: line.latency_s))
+        baselines = [
+            _baseline(each, problem, gpu, point) for each in at_point([by_physics], gpu, point, as_recorded(problem))
+        ]
+    return tuple(sorted(baselines, key=lambda baseline: baseline.latency_s))
 
 
 def _at_most_more_rows(
-    context: "Context", by_physics: "StackPrediction", problem: Problem, gpu: GPU
-) -> "StackPrediction":
+    context: "Context", by_physics: "BaselinePrediction", problem: Problem, gpu: GPU
+) -> "BaselinePrediction":
     """Return a baseline predicted by physics, no slower than the learned baseline with the fewest recorded rows,
     because a smaller problem can be padded to this number of rows."""
     from kernrec.model.vendor.features.matmul import FEW_ROWS
@@ -221,7 +223,7 @@ def _at_most_more_rows(
     more = product.definition.problem(product.dtype, product.layout, **{**product.dim, "m": FEW_ROWS})
     latency = by_physics.latency_s
     for each in _predictions(context, more, gpu):
-        if each.stack == by_physics.stack and is_number(each) and each.latency_s.value < latency.value:
+        if each.backend == by_physics.backend and is_number(each) and each.latency_s.value < latency.value:
             value = each.latency_s.value
             latency = replace(latency, value=value, low=min(latency.low, value), high=max(each.latency_s.high, value))
     return by_physics if latency is by_physics.latency_s else replace(by_physics, latency_s=latency)
@@ -235,11 +237,11 @@ def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]
 
 def _of_versions(
     context: "Context", problem: Problem, gpu: GPU, versions: Collection[str], others: Collection[str]
-) -> "tuple[list[StackPrediction], list[tuple[RecordedLine, StackPrediction]]]":
+) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
     """Return predictions and recordings of superseded versions, except for baselines in `others`."""
     recordings = Recordings.of(problem, gpu, others)
     recorded = list(published_predictions(recordings, (), tuple(versions)))
-    there = {f"{row.stack}{AT}{row.version}" for row, _ in recorded}
+    there = {f"{row.backend}{AT}{row.version}" for row, _ in recorded}
     model = model_of(context, problem)
     names = [name for name in versions if name not in there and model is not None]
     predictions = [model.predict_version(problem, gpu, name) for name in names if model is not None]
@@ -247,28 +249,28 @@ def _of_versions(
 
 
 def cold_baselines(
-    context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, stacks: Sequence[str] = ()
+    context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> "list[Baseline]":
     """Return the baselines of a network's layer, fastest first. See `baselines_of` for arguments and errors."""
-    lines = [read_cold(line, problem, gpu) for line in baselines_of(context, problem, gpu, point, stacks)]
-    return sorted(lines, key=lambda line: line.latency_s)
+    baselines = [read_cold(baseline, problem, gpu) for baseline in baselines_of(context, problem, gpu, point, backends)]
+    return sorted(baselines, key=lambda baseline: baseline.latency_s)
 
 
-def read_cold(line: Baseline, problem: Problem, gpu: GPU) -> Baseline:
+def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
     """Return a baseline with its costs in a network, where no layer's weights are in L2.
 
     The time is at least the compulsory bytes divided by the achievable DRAM bandwidth. Power stays constant, so energy
     grows with time.
 
     Args:
-        line: baseline of the problem, possibly benchmarked with weights in L2.
+        baseline: baseline of the problem, possibly benchmarked with weights in L2.
         problem: the layer.
         gpu: the GPU.
     """
-    latency, energy = cold_costs(line.latency_s, line.energy_j or line.latency_s, problem, gpu)
-    if latency is line.latency_s:
-        return line
-    return replace(line, latency_s=latency, energy_j=energy if line.energy_j is not None else None, warm="")
+    latency, energy = cold_costs(baseline.latency_s, baseline.energy_j or baseline.latency_s, problem, gpu)
+    if latency is baseline.latency_s:
+        return baseline
+    return replace(baseline, latency_s=latency, energy_j=energy if baseline.energy_j is not None else None, warm="")
 
 
 def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> tuple[Estimate, Estimate]:
@@ -282,12 +284,12 @@ def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) 
 
 
 def beside(
-    lines: Iterable[Baseline], latency_s: float, energy_j: float, interval_s: Interval | None = None
+    baselines: Iterable[Baseline], latency_s: float, energy_j: float, interval_s: Interval | None = None
 ) -> tuple[Baseline, ...]:
     """Return the baselines compared with the top recommendation.
 
     Args:
-        lines: baselines of the recommendation's problem.
+        baselines: baselines of the recommendation's problem.
         latency_s: latency of the recommendation.
         energy_j: energy of the recommendation.
         interval_s: 90 % interval of the latency; None for an interval without width.
@@ -295,13 +297,13 @@ def beside(
     low_s, high_s = interval_s or (latency_s, latency_s)
     return tuple(
         replace(
-            line,
-            slowdown=line.latency_s / latency_s - 1,
-            energy_saved=None if line.energy_j is None else 1 - line.energy_j / energy_j,
-            beaten=high_s < line.latency_interval_s[0],
-            less_sure=line.latency_interval_s[1] / line.latency_interval_s[0] > high_s / low_s,
+            baseline,
+            slowdown=baseline.latency_s / latency_s - 1,
+            energy_saved=None if baseline.energy_j is None else 1 - baseline.energy_j / energy_j,
+            beaten=high_s < baseline.latency_interval_s[0],
+            less_sure=baseline.latency_interval_s[1] / baseline.latency_interval_s[0] > high_s / low_s,
         )
-        for line in lines
+        for baseline in baselines
     )
 
 
@@ -319,17 +321,17 @@ def model_of(context: "Context", problem: Problem) -> "VendorModel | None":
     return context.models.vendor_model(as_recorded(problem).op) if context.inputs == RANDOM else None
 
 
-def _predictions(context: "Context", problem: Problem, gpu: GPU) -> "Sequence[StackPrediction]":
+def _predictions(context: "Context", problem: Problem, gpu: GPU) -> "Sequence[BaselinePrediction]":
     model = model_of(context, problem)
     return () if model is None else model.predict(problem, gpu)
 
 
-def _line(
-    predicted: "StackPrediction",
+def _baseline(
+    predicted: "BaselinePrediction",
     problem: Problem,
     gpu: GPU,
     point: OperatingPoint,
-    recorded: RecordedLine | None = None,
+    recorded: RecordedBaseline | None = None,
 ) -> Baseline:
     latency, power = predicted.latency_s, predicted.power_w
     source = latency.source if recorded is None or latency.transferred else PUBLISHED
@@ -339,7 +341,7 @@ def _line(
         ends = latency.low * power.low, latency.high * power.high
         energy = Estimate(latency.value * power.value, *ends, energy_source)
     return Baseline(
-        stack=predicted.stack,
+        backend=predicted.backend,
         version=predicted.version,
         source=source,
         latency_s=replace(latency, source=source),
@@ -354,5 +356,5 @@ def _line(
         power_predicted=power is not None and power.source == PREDICTED,
         warm=("weights" if problem.op in _WEIGHTED else "data") * (latency.value < cold_seconds(problem, gpu)),
         provenance=None if recorded is None else recorded.provenance,
-        released=released(predicted.stack, predicted.version),
+        released=released(predicted.backend, predicted.version),
     )

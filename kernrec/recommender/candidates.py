@@ -16,7 +16,7 @@ from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import LATENCY, Costs, Rescaling
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import Prediction
-from kernrec.recommender.estimate.yardstick import UNCHECKED, caution, unsure
+from kernrec.recommender.estimate.reference import UNCHECKED, risk, unsure
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
@@ -99,14 +99,14 @@ class KernelCandidates:
         return np.asarray(self.prediction.limited().latency_s / self.limited.latency_s[0])
 
     @cached_property
-    def caution(self) -> Array:
+    def risk(self) -> Array:
         """Risk factor of each config's costs when it is compared with a config that was run, (C,)."""
         if self.measurements is None and self.scope is None:
             factor = np.empty(len(self.rows))
             factor.fill(unsure(self.belief.deviation))
             return factor
         costs, is_measured = self.all_costs, self.measurements is not None
-        by_kind = caution(costs.kinds[LATENCY], self.belief.deviation, self.of_card, is_measured)
+        by_kind = risk(costs.kinds[LATENCY], self.belief.deviation, self.of_card, is_measured)
         factor = by_kind.take(costs.kind[LATENCY, 0, self.part].astype(np.int64))
         for measured in self.measurements.measured if self.measurements else ():
             factor[list(measured)] = 1.0
@@ -205,7 +205,7 @@ class CandidateSet:
     def fastest(self) -> int:
         """Position of the candidate with the lowest risk-adjusted latency at the first operating point."""
         latency_s = self.latency_s[0]
-        return int((latency_s if self.caution is None else latency_s * self.caution).argmin())
+        return int((latency_s if self.risk is None else latency_s * self.risk).argmin())
 
     @property
     def runnable(self) -> int:
@@ -213,7 +213,7 @@ class CandidateSet:
         return sum(map(attrgetter("count"), self.considered))
 
     @cached_property
-    def caution(self) -> Array | None:
+    def risk(self) -> Array | None:
         """Risk factor of each candidate's costs, (C,); None if all candidates carry the same risk.
 
         An unmeasured config beats a measured config, or a config that a model learned on this GPU, only if its lead
@@ -221,7 +221,7 @@ class CandidateSet:
         """
         if not self.any_ran:
             return None
-        return np.concatenate([kernel.caution for kernel in self.kernels])
+        return np.concatenate([kernel.risk for kernel in self.kernels])
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
         """Return the kernel's number, the kernel, and the candidate's position within the kernel."""

@@ -131,7 +131,7 @@ class MeasuredNames:
     device = OfMeasurement[str | None]("Name of the GPU according to its driver.", "device", None)
 
 
-class ChoiceNames(IntervalNames, MeasuredNames):
+class RecommendationNames(IntervalNames, MeasuredNames):
     """JSON names of a recommendation: `rank` is `place.number`, for example."""
 
     rank = Alias[int]("Rank from 1; tied recommendations share a rank.", "place.number")
@@ -177,7 +177,7 @@ class NetworkNames:
     objective = Alias[Objective]("Objective of each layer.", "query.objective")
     locked_clock_hz = Alias[float | None]("Requested clock in Hz; None if it is not locked.", "query.clock_hz")
     inputs = Alias[str]("Input data, `random` or `zeros`.", "query.inputs")
-    stacks = Alias[tuple[str, ...]]("Requested backends; empty for all.", "query.stacks")
+    backends = Alias[tuple[str, ...]]("Requested backends; empty for all.", "query.backends")
 
     @property
     def power_limit_w(self) -> float:

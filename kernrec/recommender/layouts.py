@@ -24,7 +24,7 @@ from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.request import Query
-from kernrec.recommender.result import Recommendation
+from kernrec.recommender.result import Answer
 from kernrec.recommender.sweep import op_points
 from kernrec.store import Evidence
 from kernrec.util.engine import query
@@ -166,7 +166,7 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[s
         if (yield other) is not None:
             return other
     for other in (problem, *_problems(problem, problem.definition.layouts)):
-        if any(line.source != PREDICTED for line in baselines_of(context, other, gpu, DEFAULT_POINT)):
+        if any(baseline.source != PREDICTED for baseline in baselines_of(context, other, gpu, DEFAULT_POINT)):
             return other
     return problem
 
@@ -190,13 +190,13 @@ def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple
     return None
 
 
-def gain_elsewhere(context: Context, answer: Recommendation, query: Query) -> LayoutGain | None:
+def gain_elsewhere(context: Context, answer: Answer, query: Query) -> LayoutGain | None:
     """Return a layout that is much faster than the answer because of a kernel that the answer's layout lacks.
 
     Only these kernels are estimated, at the first operating point. Return None if there is no such layout.
     """
     problem, gpu = answer.problem, answer.gpu
-    if not answer.choices:
+    if not answer.recommendations:
         return None
     best: LayoutGain | None = None
     point = op_points(gpu, query)[0]

@@ -15,7 +15,7 @@ from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.baselines import Baseline
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
-from kernrec.recommender.result import Choice, Recommendation
+from kernrec.recommender.result import Answer, Recommendation
 from kernrec.recommender.tabular import arrow_table
 from kernrec.util.light_dataclass import dataclass
 
@@ -42,7 +42,7 @@ class ManyAnswers:
     power_limit_w: np.ndarray
     sources: tuple[str, ...]
     """Source of the latency."""
-    stacks: tuple[str, ...]
+    backends: tuple[str, ...]
     """Backend whose baseline is the answer; empty if a kernel is the answer or nothing runs the shape."""
     failures: Mapping[int, str]
     """Reason why nothing runs a shape, by the index of the shape."""
@@ -55,7 +55,7 @@ class ManyAnswers:
         return f"<ManyAnswers: {len(self)} shapes of {of_op}, {len(self.failures)} impossible>"
 
     def to_arrow(self) -> Any:
-        """Return a `pyarrow.Table` with a row for each shape and the column names of `Recommendation.to_arrow`.
+        """Return a `pyarrow.Table` with a row for each shape and the column names of `Answer.to_arrow`.
 
         Raises:
             KernrecError: PyArrow is not installed.
@@ -104,7 +104,7 @@ def answer_many(
     by_problem = recommender.answer_many(problems, card, replace(query, top=1), kind.get("layout") is not None)
     rows = {problem: _row(problem, answer) for problem, answer in by_problem.items()}
     columns: Sequence[Sequence[Any]] = [*zip(*map(rows.__getitem__, problems), strict=True)] or [()] * 8
-    answered, names, configs, latencies, energies, limits, sources, stacks = columns
+    answered, names, configs, latencies, energies, limits, sources, backends = columns
     failed = {problem: str(answer) for problem, answer in by_problem.items() if isinstance(answer, KernrecError)}
     return ManyAnswers(
         problems=tuple(answered),
@@ -114,21 +114,21 @@ def answer_many(
         energy_j=np.array(energies, dtype=np.float64).reshape(-1, 3),
         power_limit_w=np.array(limits, dtype=np.float64),
         sources=tuple(sources),
-        stacks=tuple(stacks),
+        backends=tuple(backends),
         failures={number: failed[problem] for number, problem in enumerate(problems) if problem in failed},
     )
 
 
-def _row(problem: Problem, answer: Recommendation | KernrecError) -> tuple[Any, ...]:
+def _row(problem: Problem, answer: Answer | KernrecError) -> tuple[Any, ...]:
     """Return problem, kernel, config, latency and energy with intervals, power limit, source and backend."""
     if isinstance(answer, KernrecError):
         return problem, "", {}, _NOTHING, _NOTHING, _NOTHING[0], "", ""
-    first: Choice | Baseline = answer.choices[0] if answer.choices else answer.lines[0]
+    first: Recommendation | Baseline = answer.recommendations[0] if answer.recommendations else answer.baselines[0]
     latency, energy = first.latency_s, first.energy_j
     costs = (latency.value, latency.low, latency.high), (energy.value, energy.low, energy.high) if energy else _NOTHING
-    if isinstance(first, Choice):
+    if isinstance(first, Recommendation):
         return answer.problem, first.kernel.name, first.config, *costs, first.power_limit_w, str(first.source), ""
-    return answer.problem, "", {}, *costs, first.power_limit_w, first.source, first.stack
+    return answer.problem, "", {}, *costs, first.power_limit_w, first.source, first.backend
 
 
 def _problems(op: Op, dims: Mapping[str, Any], kind: Mapping[str, str | None]) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.estimate.measured_rows import NOTHING
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.infeasible import refusing_constraint
-from kernrec.recommender.result import Choice, Remark
+from kernrec.recommender.result import Recommendation, Remark
 from kernrec.recommender.sweep import lowest_clock_hz
 from kernrec.store import ProfileTable
 from kernrec.util.human import human
@@ -37,22 +37,28 @@ BEYOND_LIMIT = 1.01
 """Maximum ratio of power to the limit that counts as a rounding error."""
 
 
-def sources_of(choices: Iterable[Choice]) -> set[str]:
+def sources_of(recommendations: Iterable[Recommendation]) -> set[str]:
     """Return the sources of the costs of recommendations."""
-    return {estimate.source for choice in choices for estimate in (choice.latency_s, choice.energy_j)}
+    return {
+        estimate.source
+        for recommendation in recommendations
+        for estimate in (recommendation.latency_s, recommendation.energy_j)
+    }
 
 
-def notes(candidates: CandidateSet, choices: Sequence[Choice]) -> tuple[str, ...]:
+def notes(candidates: CandidateSet, recommendations: Sequence[Recommendation]) -> tuple[str, ...]:
     """Return the notes of an answer with these recommendations."""
-    return tuple(of_choices(candidates, choices)())
+    return tuple(of_recommendations(candidates, recommendations)())
 
 
-def of_choices(candidates: CandidateSet, choices: Sequence[Choice], beside: Sequence[Choice] = ()) -> Remark:
+def of_recommendations(
+    candidates: CandidateSet, recommendations: Sequence[Recommendation], beside: Sequence[Recommendation] = ()
+) -> Remark:
     """Return a function that makes an answer's notes on demand and holds no reference to the candidate set.
 
     Args:
         candidates: the candidate set.
-        choices: recommendations of the answer.
+        recommendations: recommendations of the answer.
         beside: additional rows of the answer.
     """
     gpu = candidates.gpu
@@ -66,12 +72,12 @@ def of_choices(candidates: CandidateSet, choices: Sequence[Choice], beside: Sequ
             refused.append(f"{kernel.table.kernel.name}: {line}")
     for considered in candidates.considered:
         if considered.table.coverage.unprofiled or considered.measured[0] is not NOTHING:
-            predicts = sources_of(choices) != {Source.MEASURED}
+            predicts = sources_of(recommendations) != {Source.MEASURED}
             estimated = [kernel for kernel in candidates.kernels if predicts and kernel.prediction is considered]
             measured += of_measurements(considered, estimated[0] if estimated else None)
 
     def lines() -> Iterator[str]:
-        sources = sources_of(choices)
+        sources = sources_of(recommendations)
         if Source.PRIOR in sources:
             yield PREDICTED_NOTE
         if sources & {Source.TRANSFERRED, Source.LEARNED}:
@@ -80,8 +86,8 @@ def of_choices(candidates: CandidateSet, choices: Sequence[Choice], beside: Sequ
             yield from dict.fromkeys(
                 f"coefficients of the analytical model: {fitted.summary}" for fitted in calibrations
             )
-        yield from of_limits(gpu, choices)
-        yield from of_peak(gpu, [c for c in (*choices, *beside) if c.latency_s.source != Source.MEASURED])
+        yield from of_limits(gpu, recommendations)
+        yield from of_peak(gpu, [c for c in (*recommendations, *beside) if c.latency_s.source != Source.MEASURED])
         yield from refused
         yield from measured
 
@@ -124,16 +130,19 @@ def of_triton(candidates: CandidateSet) -> Remark:
     return lines
 
 
-def of_peak(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
+def of_peak(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[str]:
     """Yield a note, with the peak's clock, on each kernel whose rate exceeds the GPU's published dense peak."""
-    fastest: dict[str, Choice] = {}
-    for choice in choices:
-        if published_peak(gpu, choice.problem.dtype) < choice.problem.flops / choice.latency_s.value:
-            fastest.setdefault(choice.kernel.name, choice)
-    for name, choice in fastest.items():
-        peak, boost = published_peak(gpu, choice.problem.dtype), gpu.boost_clock_hz
+    fastest: dict[str, Recommendation] = {}
+    for recommendation in recommendations:
+        if (
+            published_peak(gpu, recommendation.problem.dtype)
+            < recommendation.problem.flops / recommendation.latency_s.value
+        ):
+            fastest.setdefault(recommendation.kernel.name, recommendation)
+    for name, recommendation in fastest.items():
+        peak, boost = published_peak(gpu, recommendation.problem.dtype), gpu.boost_clock_hz
         yield Note(
-            f"{name} is above the published peak: assumes {human(choice.clock_hz, 'Hz')}, not {human(boost, 'Hz')}",
+            f"{name} is above the published peak: assumes {human(recommendation.clock_hz, 'Hz')}, not {human(boost, 'Hz')}",
             f"The data sheet states {human(peak, 'FLOP/s')} at the boost clock of {human(boost, 'Hz')}. Such GPUs run"
             " faster while power and temperature allow.",
         )
@@ -152,9 +161,9 @@ def assumed_range(gpu: GPU) -> str:
     )
 
 
-def of_limits(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
+def of_limits(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[str]:
     """Yield notes on power limits that the GPU cannot hold, or that only some boards accept."""
-    limits_w = dict.fromkeys(choice.power_limit_w for choice in choices)
+    limits_w = dict.fromkeys(recommendation.power_limit_w for recommendation in recommendations)
     if gpu.power_range_assumed and any(limit_w != gpu.tdp_w for limit_w in limits_w):
         yield assumed_range(gpu)
     for limit_w in limits_w:
@@ -163,14 +172,18 @@ def of_limits(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
                 f"{limit_w:g} W is above the {gpu.power_max_w:g} W of the reference {gpu.title}",
                 "Boards of some makers accept it. `nvidia-smi -q -d POWER` prints the range of a board.",
             )
-        predicted = [c for c in choices if c.power_limit_w == limit_w and c.energy_j.source is not Source.MEASURED]
-        held = [choice for choice in predicted if choice.power_w > limit_w / BEYOND_LIMIT]
-        if held and min(choice.clock_hz for choice in held) <= lowest_clock_hz(gpu):
+        predicted = [
+            c for c in recommendations if c.power_limit_w == limit_w and c.energy_j.source is not Source.MEASURED
+        ]
+        held = [recommendation for recommendation in predicted if recommendation.power_w > limit_w / BEYOND_LIMIT]
+        if held and min(recommendation.clock_hz for recommendation in held) <= lowest_clock_hz(gpu):
             yield Note(
                 f"{limit_w:g} W is less than the {gpu.title} draws at its lowest clock",
                 "The GPU is expected to pause to keep the limit. Some boards exceed such a limit instead.",
             )
-        measured_w = max((c.power_w for c in choices if c.power_limit_w == limit_w and c not in predicted), default=0.0)
+        measured_w = max(
+            (c.power_w for c in recommendations if c.power_limit_w == limit_w and c not in predicted), default=0.0
+        )
         if measured_w > limit_w * BEYOND_LIMIT:
             yield f"the board exceeded its limit: {measured_w:.0f} W measured, {limit_w:g} W set"
 
@@ -220,7 +233,7 @@ def _agrees(first_s: float, second_s: float) -> bool:
     return max(first_s, second_s) <= DISAGREE * min(first_s, second_s)
 
 
-def of_kernel(considered: Prediction, best: Choice) -> Iterator[str]:
+def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
     """Yield notes on the profiles of the kernel that an answer is about."""
     table = considered.table
     kernel, coverage = table.kernel, table.coverage

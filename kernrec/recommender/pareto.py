@@ -13,8 +13,8 @@ def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
         latency: (C,), finite.
         energy: (C,), finite.
     """
-    fastest, frugal = latency.argmin(), energy.argmin()
-    between = ((latency <= latency[frugal]) & (energy <= energy[fastest])).nonzero()[0]
+    fastest, lowest_energy = latency.argmin(), energy.argmin()
+    between = ((latency <= latency[lowest_energy]) & (energy <= energy[fastest])).nonzero()[0]
     front: list[int] = []
     least_j = np.inf
     for _, joules, candidate in sorted(

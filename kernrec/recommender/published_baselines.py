@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.estimate import Estimate, Source
+from kernrec.model.vendor.backends import AT, is_wanted
 from kernrec.model.vendor.epilogue import as_recorded, with_epilogue
-from kernrec.model.vendor.stacks import AT, is_wanted
 from kernrec.op import Problem
-from kernrec.store.recorded import RecordedLine, recorded_line, rows_beside
+from kernrec.store.recorded import RecordedBaseline, recorded_baseline, rows_beside
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.predicted import StackPrediction
+    from kernrec.model.vendor.predicted import BaselinePrediction
 
 
 Row = tuple[int, float, int]
@@ -55,29 +55,29 @@ class Recordings:
         return cls(problem, gpu, items, rows)
 
     def exact(
-        self, stacks: Sequence[str] = (), predictions: Sequence["StackPrediction"] = ()
-    ) -> Iterator[RecordedLine]:
+        self, backends: Sequence[str] = (), predictions: Sequence["BaselinePrediction"] = ()
+    ) -> Iterator[RecordedBaseline]:
         """Yield each backend's row with the problem's number of items, or a row of more items that took less time.
 
         A variant without such a row, such as static scales, has the row of more items if that is the backend's fastest.
         Otherwise the variant would appear and disappear as the number of items changes.
 
         Args:
-            stacks: backends to include; all by default.
+            backends: backends to include; all by default.
             predictions: the result of `ordered`.
         """
         same = {key for key, rows in self.rows.items() if any(items == self.items for items, _, _ in rows)}
-        shown = {each.stack: each.latency_s.value for each in predictions}
+        shown = {each.backend: each.latency_s.value for each in predictions}
         shown |= {key[0]: self._at_least(self.rows[key]) for key in same if not key[2]}
         for key, rows in self.rows.items():
-            stack, version, variant = key
-            if not is_wanted(stack, stacks, version):
+            backend, version, variant = key
+            if not is_wanted(backend, backends, version):
                 continue
-            if key in same or (variant and stack in shown and self._at_least(rows) < shown[stack]):
+            if key in same or (variant and backend in shown and self._at_least(rows) < shown[backend]):
                 _, _, row = _least(rows, self.items)
-                yield recorded_line(as_recorded(self.problem).op, row, self.gpu)
+                yield recorded_baseline(as_recorded(self.problem).op, row, self.gpu)
 
-    def ordered(self, predictions: Sequence["StackPrediction"]) -> tuple["StackPrediction", ...]:
+    def ordered(self, predictions: Sequence["BaselinePrediction"]) -> tuple["BaselinePrediction", ...]:
         """Return the predictions, clamped between the recordings at the next smaller and next larger item count."""
         if not self.rows:
             return tuple(predictions)
@@ -92,10 +92,10 @@ class Recordings:
         """Return the time of the fastest row with at least the problem's items; infinity if there is none."""
         return self.latency(_least(rows, self.items)[1]).value if max(rows)[0] >= self.items else inf
 
-    def _between(self, predicted: "StackPrediction") -> Estimate:
+    def _between(self, predicted: "BaselinePrediction") -> Estimate:
         latency, rows = predicted.latency_s, list[Row]()
-        for (stack, version, variant), alike in self.rows.items():
-            if stack == predicted.stack and (not variant or _version(version, variant) == predicted.version):
+        for (backend, version, variant), alike in self.rows.items():
+            if backend == predicted.backend and (not variant or _version(version, variant) == predicted.version):
                 rows += alike
         value, items = latency.value, [number for number, _, _ in rows]
         if fewer := [number for number in items if number < self.items]:
@@ -112,8 +112,8 @@ def _least(rows: Sequence[Row], items: int) -> Row:
 
 
 def published_predictions(
-    recordings: Recordings, predictions: Sequence["StackPrediction"], stacks: Sequence[str] = ()
-) -> Iterator[tuple[RecordedLine, "StackPrediction"]]:
+    recordings: Recordings, predictions: Sequence["BaselinePrediction"], backends: Sequence[str] = ()
+) -> Iterator[tuple[RecordedBaseline, "BaselinePrediction"]]:
     """Yield the recorded rows of a problem, each with its backend's prediction at the recorded time and power.
 
     Without a prediction for a backend, the first prediction provides the utilization of the GPU's units.
@@ -121,26 +121,26 @@ def published_predictions(
     Args:
         recordings: recordings of the problem.
         predictions: predictions of backends.
-        stacks: the only backends to include; all by default.
+        backends: the only backends to include; all by default.
     """
-    for row in recordings.exact(stacks, predictions):
-        from kernrec.model.vendor.predicted import StackPrediction
+    for row in recordings.exact(backends, predictions):
+        from kernrec.model.vendor.predicted import BaselinePrediction
 
         latency = recordings.latency(row.latency_s, row.latency_interval_s)
         power = None
         if row.power_w is not None and row.power_interval_w is not None:
             power = Estimate(row.power_w, *row.power_interval_w, Source.LEARNED)
-        near = next((each for each in predictions if each.stack == row.stack), next(iter(predictions), None))
-        own = near is not None and near.stack == row.stack
+        near = next((each for each in predictions if each.backend == row.backend), next(iter(predictions), None))
+        own = near is not None and near.backend == row.backend
         if near is None:
-            near = StackPrediction(row.stack, None, latency, power, (), None, {})
+            near = BaselinePrediction(row.backend, None, latency, power, (), None, {})
         yield row, replace(
-            near, stack=row.stack, version=version_of(row), latency_s=latency, gpus=(recordings.gpu.name,),
+            near, backend=row.backend, version=version_of(row), latency_s=latency, gpus=(recordings.gpu.name,),
             recorded_as=None, power_w=power if power is not None or not own else near.power_w,
         )  # fmt: skip
 
 
-def version_of(row: RecordedLine) -> str:
+def version_of(row: RecordedBaseline) -> str:
     """Return the backend's version and variant, such as `1.3.0rc20, static scales`."""
     return _version(row.version, row.variant)
 

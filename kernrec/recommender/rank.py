@@ -20,16 +20,16 @@ from kernrec.recommender.estimate.engine import KernelCosts, Space, SpaceCosts, 
 from kernrec.recommender.estimate.measured_rows import NOTHING, applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import impossible, physical_bounds, possible, refuse_too_large
-from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.recommender.estimate.yardstick import (
-    Yardstick,
+from kernrec.recommender.estimate.reference import (
+    ReferenceTime,
     beliefs,
     fastest,
-    learned_yardstick,
-    predict_yardsticks,
+    learned_reference,
+    predict_references,
+    reference_of,
     without_slow,
-    yardstick_of,
 )
+from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Evidence, MeasuredAnswer
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _ranked(
             parts.append((own.kernel.part, own.correct(expected, bounds)))
         expected = expected.with_parts(parts)
     if many:
-        predict_yardsticks(problems, gpu, models, inputs)
+        predict_references(problems, gpu, models, inputs)
     for number, problem in enumerate(problems):
         costs_here = expected
         if many:
@@ -138,9 +138,9 @@ def _ranked(
             corrected = evident.get(prediction.number)
             more = (None, None, remarks) if corrected is None else corrected.on_problem(number, remarks)
             kernels.append(KernelCandidates(prediction, heuristic, part, limited, costs_here, *more))
-        line = yardstick_of(problem, gpu, models, inputs)
+        baseline = reference_of(problem, gpu, models, inputs)
         if kernels:
-            costs_here = beside_yardstick(kernels, costs_here, line, points[0])
+            costs_here = beside_reference(kernels, costs_here, baseline, points[0])
         others = space.evidence.foreign
         foreign = [row for row in others if applies(row, gpu, points[0]) and not impossible(row, problem, gpu)]
         considered = []
@@ -251,8 +251,8 @@ class _Evident:
         return self._measurements, scope, (*remarks, *self._remarks)
 
 
-def beside_yardstick(
-    kernels: Sequence[KernelCandidates], costs: Costs, line: Yardstick | None, first: OperatingPoint
+def beside_reference(
+    kernels: Sequence[KernelCandidates], costs: Costs, baseline: ReferenceTime | None, first: OperatingPoint
 ) -> Costs:
     """Shrink the lead of one problem's kernels over the recorded times, store the result in them, and return the costs.
 
@@ -264,7 +264,7 @@ def beside_yardstick(
     latency_s = costs.values[LATENCY, 0]
     if not first.is_default(gpu):
         latency_s = latency_s * np.concatenate([kernel.to_default for kernel in kernels])
-    yardsticks, unchecked, best_s = [line] if line else [], [], []
+    references, unchecked, best_s = [baseline] if baseline else [], [], []
     for kernel in kernels:
         of_kernel = latency_s[kernel.part]
         best = int(of_kernel.argmin())
@@ -273,11 +273,11 @@ def beside_yardstick(
             best_s.append(of_kernel.item(best))
         elif kernel.of_card and kernel.table.kernel.triton is not None:
             latency = costs.latency.item((0, kernel.part.start + best))
-            yardsticks.append(learned_yardstick(kernel.table.kernel.name, of_kernel.item(best), latency))
-    if line is None and yardsticks:
-        yardsticks = without_slow(yardsticks, problem, gpu)
+            references.append(learned_reference(kernel.table.kernel.name, of_kernel.item(best), latency))
+    if baseline is None and references:
+        references = without_slow(references, problem, gpu)
     parts = []
-    for kernel, own in zip(unchecked, beliefs(problem, best_s, fastest(yardsticks)), strict=True):
+    for kernel, own in zip(unchecked, beliefs(problem, best_s, fastest(references)), strict=True):
         kernel.belief = own
         if own.lead:
             parts.append((kernel.part, own.believed(costs.part(kernel.part))))

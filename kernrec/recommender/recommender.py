@@ -17,7 +17,7 @@ from kernrec.errors import KernrecError, NoKernelError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
-from kernrec.recommender.answer import answer_by_baselines, recommendation
+from kernrec.recommender.answer import answer, answer_by_baselines
 from kernrec.recommender.baselines import predict_baselines
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context, Kind, kind_of
@@ -31,7 +31,7 @@ from kernrec.recommender.instead import instead_of
 from kernrec.recommender.layouts import Asking, Fastest, gain_elsewhere, in_best_layout, layouts_that_matter
 from kernrec.recommender.rank import candidate_set, candidate_sets
 from kernrec.recommender.request import Query, Request
-from kernrec.recommender.result import Recommendation
+from kernrec.recommender.result import Answer
 from kernrec.recommender.sweep import kernel_points, measured_limits, op_points
 from kernrec.store import Evidence
 
@@ -84,7 +84,7 @@ class Recommender:
         triton: bool = True,
     ) -> None:
         self.context = context or Context(databases, calibrated, models, triton=triton)
-        self._answers = _Latest[tuple[Problem, str, Query, bool | None], Recommendation](_CACHED_ANSWERS)
+        self._answers = _Latest[tuple[Problem, str, Query, bool | None], Answer](_CACHED_ANSWERS)
         self._layouts = _Latest[tuple[Problem, str], Problem](_CACHED_ANSWERS)
         self._sets = _Latest[tuple[Problem, str, tuple[OperatingPoint, ...]], CandidateSet](_CACHED_SETS)
         self._version = self.context.stack.version()
@@ -107,11 +107,11 @@ class Recommender:
         dtype: str | None = None,
         layout: str | None = None,
         query: Query | None = None,
-    ) -> Recommendation:
+    ) -> Answer:
         """Return the recommendations for one problem of an op, as `answer` does for a `Request`."""
         return self.answer(Request(gpu, op, None, shape, dtype, layout, query or Query()))
 
-    def answer(self, request: Request) -> Recommendation:
+    def answer(self, request: Request) -> Answer:
         """Return the recommendations for a request, best first (a Pareto front: fastest first).
 
         If no kernel runs the problem, the answer contains baselines only.
@@ -126,15 +126,15 @@ class Recommender:
         kernel = self.context.kernel(request.kernel)
         return self.answer_kernel(kernel, request.problem_of(kernel), gpu, request.query)
 
-    def answer_op(self, problem: Problem, gpu: GPU, query: Query, fixed: bool = False) -> Recommendation:
+    def answer_op(self, problem: Problem, gpu: GPU, query: Query, fixed: bool = False) -> Answer:
         """Return the answer for an op's problem. If the layout is not `fixed`, select the best layout."""
         return self._answer(problem, gpu, query, fixed if len(problem.definition.layouts) > 1 else None)
 
-    def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+    def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
         """Return the answer for an op's problem in its own layout, without comparing layouts."""
         return self._answer(problem, gpu, query, None)
 
-    def _answer(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None) -> Recommendation:
+    def _answer(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None) -> Answer:
         """Return the answer, cached until a database changes.
 
         Args:
@@ -204,7 +204,7 @@ class Recommender:
         _, kernel, _ = candidates.locate(candidates.fastest)
         return Fastest(kernel.table.kernel, candidates.latency_s.item(0, candidates.fastest))
 
-    def answer_calls(self, request: Request) -> list[Recommendation]:
+    def answer_calls(self, request: Request) -> list[Answer]:
         """Return an answer for every call of a user's function that was analyzed for the GPU."""
         gpu = find_gpu(request.gpu)
         calls = [(kernel, request.problem_of(kernel)) for kernel in self.context.calls(request.kernel or "")]
@@ -215,7 +215,7 @@ class Recommender:
 
     def answer_many(
         self, problems: Sequence[Problem], gpu: GPU, query: Query, fixed: bool = False
-    ) -> "dict[Problem, Recommendation | KernrecError]":
+    ) -> "dict[Problem, Answer | KernrecError]":
         """Return the answer for each distinct problem of an op, or the error if nothing runs it.
 
         Args:
@@ -227,7 +227,7 @@ class Recommender:
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs).answer_many(problems, gpu, query, fixed)
         distinct, points = list(dict.fromkeys(problems)), op_points(gpu, query)
-        answers: dict[Problem, Recommendation | KernrecError] = {}
+        answers: dict[Problem, Answer | KernrecError] = {}
         for first in range(0, len(distinct), _AHEAD):
             some = distinct[first : first + _AHEAD]
             free = not fixed and len(some[0].definition.layouts) > 1
@@ -244,7 +244,7 @@ class Recommender:
                     answers[original] = error
         return answers
 
-    def _in_some_dtype(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+    def _in_some_dtype(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
         """Return the answer. Use another data type if no kernel runs the problem and the GPU lacks the arithmetic."""
         try:
             return self._new_answer(problem, gpu, query)
@@ -255,16 +255,16 @@ class Recommender:
                     return replace(answer, remarks=(partial(tuple, [note]), *answer.remarks))
             raise
 
-    def _new_answer(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+    def _new_answer(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
         if query.source != "published":
             try:
                 candidates = self._of_source(problem, gpu, query)
             except NoKernelError as reason:
                 return answer_by_baselines(self.context, problem, gpu, query, reason)
             if query.source not in ("transferred", "learned"):
-                return recommendation(candidates, query, self.context)
+                return answer(candidates, query, self.context)
             if (candidates.latency_source == SOURCES.index(Source(query.source))).any():
-                return recommendation(candidates, query, self.context)
+                return answer(candidates, query, self.context)
         alone = NoKernelError(f"only {query.source} estimates are wanted")
         return answer_by_baselines(self.context, problem, gpu, query, alone)
 
@@ -278,7 +278,7 @@ class Recommender:
             raise no_kernel_runs(candidates)
         return candidates
 
-    def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+    def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Answer:
         """Return the recommendations of one kernel at the requested power limit, or over a range of limits.
 
         Costs are compared with the costs at the default power limit.
@@ -286,7 +286,7 @@ class Recommender:
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs).answer_kernel(kernel, problem, gpu, query)
         candidates = self.kernel_candidates(kernel, problem, gpu, query)
-        return recommendation(candidates, query, self.context, of_one_kernel=True)
+        return answer(candidates, query, self.context, of_one_kernel=True)
 
     def kernel_candidates(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
         """Return all configs of one kernel at the operating points of a query; the set may be empty."""
@@ -383,13 +383,13 @@ class Recommender:
                     ]
                     yield from candidate_sets(Space(tables), new, points, context.models, context.inputs)
 
-    def regrets(self, answer: Recommendation) -> "tuple[Regret, ...]":
+    def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
         """Return the expected loss of the top recommendation for each objective; for a front, of both ends."""
         from kernrec.recommender.contenders import answer_regrets
 
         if answer.inputs != self.context.inputs:
             return self.for_inputs(answer.inputs).regrets(answer)
-        if not answer.choices:
+        if not answer.recommendations:
             return ()
         problem, gpu, about = answer.problem, answer.gpu, answer.about_kernel
         tables, evidence = self.context.tables_and_evidence(problem, gpu, about.kernel if about else None)

@@ -10,7 +10,7 @@ import numpy as np
 
 from kernrec.errors import UsageError, unknown
 from kernrec.model.prior.power import INPUTS, RANDOM
-from kernrec.model.vendor.stacks import stacks_named
+from kernrec.model.vendor.backends import known_backends
 from kernrec.op import Problem, find_op
 from kernrec.op.registry import parse_shape
 from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -68,7 +68,7 @@ def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], 
     others = [name for name in typed if name.lower() not in special]
     if len(special) > 1 or (KERNREC in special and others):
         raise UsageError(f"backend {','.join(typed)!r:.60}: {next(iter(special))} cannot be combined with others")
-    return stacks_named(others), next(iter(special), "")
+    return known_backends(others), next(iter(special), "")
 
 
 def objective_named(name: str) -> Objective:
@@ -98,8 +98,8 @@ class Query:
     """Input data, one of `INPUTS`. It affects power, and so the clock under a power limit."""
     source: str = ""
     """Source to which answers are restricted, one of `SOURCES`; empty for all."""
-    stacks: tuple[str, ...] = ()
-    """Backends whose baselines are included, by their names in `STACKS`; empty for all."""
+    backends: tuple[str, ...] = ()
+    """Backends whose baselines are included, by their names in `BACKENDS`; empty for all."""
     each_config: bool = False
     """Whether similar configs keep separate rows, for programs that measure them."""
 
@@ -111,8 +111,8 @@ class Query:
             raise UsageError(f"source {self.source!r} is called {_FORMER_SOURCES[self.source]!r} now")
         if self.source and self.source not in SOURCES:
             raise unknown("source", self.source, SOURCES)
-        if self.stacks:
-            object.__setattr__(self, "stacks", stacks_named(self.stacks))
+        if self.backends:
+            object.__setattr__(self, "stacks", known_backends(self.backends))
         if not isinstance(self.top, int) or self.top < 1:
             raise UsageError(f"top is {self.top!r}; expected a whole number of at least 1")
         for name, value, expected in (

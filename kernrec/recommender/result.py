@@ -14,7 +14,7 @@ from kernrec.recommender import tabular
 from kernrec.recommender.estimate.estimates import Estimate as Estimate
 from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.json_form import AnswerNames, ChoiceNames, JsonForm, MeasuredNames, MeasuredOn, plain
+from kernrec.recommender.json_form import AnswerNames, JsonForm, MeasuredNames, MeasuredOn, RecommendationNames, plain
 from kernrec.recommender.request import Objective
 from kernrec.util.light_dataclass import dataclass
 
@@ -73,7 +73,7 @@ class Saving(JsonForm):
 
 
 @dataclass(frozen=True)
-class Choice(ChoiceNames, JsonForm):
+class Recommendation(RecommendationNames, JsonForm):
     """One recommended config with its expected costs and their sources."""
 
     JSON = (
@@ -113,7 +113,7 @@ class Choice(ChoiceNames, JsonForm):
     """Whether the config may be faster than the top recommendation, within the error; only a measurement can tell."""
 
     def __repr__(self) -> str:
-        return tabular.choice_summary(self)
+        return tabular.recommendation_summary(self)
 
     @property
     def source(self) -> Source:
@@ -191,19 +191,19 @@ class KernelAnswer:
     """Part of an answer that exists only for a question about one kernel."""
 
     kernel: Kernel
-    heuristic: Choice
+    heuristic: Recommendation
     """Config that the occupancy heuristic picks, at the default power limit."""
     sampled_blocks: tuple[int, int]
     """Minimum and maximum emulated blocks of the first launch over the configs; 0 if profiles cover all blocks."""
 
 
 @dataclass(frozen=True)
-class Recommendation(AnswerNames, JsonForm):
+class Answer(AnswerNames, JsonForm):
     """Answer for one problem on one GPU."""
 
     JSON = (
         "op problem shape dtype layout layout_chosen gpu objective power_limit_w inputs candidates calibration models"
-        " kernel kernel_hash sampled_blocks occupancy_heuristic saving no_kernel lines leading_stack choices beside"
+        " kernel kernel_hash sampled_blocks occupancy_heuristic saving no_kernel baselines leading_backend recommendations beside"
         " foreign notes"
     )
 
@@ -212,7 +212,7 @@ class Recommendation(AnswerNames, JsonForm):
     objective: Objective
     point: OperatingPoint
     """Operating point at which recommendations are compared; in a sweep, each recommendation has its own point."""
-    choices: tuple[Choice, ...]
+    recommendations: tuple[Recommendation, ...]
     """Recommendations, best first; a Pareto front has the fastest first."""
     candidates: int
     """Number of configs that can run."""
@@ -227,15 +227,15 @@ class Recommendation(AnswerNames, JsonForm):
     """Details for a request about one kernel."""
     saving: Saving | None = None
     """Saving at another operating point; None if it is small, or if the query sets a power limit or clock."""
-    beside: tuple[Choice, ...] = ()
-    """Best CUDA kernel or best Triton kernel, if `choices` has none of this kind."""
+    beside: tuple[Recommendation, ...] = ()
+    """Best CUDA kernel or best Triton kernel, if `recommendations` has none of this kind."""
     foreign: tuple[Foreign, ...] = ()
     """Measurements of kernels outside the library, best first."""
     layout_chosen: bool = False
     """Whether kernrec selected a layout other than the op's default, because the user fixed none."""
     no_kernel: str | None = None
     """Reason why no kernel runs the problem; the answer then contains only baselines."""
-    stacks: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
     """Backends whose baselines are included; empty for all."""
     source: str = ""
     """Source that the query requested; empty for all."""
@@ -262,27 +262,27 @@ class Recommendation(AnswerNames, JsonForm):
         return tabular.arrow_table(tabular.plain_rows(self))
 
     @property
-    def best(self) -> Choice:
+    def best(self) -> Recommendation:
         """Top recommendation; raises `KernrecError` if the answer contains only baselines."""
         if self.no_kernel is not None:
             raise KernrecError(self.no_kernel)
-        return self.choices[0]
+        return self.recommendations[0]
 
     @cached_property
-    def lines(self) -> "tuple[Baseline, ...]":
+    def baselines(self) -> "tuple[Baseline, ...]":
         """Baselines at the operating point of the top recommendation, fastest first; computed when first read."""
         if self.context is None:
             return ()
         from kernrec.recommender.baselines import baselines_of, beside
 
-        point = self.choices[0].point if self.choices else self.point
-        lines = baselines_of(self.context, self.problem, self.gpu, point, self.stacks)
+        point = self.recommendations[0].point if self.recommendations else self.point
+        baselines = baselines_of(self.context, self.problem, self.gpu, point, self.backends)
         if self.source:
-            lines = tuple(line for line in lines if line.source == self.source)
-        if not self.choices:
-            return lines
+            baselines = tuple(baseline for baseline in baselines if baseline.source == self.source)
+        if not self.recommendations:
+            return baselines
         latency = self.best.latency_s
-        return beside(lines, latency.value, self.best.energy_j.value, (latency.low, latency.high))
+        return beside(baselines, latency.value, self.best.energy_j.value, (latency.low, latency.high))
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -290,31 +290,31 @@ class Recommendation(AnswerNames, JsonForm):
         return tuple(line for remark in self.remarks for line in remark())
 
     @property
-    def leading_stack(self) -> str | None:
-        """Backend of `leading_line`, under its JSON name."""
-        return None if self.leading_line is None else self.leading_line.stack
+    def leading_backend(self) -> str | None:
+        """Backend of `leading_baseline`, under its JSON name."""
+        return None if self.leading_baseline is None else self.leading_baseline.backend
 
     @cached_property
-    def leading_line(self) -> "Baseline | None":
+    def leading_baseline(self) -> "Baseline | None":
         """Baseline that ranks before the top recommendation; None if the recommendation leads.
 
         A baseline leads if it has the lower cost. It also leads if the recommendation's advantage over data recorded on
         this GPU is smaller than its error.
         """
-        if not self.choices:
+        if not self.recommendations:
             return None
         own = self.value_of(self.best.latency_s.value, self.best.energy_j.value)
-        for line in self.ranked_lines:
-            recorded_here = line.source in ("published", "learned")
+        for baseline in self.ranked_baselines:
+            recorded_here = baseline.source in ("published", "learned")
             sure = self.best.unsure if recorded_here and self.objective is not Objective.ENERGY else 1.0
-            if self.value_of(line.latency_s, line.energy_j) < own * sure:
-                return line
+            if self.value_of(baseline.latency_s, baseline.energy_j) < own * sure:
+                return baseline
         return None
 
     @property
-    def ranked_lines(self) -> "tuple[Baseline, ...]":
+    def ranked_baselines(self) -> "tuple[Baseline, ...]":
         """Baselines, best by the objective first."""
-        return tuple(sorted(self.lines, key=lambda line: self.value_of(line.latency_s, line.energy_j)))
+        return tuple(sorted(self.baselines, key=lambda baseline: self.value_of(baseline.latency_s, baseline.energy_j)))
 
     def value_of(self, latency_s: float, energy_j: float | None) -> float:
         """Return the value that the objective minimizes: latency for a front, infinity if the energy is unknown."""
@@ -345,7 +345,7 @@ class Recommendation(AnswerNames, JsonForm):
         return self.about_kernel.sampled_blocks if self.about_kernel else None
 
     @property
-    def occupancy_heuristic(self) -> "Choice | None":
+    def occupancy_heuristic(self) -> "Recommendation | None":
         """Config of the kernel that the occupancy heuristic picks; None for an op."""
         return self.about_kernel.heuristic if self.about_kernel else None
 

@@ -25,8 +25,8 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
         UsageError: no candidate keeps the bounds.
     """
     latency, energy = candidates.latency_s[first:], candidates.energy_j[first:]
-    if candidates.caution is not None:
-        latency, energy = latency * candidates.caution, energy * candidates.caution
+    if candidates.risk is not None:
+        latency, energy = latency * candidates.risk, energy * candidates.risk
     count, top = latency.shape[1], query.top if top is None else top
     if len(latency) > 1 and candidates.any_measured:
         # A limit above the power draw has the same prediction as the default limit. Prefer the measured point.

@@ -17,10 +17,10 @@ _COMMON = ("op", "problem", "dtype", "layout", "gpu", "objective")
 
 
 def plain_rows(answer: Any) -> list[dict[str, Any]]:
-    """Return a row of nested plain values for each recommendation, then each baseline; only baselines have `stack`."""
+    """Return a row of nested plain values for each recommendation, then each baseline; only baselines have `backend`."""
     whole = answer.as_dict()
     common = {name: whole[name] for name in _COMMON}
-    return [common | row for row in (*whole["choices"], *whole["lines"])]
+    return [common | row for row in (*whole["recommendations"], *whole["baselines"])]
 
 
 def arrow_table(rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -41,21 +41,25 @@ def title(answer: Any) -> str:
 def summary(answer: Any) -> str:
     """Return the answer in one line."""
     about = f"Recommendation {answer.problem.title} on {answer.gpu.name}, {answer.objective}"
-    if not answer.choices:
-        return f"<{about}: no choice, {len(answer.lines)} lines of stacks>"
-    count = f"{len(answer.choices)} choice{'s' * (len(answer.choices) > 1)}"
+    if not answer.recommendations:
+        return f"<{about}: no choice, {len(answer.baselines)} lines of stacks>"
+    count = f"{len(answer.recommendations)} choice{'s' * (len(answer.recommendations) > 1)}"
     return f"<{about}: {count}, first {_words(answer.best)}>"
 
 
-def choice_summary(choice: Any) -> str:
+def recommendation_summary(recommendation: Any) -> str:
     """Return a recommendation in one line."""
-    return f"<Choice {choice.place} of {choice.problem.title} on {choice.gpu.name}: {_words(choice)}>"
+    return f"<Choice {recommendation.place} of {recommendation.problem.title} on {recommendation.gpu.name}: {_words(recommendation)}>"
 
 
-def _words(choice: Any) -> str:
-    cost = f"{human(choice.latency_s.value, 's')}, {human(choice.energy_j.value, 'J')}"
-    limit = "" if choice.power_limit_w >= choice.gpu.tdp_w else f" at {human(choice.power_limit_w, 'W')}"
-    return f"{choice.kernel.name} {short_config(choice.config)}, {cost}{limit}, {choice.source}"
+def _words(recommendation: Any) -> str:
+    cost = f"{human(recommendation.latency_s.value, 's')}, {human(recommendation.energy_j.value, 'J')}"
+    limit = (
+        ""
+        if recommendation.power_limit_w >= recommendation.gpu.tdp_w
+        else f" at {human(recommendation.power_limit_w, 'W')}"
+    )
+    return f"{recommendation.kernel.name} {short_config(recommendation.config)}, {cost}{limit}, {recommendation.source}"
 
 
 def text(answer: Any) -> str:
@@ -122,19 +126,26 @@ def _list(notes: Iterable[str]) -> str:
 def _cells(answer: Any) -> Iterator[tuple[str, ...]]:
     """Yield the heading and the rows of the table for display."""
     yield "rank", "kernel", "latency (90 %)", "energy (90 %)", "power limit", "source", "config"
-    for choice in answer.choices:
-        costs = (_interval(choice.latency_s, "s"), _interval(choice.energy_j, "J"))
-        config = short_config(choice.config)
+    for recommendation in answer.recommendations:
+        costs = (_interval(recommendation.latency_s, "s"), _interval(recommendation.energy_j, "J"))
+        config = short_config(recommendation.config)
         yield (
-            str(choice.place),
-            choice.kernel.name,
+            str(recommendation.place),
+            recommendation.kernel.name,
             *costs,
-            human(choice.power_limit_w, "W"),
-            str(choice.source),
+            human(recommendation.power_limit_w, "W"),
+            str(recommendation.source),
             config,
         )
-    for line in answer.lines:
-        yield "", line.dated_name, *_line_costs(line), human(line.power_limit_w, "W"), line.source, ""
+    for baseline in answer.baselines:
+        yield (
+            "",
+            baseline.dated_name,
+            *_baseline_costs(baseline),
+            human(baseline.power_limit_w, "W"),
+            baseline.source,
+            "",
+        )
 
 
 def _interval(estimate: Any, unit: str) -> str:
@@ -144,6 +155,6 @@ def _interval(estimate: Any, unit: str) -> str:
     return f"{human(estimate.value, unit)} ({low} to {high})"
 
 
-def _line_costs(line: Any) -> tuple[str, str]:
-    energy = "" if line.energy_j is None else _interval(line.energy_j, "J")
-    return _interval(line.latency_s, "s"), energy
+def _baseline_costs(baseline: Any) -> tuple[str, str]:
+    energy = "" if baseline.energy_j is None else _interval(baseline.energy_j, "J")
+    return _interval(baseline.latency_s, "s"), energy

@@ -64,7 +64,7 @@ class Target:
 
     def _recommended(self, problem: Problem) -> tuple[Kernel, Mapping[str, int]]:
         answer = self._recommender.answer_problem(problem, self.gpu, self.query)
-        if answer.choices and (answer.best.kernel.triton is None or has_triton()):
+        if answer.recommendations and (answer.best.kernel.triton is None or has_triton()):
             return answer.best.kernel, answer.best.config
         candidates = self._recommender.candidates(problem, self.gpu, (self.query.point,))
         costs = self.query.objective.value_of(candidates.latency_s[0], candidates.energy_j[0])

@@ -77,7 +77,7 @@ def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
         yield connection, f"read_parquet({name})"
 
 
-def connect_stranger(path: Path, folder: Path, limits: "Limits", *, filtered: bool = False) -> "DuckDBPyConnection":
+def connect_untrusted(path: Path, folder: Path, limits: "Limits", *, filtered: bool = False) -> "DuckDBPyConnection":
     """Return a read-only connection to an untrusted file, for a process with resource limits that may crash.
 
     Args:

@@ -33,10 +33,10 @@ of a GPU, backend and data type have equal widths."""
 
 
 @dataclass(frozen=True)
-class RecordedLine:
+class RecordedBaseline:
     """Published time and power of a backend for a problem on a GPU."""
 
-    stack: str
+    backend: str
     version: str
     variant: str
     """Text that distinguishes calls of one backend and dtype, such as `static scales`; may be empty."""
@@ -60,7 +60,7 @@ class RecordedLine:
         return {name: getattr(self, name) for name in ("source", "licence", "recorded", "kernel")}
 
 
-def recorded_lines(problem: Problem, gpu: GPU) -> tuple[RecordedLine, ...]:
+def recorded_baselines(problem: Problem, gpu: GPU) -> tuple[RecordedBaseline, ...]:
     """Return the published times of backends for exactly one problem and GPU, fastest first.
 
     Raises:
@@ -69,8 +69,8 @@ def recorded_lines(problem: Problem, gpu: GPU) -> tuple[RecordedLine, ...]:
     if not has_recorded(problem.op, gpu):
         return ()
     (items, rows), table = rows_beside(problem, gpu), _table(problem.op)
-    lines = [_line(table, row, gpu) for _, number, _, row in rows if number == items]
-    return tuple(sorted(lines, key=lambda line: line.latency_s))
+    baselines = [_baseline(table, row, gpu) for _, number, _, row in rows if number == items]
+    return tuple(sorted(baselines, key=lambda baseline: baseline.latency_s))
 
 
 def has_recorded(op: str, gpu: GPU) -> bool:
@@ -91,20 +91,20 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
     rows = []
     for row in range(start, end):
         named = table.origins[table.origin.item(row)]
-        stack = named["stack"], named["version"], named["variant"]
-        rows.append((stack, table.items.item(row), table.latency_s.item(row), row))
+        backend = named["stack"], named["version"], named["variant"]
+        rows.append((backend, table.items.item(row), table.latency_s.item(row), row))
     return items, rows
 
 
-def recorded_line(op: str, row: int, gpu: GPU) -> RecordedLine:
+def recorded_baseline(op: str, row: int, gpu: GPU) -> RecordedBaseline:
     """Return the recording of an op with a row number."""
-    return _line(_table(op), row, gpu)
+    return _baseline(_table(op), row, gpu)
 
 
-def _line(table: "_Table", row: int, gpu: GPU) -> RecordedLine:
+def _baseline(table: "_Table", row: int, gpu: GPU) -> RecordedBaseline:
     named = table.origins[int(table.origin[row])]
     seconds, power, error = float(table.latency_s[row]), float(table.power_w[row]), float(named["power_error"])
-    return RecordedLine(
+    return RecordedBaseline(
         named["stack"], named["version"], named["variant"], named["kernel"], seconds, power if power > 0 else None,
         (seconds * named["fastest"], seconds * named["slowest"]),
         (power / (1 + error), min(power * (1 + error), gpu.tdp_w)) if power > 0 else None,

@@ -57,12 +57,12 @@ class MethodScore:
     """Energy that the top recommendation saves, relative to the occupancy heuristic's config."""
     slowdown: float = _NAN
     """Slowdown of the top recommendation relative to the occupancy heuristic's config."""
-    frugal_saved: float = _NAN
+    lowest_energy_saved: float = _NAN
     """Energy saved, relative to the measured fastest config, by the config of lowest energy among the configs that are
     predicted to be at most `MOST_SLOWDOWN` slower than the fastest.
     """
-    frugal_slowdown: float = _NAN
-    """Slowdown of the config of `frugal_saved`, relative to the measured fastest config."""
+    lowest_energy_slowdown: float = _NAN
+    """Slowdown of the config of `lowest_energy_saved`, relative to the measured fastest config."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, fl
         values["energy_saved"], values["slowdown"] = saved
     if method != "occupancy":  # Its rank is equal for energy and latency.
         fast = np.flatnonzero(costs["latency"] <= costs["latency"].min() * (1.0 + MOST_SLOWDOWN))
-        frugal = int(fast[costs["energy"][fast].argmin()])
-        saved = scores.savings(problem.latency_s, problem.energy_j, frugal, int(problem.latency_s.argmin()))
-        values["frugal_saved"], values["frugal_slowdown"] = saved
+        lowest_energy = int(fast[costs["energy"][fast].argmin()])
+        saved = scores.savings(problem.latency_s, problem.energy_j, lowest_energy, int(problem.latency_s.argmin()))
+        values["lowest_energy_saved"], values["lowest_energy_slowdown"] = saved
     return values

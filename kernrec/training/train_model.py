@@ -21,7 +21,7 @@ from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, calibra
 from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.features import parts
 from kernrec.model.learn.lower_bound import bounded
-from kernrec.model.learn.model import HEADS, SHAPE, Model, choice_score, difference_score, faded, transfer_score
+from kernrec.model.learn.model import HEADS, SHAPE, Model, difference_score, faded, top1_score, transfer_score
 from kernrec.training import scores
 from kernrec.training.boosting import (
     HeadData,
@@ -84,7 +84,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
         if name == "GPU" and shape and settings.shape:
             latency, far, carried = _shape_predictions(data, shape, unit, problems, settings.shape)
             all_scores["share carried to new GPUs"] = carried
-            all_scores |= _difference_scores(data, latency) | _choice_scores(data, latency)
+            all_scores |= _difference_scores(data, latency) | _top1_scores(data, latency)
             predictions = {"latency": latency}
         else:
             trained = {head: (grown.data, grown.rounds) for head, grown in heads.items()}
@@ -235,18 +235,18 @@ def _held_out_scores(
     """Return the model's scores on held-out rows (`out_of_fold`: predicted log ratios of latency, (N,))."""
     predicted = data.prior["latency"] * np.exp(out_of_fold)
     problems = data.numbers("gpu", "problem", "op")
-    ranks, first_choices = [], []
+    ranks, top1 = [], []
     for number in np.unique(problems):
         rows = np.flatnonzero(problems == number)
         ranks.append(scores.rank_correlation(predicted[rows], data.latency_s[rows]))
-        first_choices.append(scores.efficiency_at(data.latency_s[rows], scores.order_of(predicted[rows]), 1))
+        top1.append(scores.efficiency_at(data.latency_s[rows], scores.order_of(predicted[rows]), 1))
     held_out_scores: dict[str, float | str] = {
         "held out by": kind,
         "held-out groups": float(len(np.unique(groups))),
         "median latency error": scores.median_error(data.latency_s, predicted),
         "median latency error of the prior": scores.median_error(data.latency_s, data.prior["latency"]),
         "rank correlation": float(np.mean(ranks)),
-        "efficiency@1": float(np.mean(first_choices)),
+        "efficiency@1": float(np.mean(top1)),
     }
     if "energy" in errors:
         held_out_scores["median energy error"] = scores.median_of_log_errors(errors["energy"])
@@ -277,7 +277,7 @@ def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str
     return {difference_score("GPU"): medians[0], difference_score("GPU", " of the prior"): medians[1]}
 
 
-def _choice_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
+def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
     """Return both models' efficiency of the top recommendation on held-out GPUs (mean over GPUs)."""
     problems, gpu, prior = data.numbers("gpu", "problem", "op"), data.numbers("gpu"), data.prior["latency"]
     chosen: dict[int, list[tuple[float, float]]] = {}
@@ -289,7 +289,7 @@ def _choice_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
         efficiency = best / times[expected.argmin()], best / times[prior[rows].argmin()]
         chosen.setdefault(int(gpu[rows[0]]), []).append(efficiency)
     model, of_prior = np.mean([np.mean(pairs, axis=0) for pairs in chosen.values()], axis=0)
-    return {choice_score(""): float(model), choice_score(" of the prior"): float(of_prior)}
+    return {top1_score(""): float(model), top1_score(" of the prior"): float(of_prior)}
 
 
 def _beats_prior(unit: Array, error: Array, prior: Array) -> bool:

@@ -85,10 +85,14 @@ def rank(request: Mapping[str, Any]) -> dict[str, Any]:
     query = Query(Objective(request["objective"]), power_limit_w=gpu.tdp_w, top=count, each_config=True)
     options = ProfilingOptions(folder=Path(request["folder"]), processes=os.cpu_count() or 1)
     analysis = analyze(kernel, kernel.definition.problem(), gpu, paths.user_database(), query, options)
-    choices = analysis.recommendation.choices
+    recommendations = analysis.answer.recommendations
     return {
-        "configs": [{name: int(value) for name, value in choice.config.items()} for choice in choices],
-        "costs": [{"latency_s": float(c.latency_s.value), "energy_j": float(c.energy_j.value)} for c in choices],
+        "configs": [
+            {name: int(value) for name, value in recommendation.config.items()} for recommendation in recommendations
+        ],
+        "costs": [
+            {"latency_s": float(c.latency_s.value), "energy_j": float(c.energy_j.value)} for c in recommendations
+        ],
         "failures": [f"{config_text(failure.config)}: {failure.message}" for failure in analysis.failed],
     }
 

@@ -23,7 +23,7 @@ def test_analysis_in_a_separate_process_gives_the_same_answer(tmp_path, monkeypa
     apart = analyze_source(wanted)
     arguments = {"alpha": 2.0, "x": np.zeros(100_000, np.float32), "y": np.zeros(100_000, np.float32), "n": 100_000}
     own = kernrec.analyze(AXPY, "rtx4090", arguments, [391], block=[256])
-    assert apart["choices"][0]["latency_s"] == own.recommendation.best.latency_s.value
+    assert apart["recommendations"][0]["latency_s"] == own.answer.best.latency_s.value
     assert apart["bottleneck" if "bottleneck" in apart else "explanation"]
     assert apart["explanation"]["what_to_do"]
 

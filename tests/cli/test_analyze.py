@@ -79,9 +79,9 @@ def test_ptx_file_gets_block_sizes_and_power_limits(folder, run):
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["candidates"] > 5
-    assert len({choice["power_limit_w"] for choice in answer["choices"]}) > 1
-    for choice in answer["choices"]:
-        (launch,) = choice["launches"]
+    assert len({recommendation["power_limit_w"] for recommendation in answer["recommendations"]}) > 1
+    for recommendation in answer["recommendations"]:
+        (launch,) = recommendation["launches"]
         assert launch["grid"][0] * launch["block"][0] >= 1_000_000
     assert "check the results with other blocks" in done.stderr
 
@@ -91,7 +91,7 @@ def test_ptx_for_older_architectures_can_be_analyzed_for_a_v100(folder, run, tar
     (folder / "copy.ptx").write_text(re.sub(r"sm_\d+", target, COPY_PTX))
     done = run("analyze", folder / "copy.ptx", *ARGUMENTS[:-1], "v100", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["choices"]
+    assert json.loads(done.stdout)["recommendations"]
 
 
 def test_source_can_be_analyzed_recommended_and_explained(folder, run):
@@ -183,7 +183,7 @@ def test_triton_function_is_analyzed_once_per_architecture(run, folder, monkeypa
     first = run(*call, "--gpu", "rtx3090")
     assert first.returncode == 0, first.stderr
     answer = json.loads(first.stdout)
-    assert {choice["config"]["block_n"] for choice in answer["choices"]} == {32}
+    assert {recommendation["config"]["block_n"] for recommendation in answer["recommendations"]} == {32}
     (failure,) = answer["failed"]
     assert "bytes of shared memory a block; sm_86 has" in failure["message"]
     monkeypatch.setattr("kernrec.compile.pool.LocalProcessors.submit", None)  # makes any new emulation fail
@@ -209,7 +209,7 @@ def test_analysis_without_a_spec_writes_the_spec(folder, run):
         run("analyze", folder / "scale.cu", "--gpu", "t4", "--spec", folder / "scale.toml", "--json").stdout
     )
     assert (again["cached"], again["kernel_hash"]) == (2, answer["kernel_hash"])
-    assert again["choices"][0] == answer["choices"][0]
+    assert again["recommendations"][0] == answer["recommendations"][0]
 
 
 def test_skeleton_spec_keeps_an_existing_spec_and_must_be_completed(folder, run):

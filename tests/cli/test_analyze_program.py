@@ -43,12 +43,12 @@ def test_program_gets_one_row_per_kernel_and_a_command_for_each_other_kernel(pro
     rows = {row["entry"]: row for row in json.loads(capsys.readouterr().out)}
     assert list(rows) == ["scale", "fill<float>", "lonely"]
     assert rows["scale"]["launched"]["launches"][0]["block"] == [32, 1, 1]
-    assert rows["scale"]["choices"][0]["launches"][0]["block"] != [32, 1, 1]
+    assert rows["scale"]["recommendations"][0]["launches"][0]["block"] != [32, 1, 1]
     assert rows["fill<float>"]["launched"]["launches"][0]["grid"] == [4096, 1, 1]
     command = shlex.split(rows["lonely"]["command"])
     assert command[:5] == ["kernrec", "analyze", f"{program}:lonely", "--gpu", "t4"]
     assert app.run([*command[1:], "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["choices"]
+    assert json.loads(capsys.readouterr().out)["recommendations"]
 
 
 def test_table_shows_the_launch_in_the_file_and_the_best_block_size(program, capsys):

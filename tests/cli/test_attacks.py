@@ -25,7 +25,7 @@ from tests.helpers.sharing import GPU, Person, measurement, measurements
 
 
 @pytest.fixture
-def stranger(tmp_path):
+def untrusted(tmp_path):
     person = Person(tmp_path / "stranger")
     person.key()
     return person
@@ -168,7 +168,7 @@ def test_pipe_is_refused_without_waiting(user, tmp_path, words):
     assert "is a named pipe" in refusal(done)
 
 
-def signed_bundle(stranger: Person, path: Path, parts: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> Path:
+def signed_bundle(untrusted: Person, path: Path, parts: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> Path:
     """Write an index with a bundle that an untrusted user signed; `parts` maps each table to its segment's content."""
     segments = tuple(Segment(table, sha256(content).hexdigest(), len(content), 1) for table, content in parts.items())
     manifest = Manifest(segments, (), "2026-03-01T12:00:00", "kernrec", provenance={"gpus": [GPU]})
@@ -177,7 +177,7 @@ def signed_bundle(stranger: Person, path: Path, parts: Mapping[str, bytes], meth
     for segment in segments:
         files[segment.name] = path / segment.sha256
         files[segment.name].write_bytes(parts[segment.table])
-    with stranger.at_work():
+    with untrusted.at_work():
         written = write_bundle(ZipFile(whole := path / "whole.zip"), manifest, files, Signer.of(key_file()))
     target = path / bundle_name(written)
     target.parent.mkdir(exist_ok=True)
@@ -189,8 +189,8 @@ def signed_bundle(stranger: Person, path: Path, parts: Mapping[str, bytes], meth
     return target
 
 
-def test_bundle_that_unpacks_to_1000_times_its_size_is_refused(user, stranger, tmp_path):
-    bomb = signed_bundle(stranger, tmp_path / "index", {"measurement": b"\0" * 2**25}, zipfile.ZIP_DEFLATED)
+def test_bundle_that_unpacks_to_1000_times_its_size_is_refused(user, untrusted, tmp_path):
+    bomb = signed_bundle(untrusted, tmp_path / "index", {"measurement": b"\0" * 2**25}, zipfile.ZIP_DEFLATED)
     assert bomb.stat().st_size < 2**16
     assert "unpacks to 33554432 bytes" in refusal(ask(user, "db", "import", bomb, "--untrusted"))
     done = ask(user, "db", "verify", tmp_path / "index")
@@ -201,9 +201,9 @@ def test_bundle_that_unpacks_to_1000_times_its_size_is_refused(user, stranger, t
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_damaged_bundle_is_refused_in_one_line(user, stranger, tmp_path, method):
+def test_damaged_bundle_is_refused_in_one_line(user, untrusted, tmp_path, method):
     """Each decompressor raises different exceptions for damaged data."""
-    path = signed_bundle(stranger, tmp_path / "index", {"measurement": os.urandom(300)}, method)
+    path = signed_bundle(untrusted, tmp_path / "index", {"measurement": os.urandom(300)}, method)
     content = path.read_bytes()
     for place in range(30, len(content), len(content) // 20):
         path.write_bytes(
@@ -212,9 +212,9 @@ def test_damaged_bundle_is_refused_in_one_line(user, stranger, tmp_path, method)
         refusal(ask(user, "db", "import", path, "--untrusted"))
 
 
-def test_hostile_file_names_in_an_index_are_refused_and_escaped(user, stranger, tmp_path):
+def test_hostile_file_names_in_an_index_are_refused_and_escaped(user, untrusted, tmp_path):
     index = tmp_path / "index"
-    good = signed_bundle(stranger, tmp_path / "elsewhere", {"measurement": b"no rows"})
+    good = signed_bundle(untrusted, tmp_path / "elsewhere", {"measurement": b"no rows"})
     (index / "a100-pcie").mkdir(parents=True)
     (index / "a100-pcie" / good.name).symlink_to(good)
     for name in ("a\nb", "::error::x", "a\x1b[2J.zip", "\u202egnp.zip"):
@@ -229,12 +229,12 @@ def test_hostile_file_names_in_an_index_are_refused_and_escaped(user, stranger, 
     assert f"{GPU} is a link to a folder" in refusal(ask(user, "db", "verify", index))
 
 
-def test_withdrawal_with_an_impossible_date_does_not_block_a_pull(user, stranger, tmp_path):
+def test_withdrawal_with_an_impossible_date_does_not_block_a_pull(user, untrusted, tmp_path):
     (team := tmp_path / "team").mkdir()
     with reading_here():
         Person(tmp_path / "honest").measure(measurements("theirs", 2))
         Person(tmp_path / "honest").push(team)
-    with stranger.at_work():
+    with untrusted.at_work():
         signer = Signer.of(key_file())
     (team / "withdrawn").mkdir()
     for moment in ("2026-99-99T99:99:99", "9999-12-31T23:59:59"):

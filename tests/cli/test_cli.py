@@ -32,7 +32,7 @@ def test_recommend_prints_only_the_answer_to_stdout(tmp_path):
     assert done.returncode == 0
     assert done.stderr == ""
     assert answer["gpu"] == "rtx4090"
-    assert {choice["source"] for choice in answer["choices"]} == {"predicted"}
+    assert {recommendation["source"] for recommendation in answer["recommendations"]} == {"predicted"}
     # The command leaves only a cache. A second run, or one that cannot write the cache, gives the same answer.
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.parent for path in left} == {tmp_path / ".cache/kernrec/derived"}

@@ -83,6 +83,6 @@ def test_macros_select_the_launch_in_host_code(source, tmp_path):
         "int main() { float *x; cudaMalloc(&x, N * sizeof(float)); one<<<N / 64, 64>>>(x); }"
     )
     command = ("analyze", source, "--gpu", "t4", "--db", tmp_path / "db", "--json")
-    (launch,) = json.loads(run_here(*command, "-DN=640").stdout)["choices"][0]["launches"]
+    (launch,) = json.loads(run_here(*command, "-DN=640").stdout)["recommendations"][0]["launches"]
     assert launch["grid"][0] == 10
     assert run_here("check", source, "-DN=640").returncode == 0

@@ -78,22 +78,22 @@ def recommended(kernel: Path, capsys: pytest.CaptureFixture[str], gpu: str, *mor
     assert (
         run(["recommend", "--kernel", "smooth", "--gpu", gpu, "--db", str(kernel / "own.duckdb"), *wanted, *more]) == 0
     )
-    return json.loads(capsys.readouterr().out)["choices"]
+    return json.loads(capsys.readouterr().out)["recommendations"]
 
 
 def test_bound_rows_get_the_source_measured(kernel, capsys):
-    choices = recommended(kernel, capsys, "rtx4090")
-    assert {choice["source"] for choice in choices} == {"measured"}
-    assert choices[0]["config"] == {"bx": 128, "taps": 1}
-    assert choices[0]["latency_s"] == pytest.approx(160e-6)
+    recommendations = recommended(kernel, capsys, "rtx4090")
+    assert {recommendation["source"] for recommendation in recommendations} == {"measured"}
+    assert recommendations[0]["config"] == {"bx": 128, "taps": 1}
+    assert recommendations[0]["latency_s"] == pytest.approx(160e-6)
 
 
 def test_model_trained_on_bound_rows_predicts_an_unmeasured_gpu(kernel, capsys):
     pytest.importorskip("xgboost")
     assert run(["train", "--kernel", "smooth", "--db", str(kernel / "own.duckdb")]) == 0
-    choices = recommended(kernel, capsys, "rtx4080-super")
-    assert {choice["source"] for choice in choices} == {"transferred"}
-    assert {choice["config"]["taps"] for choice in choices[:6]} == {1}
+    recommendations = recommended(kernel, capsys, "rtx4080-super")
+    assert {recommendation["source"] for recommendation in recommendations} == {"transferred"}
+    assert {recommendation["config"]["taps"] for recommendation in recommendations[:6]} == {1}
     assert run(["evaluate", "--kernel", "smooth", "--split", "gpu", "--db", str(kernel / "own.duckdb"), "--json"]) == 0
     capsys.readouterr()
 

@@ -100,17 +100,20 @@ def test_baseline_row_is_ranked_by_the_objective(objective, capsys):
 
     problem = ("matvec", "h200", {"m": 8192, "k": 8192, "n": 4}, "bf16", None)
     answer = Recommender([]).recommend(*problem, Query(Objective(objective)))
-    line = answer.ranked_lines[0]
-    costs = [answer.value_of(choice.latency_s.value, choice.energy_j.value) for choice in answer.choices]
+    line = answer.ranked_baselines[0]
+    costs = [
+        answer.value_of(recommendation.latency_s.value, recommendation.energy_j.value)
+        for recommendation in answer.recommendations
+    ]
     better = answer.value_of(line.latency_s, line.energy_j) < costs[0]
     assert (
         run(["recommend", "--op", "mv", "--gpu", "h200", "--shape", "m=8192,k=8192,n=4", "--dtype", "bf16",
              "--objective", objective]) == 0
     )  # fmt: skip
     out = capsys.readouterr().out
-    first = answer.choices[0].kernel.name
+    first = answer.recommendations[0].kernel.name
     if better:
-        assert answer.leading_line == line
+        assert answer.leading_baseline == line
         assert out.index(f"\n      {line.name}"[1:].strip()) < out.index(first)
     else:
-        assert answer.leading_line is None or answer.objective is not Objective.ENERGY
+        assert answer.leading_baseline is None or answer.objective is not Objective.ENERGY

@@ -58,7 +58,7 @@ def test_two_users_share_a_folder(tmp_path, ask):
     assert ask(bob, "db", "trust", key, "alice").startswith(f"{key}: trusted as alice")
     assert ask(bob, "db", "pull", team) == f"{team}: 1 new measurement\n"
     query = ("recommend", "--op", "matmul", "--gpu", "h200", "--shape", SHAPE, "--objective", "latency")
-    (first, *_) = json.loads(ask(bob, *query, "--json"))["choices"]
+    (first, *_) = json.loads(ask(bob, *query, "--json"))["recommendations"]
     assert (first["source"], first["database"], first["latency_s"]) == ("measured", "pulled", latency_s)
     assert first["signed_by"] == [{"name": "alice", "key": key}]
     assert "1 session 2026-03-01, pulled (alice)" in ask(bob, *query)
@@ -70,10 +70,10 @@ def test_two_users_share_a_folder(tmp_path, ask):
     monday = ("--row", "monday")
     assert f"nothing was withdrawn from {team}" in ask(alice, "db", "withdraw", team, *monday, "--dry-run")
     assert "1 measurement withdrawn" in ask(alice, "db", "withdraw", team, *monday, "--reason", "hot")
-    assert json.loads(ask(alice, *query, "--json"))["choices"][0]["source"] == "predicted"
+    assert json.loads(ask(alice, *query, "--json"))["recommendations"][0]["source"] == "predicted"
     assert json.loads(ask(alice, "db", "info", "--json"))["withdrawn"] == 1
     assert ask(bob, "db", "pull", team) == f"{team}: 0 new measurements, 1 no longer answer\n"
-    assert json.loads(ask(bob, *query, "--json"))["choices"][0]["source"] == "predicted"
+    assert json.loads(ask(bob, *query, "--json"))["recommendations"][0]["source"] == "predicted"
     assert ask(bob, "db", "trust", "alice", "--remove") == f"{key}: no longer trusted\n"
     assert any(folder.iterdir())
 

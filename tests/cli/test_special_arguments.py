@@ -49,12 +49,12 @@ def test_analyze_accepts_special_arguments_for_source_and_ptx(source, tmp_path):
     arguments = ("x=f16[64]", "tail=x+32", "bias=null", FIELDS, "y=f32[32]", *LAUNCH)
     done = run_here(*command, source, "alpha=0.5", *arguments)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["choices"]
+    assert json.loads(done.stdout)["recommendations"]
     ptx = source.with_suffix(".ptx")
     ptx.write_text(compile_source(KERNEL, 75).ptx)
     done = run_here(*command, ptx, *arguments[:4], "f16:0.5", *arguments[4:])
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["choices"]
+    assert json.loads(done.stdout)["recommendations"]
 
 
 def test_structures_have_the_c_layout():

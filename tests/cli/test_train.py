@@ -110,8 +110,8 @@ def test_evaluate_scores_every_ranking_method(measured, tmp_path, capsys):
     assert {quantity for _, quantity in by_method} == {"latency", "energy", "edp"}
     assert learned["rank_correlation"] > 0.9
     assert by_method["learned", "edp"]["problems"] == 12
-    assert by_method["learned", "energy"]["frugal_saved"] >= -0.05
-    assert by_method["learned", "energy"]["frugal_slowdown"] < 0.1
+    assert by_method["learned", "energy"]["lowest_energy_saved"] >= -0.05
+    assert by_method["learned", "energy"]["lowest_energy_slowdown"] < 0.1
 
 
 @pytest.fixture(scope="module")
@@ -271,9 +271,9 @@ def test_40_measurements_adapt_a_model_to_a_new_gpu(trained, tmp_path):
     answer = Recommender([own]).recommend("matmul", gpu.name, problem.dim, query=query)
     by_config = {tuple(config.items()): value for config, value in zip(configs, truth, strict=True)}
     ratios = [
-        choice.latency_s.value / by_config[tuple(choice.config.items())]
-        for choice in answer.choices
-        if choice.latency_s.source == "learned"
+        recommendation.latency_s.value / by_config[tuple(recommendation.config.items())]
+        for recommendation in answer.recommendations
+        if recommendation.latency_s.source == "learned"
     ]
     (note,) = [note for note in answer.notes if note.startswith("source learned")]
     assert isinstance(note, Note)

@@ -56,7 +56,7 @@ def test_two_nodes_produce_the_rows_of_one_machine_despite_failure_and_late_star
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "other"))
     here, own = analyzed(tmp_path / "here", None)
     assert rows == own
-    shown = [[(c.config, c.latency_s, c.energy_j) for c in each.recommendation.choices] for each in (far, here)]
+    shown = [[(c.config, c.latency_s, c.energy_j) for c in each.answer.recommendations] for each in (far, here)]
     assert shown[0] == shown[1]
 
 

@@ -18,7 +18,7 @@ from kernrec.kernel.binding import workspaces
 from kernrec.op import Problem, decode_elements, encode_elements, reference
 from kernrec.profile.emulated_launch import kernel_launch
 from kernrec.ptx import emulate, parse
-from kernrec.recommender import Objective, Query, Recommendation, Recommender
+from kernrec.recommender import Answer, Objective, Query, Recommender
 from tests.helpers.nvcc import libraries, nvcc, toolkit
 
 SHAPES = {
@@ -37,7 +37,7 @@ def recommender():
 
 def answer(
     recommender: Recommender, op: str, shape: str, layout: str | None = None, dtype: str | None = None, gpu: str = "l4"
-) -> Recommendation:
+) -> Answer:
     return recommender.recommend(op, gpu, shape, dtype, layout, Query(Objective.LATENCY, top=1))
 
 
@@ -76,7 +76,7 @@ def drawn(problem: Problem) -> dict[str, np.ndarray]:
     return tensors
 
 
-def emulated(text: str, recommended: Recommendation, suffix: str) -> np.ndarray:
+def emulated(text: str, recommended: Answer, suffix: str) -> np.ndarray:
     """Emulate the kernels of an emitted text whose names end in `suffix`, and return their output."""
     from kernrec.compile import compile_source
 
@@ -122,7 +122,7 @@ def expectations(text: str) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("kind", ["answers", "answers_8bit"])
 def test_expected_values_in_programs_match_the_op(kind, request, tmp_path):
     """A stand-in replaces the kernels, because the program only prints its expected values."""
-    answers: list[Recommendation] = request.getfixturevalue(kind)
+    answers: list[Answer] = request.getfixturevalue(kind)
     if kind == "answers":
         assert {answer.problem.op for answer in answers} == {kernel.op for kernel in all_kernels()}
     write_files(tmp_path / "all", emit(answers, "cuda", folder=True))

@@ -12,7 +12,7 @@ from kernrec.emit import emit
 from kernrec.interop.inductor_table import TEMPLATE, read_table
 from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.recommender import Query, Recommender, Request
-from kernrec.recommender.result import Recommendation
+from kernrec.recommender.result import Answer
 from tests.helpers.command import run_here
 from tests.helpers.paths import ROOT
 
@@ -22,7 +22,7 @@ KERNELS = ROOT / "tests" / "triton" / "tuned_products.py"
 SHAPES = ("m=512,n=512,k=512", "m=64,n=4096,k=1024")
 
 
-def answers(query: Query | None = None) -> list[Recommendation]:
+def answers(query: Query | None = None) -> list[Answer]:
     """Return recommendations for the library's Triton matmul, whose profiles ship with kernrec."""
     recommender = Recommender([])
     return [
@@ -58,7 +58,7 @@ def test_expert_file_has_the_best_config_per_token_count(refuses):
         answer = Recommender([]).answer(Request("a100", None, "matmul_triton", shape, query=Query("latency")))
         kernel = answer.best.kernel  # drop `unaligned` below: vLLM has no field for it
         own = replace(kernel, name=name, tunables=tuple(t for t in kernel.tunables if t.name != "unaligned"))
-        recommended.append(replace(answer, choices=(replace(answer.best, kernel=own),)))
+        recommended.append(replace(answer, recommendations=(replace(answer.best, kernel=own),)))
     (path,) = emit(recommended, "vllm:e=8,n=512,m=2 * m,device=NVIDIA A100-SXM4-80GB").items()
     configs, _ = read_moe_configs(path[1].decode(), path[0])
     shorter, other = recommended[1].best.config, recommended[2].best.config

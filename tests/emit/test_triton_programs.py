@@ -10,12 +10,12 @@ import pytest
 from kernrec.compile.triton_compile import with_dynamic_shared
 from kernrec.compile.triton_version import has_triton
 from kernrec.emit import emit
-from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
+from kernrec.recommender import Answer, Objective, Query, Recommender, Request
 
 QUERY = Query(Objective.LATENCY, top=1)
 
 
-def answer() -> Recommendation:
+def answer() -> Answer:
     """Return a recommendation for the library's Triton matmul, whose profiles ship with kernrec."""
     return Recommender([]).answer(Request("a100", None, "matmul_triton", "m=40,n=512,k=64", "f16", "nn", QUERY))
 
@@ -29,7 +29,7 @@ def test_dynamic_shared_memory_replaces_a_static_array():
 
 def test_emit_never_substitutes_another_kernel_for_the_best(monkeypatch, refuses):
     own = Recommender([]).answer(Request("a100", None, "matmul_mma", "m=40,n=512,k=64", "f16", "nn", QUERY))
-    recommended = replace(own, choices=(*answer().choices, *own.choices))
+    recommended = replace(own, recommendations=(*answer().recommendations, *own.recommendations))
     assert recommended.best.kernel.name == "matmul_triton"
     refuses(lambda: emit([recommended], "cuda"))
     refuses(lambda: emit([own], "triton"))

@@ -105,7 +105,7 @@ class Attack:
         """Try `count` rows, and add the results to `tried`."""
         rows = [hostile(chance, tried.rows + i) for i in range(count)]
         tried.rows += count
-        with closing(_strangers()) as connection:
+        with closing(_untrusted()) as connection:
             _insert(connection, rows)
             whole = self._bundle(connection, "whole", "true")
             refused = list(_refused(connection, tried.refused))
@@ -113,7 +113,7 @@ class Attack:
         if refused:
             self._expect_refused(whole, tried)
         for key in chance.sample(refused, min(ALONE, len(refused))):
-            with closing(_strangers()) as connection:
+            with closing(_untrusted()) as connection:
                 _insert(connection, [row for row in rows if _key("measurement", _full(row)) == key])
                 self._expect_refused(self._bundle(connection, "alone", "true"), tried)
         if (after := self.answers()) != self.before:
@@ -190,7 +190,7 @@ class Attack:
                 tried.wrong.append(f"{' '.join(words)}: status {done.returncode}: {done.stderr[-300:]!r}")
 
 
-def _strangers() -> "DuckDBPyConnection":
+def _untrusted() -> "DuckDBPyConnection":
     """Return a database that has the schema's columns but none of its checks."""
     import duckdb
 

@@ -15,7 +15,7 @@ from kernrec.op.workload import Layer
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.baselines import baselines_of, predict_baselines
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.networks.network import CHOICE, NetworkAnswer, NetworkRequest, answer_network, layers_of
+from kernrec.recommender.networks.network import RECOMMENDED, NetworkAnswer, NetworkRequest, answer_network, layers_of
 
 NOISE = 1.02
 """Times that differ by less than this factor count as equal."""
@@ -51,11 +51,11 @@ def _baseline_seconds(recommender: Recommender, gpu: GPU, layers: Sequence[Layer
     for layer in layers:
         try:
             whole = in_one_pass(layer.problem, layer)
-            lines = baselines_of(recommender.context, whole, gpu, OperatingPoint(gpu.tdp_w))
+            baselines = baselines_of(recommender.context, whole, gpu, OperatingPoint(gpu.tdp_w))
         except KernrecError:  # the layer does not fit in memory
             continue
-        for line in reversed(lines):  # slowest first, so that the fastest wins
-            times[f"{line.stack} of {layer.name}"] = layer.count / layer.parts * line.latency_s.value
+        for baseline in reversed(baselines):  # slowest first, so that the fastest wins
+            times[f"{baseline.backend} of {layer.name}"] = layer.count / layer.parts * baseline.latency_s.value
     return times
 
 
@@ -92,13 +92,13 @@ def _seconds(answer: NetworkAnswer) -> dict[str, float]:
     times = {
         total.name: total.latency_s.value
         for total in answer.totals
-        if total.name == CHOICE or total.name.endswith(" today")
+        if total.name == RECOMMENDED or total.name.endswith(" today")
     }
     for layer in answer.layers:
         if layer.best is not None:
             times[f"{layer.best.source} kernel of {layer.name}"] = layer.count * layer.costs[0].value
-        if layer.line is not None:
-            times[f"baseline of {layer.name}"] = layer.count * layer.line.latency_s
+        if layer.baseline is not None:
+            times[f"baseline of {layer.name}"] = layer.count * layer.baseline.latency_s
     return times
 
 

@@ -26,15 +26,15 @@ def make_measured_database(path: Path, problems: int = 12, configs: int = 12, fa
     for number in range(problems):
         shape = {"m": 256 * (number + 1), "n": 512, "k": 256}
         answer = recommender.recommend("matmul", "rtx4090", shape, query=query)
-        for choice in answer.choices:
-            latency_s = choice.latency_s.value * factor * float(np.exp(draw.normal(0, 0.02)))
+        for recommendation in answer.recommendations:
+            latency_s = recommendation.latency_s.value * factor * float(np.exp(draw.normal(0, 0.02)))
             rows.append(
                 {
-                    "gpu": answer.gpu.name, "device": answer.gpu.title, "kernel": choice.kernel.name,
-                    "kernel_hash": choice.kernel.hash, "config": dict(choice.config), "problem": answer.problem,
+                    "gpu": answer.gpu.name, "device": answer.gpu.title, "kernel": recommendation.kernel.name,
+                    "kernel_hash": recommendation.kernel.hash, "config": dict(recommendation.config), "problem": answer.problem,
                     "protocol_version": 1, "tier": "final", "session": "simulated",
                     "measured_at": "2026-03-01T12:00:00", "latency_s": latency_s,
-                    "energy_j": latency_s * choice.power_w, "outcome": "ok",
+                    "energy_j": latency_s * recommendation.power_w, "outcome": "ok",
                 }
             )  # fmt: skip
     store_rows(path, rows)

@@ -28,11 +28,11 @@ def broken_laws(answer: Mapping[str, Any]) -> Iterator[str]:
     gpu, problem = find_gpu(answer["gpu"]), problem_of(answer)
     if problem is not None and (needed := sum(problem.tensor_bytes.values())) > gpu.memory_bytes:
         yield f"memory: {needed:.3g} bytes on a GPU with {gpu.memory_bytes:.3g}"
-    for row in (*answer["choices"], *answer["beside"]):
+    for row in (*answer["recommendations"], *answer["beside"]):
         yield from _of_row(row, problem, gpu, row["clock_hz"])
         if problem is None or not _names_the_clock(answer, row, problem, gpu):
             yield f"published peak: {row['kernel']} exceeds it, and no note names the clock"
-    for row in answer["lines"]:
+    for row in answer["baselines"]:
         yield from _of_row(row, problem, gpu, None)
 
 
@@ -44,8 +44,8 @@ def broken_laws_of_network(answer: Mapping[str, Any]) -> Iterator[str]:
     """
     gpu = find_gpu(answer["gpu"])
     for layer in answer["layers"]:
-        line = [] if layer["line"] is None else [layer["line"]]
-        yield from broken_laws({**layer, "notes": answer["notes"], "lines": [*layer["lines"], *line]})
+        baseline = [] if layer["baseline"] is None else [layer["baseline"]]
+        yield from broken_laws({**layer, "notes": answer["notes"], "baselines": [*layer["baselines"], *baseline]})
     weights = sum(layer["count"] * _weight_bytes(layer) for layer in answer["layers"])
     reading_s = max(weights - gpu.l2_bytes, 0) / gpu.memory_bandwidth
     for total in answer["totals"]:

@@ -189,7 +189,11 @@ def any_bench(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.Cap
 
 
 def measured(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    return [choice["config"] for choice in answer["choices"] if choice["source"] == "measured"]
+    return [
+        recommendation["config"]
+        for recommendation in answer["recommendations"]
+        if recommendation["source"] == "measured"
+    ]
 
 
 def test_kernel_for_a_known_op_is_measured_stored_and_shown_as_measured(bench: Bench) -> None:
@@ -200,7 +204,7 @@ def test_kernel_for_a_known_op_is_measured_stored_and_shown_as_measured(bench: B
     kernel = bench.spec(OF_AN_OP.replace("[1, 4, 8]", "[1, 2, 4, 8]"), bad, shape="rows=8,columns=256")
     answer, errors = bench.measure()
     assert sorted(config["unroll"] for config in measured(answer)) == [1, 4]
-    assert {c["energy_source"] for c in answer["choices"] if c["source"] == "measured"} == {"predicted"}
+    assert {c["energy_source"] for c in answer["recommendations"] if c["source"] == "measured"} == {"predicted"}
     assert "1 incorrect, such as: " in errors
     rows = {row["config"]["unroll"]: row for row in bench.rows()}
     assert {unroll: row["outcome"] for unroll, row in rows.items()} == {
@@ -234,10 +238,10 @@ def test_declared_problem_is_compared_with_the_first_config(any_bench: Bench) ->
 
     here = bench.recommend(bench.gpu.name)
     assert sorted(config["unroll"] for config in measured(here)) == [1, 4]
-    assert {find_gpu(c["device"]) for c in here["choices"] if c["source"] == "measured"} == {bench.gpu}
+    assert {find_gpu(c["device"]) for c in here["recommendations"] if c["source"] == "measured"} == {bench.gpu}
     elsewhere = bench.recommend(next(g.name for g in all_gpus() if g.sm == bench.gpu.sm and g != bench.gpu))
     assert measured(elsewhere) == []
-    assert {choice["source"] for choice in elsewhere["choices"]} == {"predicted"}
+    assert {recommendation["source"] for recommendation in elsewhere["recommendations"]} == {"predicted"}
     assert elsewhere["candidates"] == 3
 
 

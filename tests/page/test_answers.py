@@ -51,7 +51,7 @@ def test_problem_without_kernels_has_baselines_and_no_points(answers):
     assert set(front) == set(other)
     assert set(front["points"]) == set(other["points"])
     assert not any(front["points"].values())
-    assert front["lines"][0]["latency_s"] > 0
+    assert front["baselines"][0]["latency_s"] > 0
     assert "no config of any kernel" in front["no_kernel"]
     assert other["no_kernel"] is None
 
@@ -70,8 +70,8 @@ def test_inputs_are_passed_to_each_answer(answers, about, capsys):
             assert json.loads(capsys.readouterr().out)["energy_j"] == pytest.approx(explained["energy_j"], rel=1e-3)
         assert run([*shlex.split(explained["commands"]["recommend"])[1:], "--top", "99", "--json"]) == 0
         assert any(
-            choice["energy_j"] == pytest.approx(explained["energy_j"], rel=1e-3)
-            for choice in json.loads(capsys.readouterr().out)["choices"]
+            recommendation["energy_j"] == pytest.approx(explained["energy_j"], rel=1e-3)
+            for recommendation in json.loads(capsys.readouterr().out)["recommendations"]
         )
         least.append(explained["energy_j"])
     assert least[1] < 0.9 * least[0]

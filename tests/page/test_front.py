@@ -45,13 +45,13 @@ def test_front_contains_exactly_the_undominated_points(recommender):
 
 def test_front_ends_equal_the_top_recommendations(recommender):
     front = front_answer(recommender, Subject(PROBLEM), GPU)
-    choices = recommender.answer_problem(PROBLEM, GPU, Query(top=2)).choices
+    recommendations = recommender.answer_problem(PROBLEM, GPU, Query(top=2)).recommendations
     points, ends = front["points"], (front["front"][0], front["front"][-1])
-    for choice, number in zip(choices, ends, strict=True):
+    for recommendation, number in zip(recommendations, ends, strict=True):
         configs = front["configs"][points["kernel"][number]]
-        assert list(choice.config.values()) == configs["values"][points["config"][number]]
-        assert front["operating_points"][points["point"][number]]["power_limit_w"] == choice.power_limit_w
-        assert math.isclose(points["latency_high_s"][number], choice.latency_s.high, rel_tol=1e-4)
+        assert list(recommendation.config.values()) == configs["values"][points["config"][number]]
+        assert front["operating_points"][points["point"][number]]["power_limit_w"] == recommendation.power_limit_w
+        assert math.isclose(points["latency_high_s"][number], recommendation.latency_s.high, rel_tol=1e-4)
 
 
 def test_limit_on_points_keeps_the_front_and_reports_dropped_points(recommender):

@@ -97,6 +97,6 @@ def test_model_report_shows_backend_totals_and_gpus_with_too_little_memory(tmp_p
     (shown,) = [answer for answer in networks.values() if "error" not in answer]
     assert shown["headline"] == "vLLM today"
     assert shown["sweep"][0]["name"] == "vLLM today"
-    assert {layer["kernel"].partition(" ")[0] for layer in shown["layers"] if layer["pays"] is False} == {"vLLM"}
+    assert {layer["kernel"].partition(" ")[0] for layer in shown["layers"] if layer["worth_it"] is False} == {"vLLM"}
     assert len(missing) == 1
     assert "does not fit" in missing[0]

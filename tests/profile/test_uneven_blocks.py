@@ -74,8 +74,11 @@ DEPTH = 1024
 def seconds(kernel: Kernel, problem: Problem, database: Path, tunable: str) -> dict[int, float]:
     """Return the predicted times of a kernel's configs on an A100, keyed by the value of a tunable."""
     query, options = Query(Objective.LATENCY, top=9, each_config=True), ProfilingOptions(processes=1)
-    answer = analyze(kernel, problem, find_gpu("a100"), database, query, options).recommendation
-    return {choice.config.get(tunable, 0): choice.latency_s.value for choice in answer.choices}
+    answer = analyze(kernel, problem, find_gpu("a100"), database, query, options).answer
+    return {
+        recommendation.config.get(tunable, 0): recommendation.latency_s.value
+        for recommendation in answer.recommendations
+    }
 
 
 def triton_seconds(m: int, n: int, blocks: Sequence[int], database: Path) -> dict[int, float]:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kernrec.cli.app import run
-from kernrec.cli.choices import line_texts
+from kernrec.cli.recommendations import baseline_texts
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.op import Problem, find_op
@@ -51,11 +51,11 @@ def test_model_card_states_recordings_sources_and_accuracy(op):
 
 def test_recorded_gpu_is_learned_and_others_transferred_with_a_wider_interval(recommender):
     own, other = (recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", FASTEST) for gpu in ("h200", "rtx4090"))
-    learned, transferred = own.lines[0], other.lines[0]
+    learned, transferred = own.baselines[0], other.baselines[0]
     assert learned.source == "learned"
     assert "h200-sxm" in learned.learned_on
     assert transferred.source == "transferred"
-    spread = [line.latency_interval_s[1] / line.latency_interval_s[0] for line in (learned, transferred)]
+    spread = [baseline.latency_interval_s[1] / baseline.latency_interval_s[0] for baseline in (learned, transferred)]
     assert spread[0] < 1.5 < spread[1]
     assert 2 * 4096**3 / own.gpu.datasheet_tensor_flops["bf16"] < learned.latency_s < 1e-3
     assert learned.slowdown == pytest.approx(learned.latency_s / own.best.latency_s.value - 1)
@@ -72,17 +72,17 @@ def test_matvec_and_matmul_have_the_same_answer(recommender, gpu, vectors):
     matmul = recommender.recommend("matmul", gpu, {"m": vectors, "n": 4096, "k": 1024}, "f16", "nt", FASTEST)
     assert (matvec.best.kernel.name, matvec.best.config) == (matmul.best.kernel.name, matmul.best.config)
     assert (matvec.best.latency_s, matvec.best.energy_j) == (matmul.best.latency_s, matmul.best.energy_j)
-    assert matvec.lines == matmul.lines
+    assert matvec.baselines == matmul.baselines
     assert matvec.candidates == matmul.candidates
 
 
 def test_baselines_are_sorted_by_time_and_obey_their_operating_point(recommender):
     limited = OperatingPoint(400.0)
     default, slow = of(recommender, product(), "h200"), of(recommender, product(), "h200", limited)
-    for lines in (default, slow):
-        assert [line.latency_s for line in lines] == sorted(line.latency_s for line in lines)
-    assert {line.power_limit_w for line in default} == {700.0}
-    assert {line.power_limit_w for line in slow} == {400.0}
+    for baselines in (default, slow):
+        assert [baseline.latency_s for baseline in baselines] == sorted(baseline.latency_s for baseline in baselines)
+    assert {baseline.power_limit_w for baseline in default} == {700.0}
+    assert {baseline.power_limit_w for baseline in slow} == {400.0}
     assert slow[0].latency_s > 1.2 * default[0].latency_s
     assert slow[0].power_w is not None
     assert slow[0].power_w <= 400.0
@@ -91,10 +91,10 @@ def test_baselines_are_sorted_by_time_and_obey_their_operating_point(recommender
 @pytest.mark.parametrize("query", [{"power_limit_w": 400.0}, {"clock_hz": 1.2e9}, {"objective": Objective.ENERGY}])
 def test_comparison_is_shown_at_every_operating_point(recommender, query):
     answer = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nt", Query(**{"top": 1, **query}))  # type: ignore[arg-type]
-    line = answer.lines[0]
-    assert (line.power_limit_w, line.locked_clock_hz) == (answer.best.power_limit_w, answer.best.point.clock_hz)
-    assert line.slowdown == pytest.approx(line.latency_s / answer.best.latency_s.value - 1)
-    texts = line_texts(answer.lines, answer.gpu)
+    baseline = answer.baselines[0]
+    assert (baseline.power_limit_w, baseline.locked_clock_hz) == (answer.best.power_limit_w, answer.best.point.clock_hz)
+    assert baseline.slowdown == pytest.approx(baseline.latency_s / answer.best.latency_s.value - 1)
+    texts = baseline_texts(answer.baselines, answer.gpu)
     assert len(texts) == 2
     assert (" at 400 W" in texts[0]) == (query.get("power_limit_w") == 400.0)
 
@@ -105,10 +105,10 @@ def test_json_has_the_same_names_and_figures_as_python(recommender, capsys):
     assert run(["recommend", *question, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     answer = recommender.recommend("attention", "h200", PROMPT, "bf16", None, Query(Objective.LATENCY))
-    assert document["lines"] == [line.as_dict() for line in answer.lines]
+    assert document["baselines"] == [baseline.as_dict() for baseline in answer.baselines]
     assert document["no_kernel"] is None
-    for name, value in document["lines"][0].items():
-        attribute = getattr(answer.lines[0], name)
+    for name, value in document["baselines"][0].items():
+        attribute = getattr(answer.baselines[0], name)
         assert value == (list(attribute) if isinstance(attribute, tuple) else attribute)
 
 
@@ -116,10 +116,10 @@ def test_csv_has_a_row_for_each_baseline(recommender, capsys):
     question = "--op matmul --gpu h200 --dtype bf16 --layout nt --shape m=4096,n=4096,k=4096 --objective latency"
     assert run(["recommend", *question.split(), "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    lines = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nt", FASTEST).lines
-    assert [row["stack"] for row in rows] == [""] * 5 + [line.stack for line in lines]
-    assert [float(row["latency_s"]) for row in rows[5:]] == [line.latency_s.value for line in lines]
-    assert [float(row["latency_high_s"]) for row in rows[5:]] == [line.latency_s.high for line in lines]
+    baselines = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nt", FASTEST).baselines
+    assert [row["backend"] for row in rows] == [""] * 5 + [baseline.backend for baseline in baselines]
+    assert [float(row["latency_s"]) for row in rows[5:]] == [baseline.latency_s.value for baseline in baselines]
+    assert [float(row["latency_high_s"]) for row in rows[5:]] == [baseline.latency_s.high for baseline in baselines]
 
 
 def test_problem_without_kernels_is_answered_by_baselines(recommender, capsys):
@@ -128,18 +128,18 @@ def test_problem_without_kernels_is_answered_by_baselines(recommender, capsys):
     assert run(question) == 0
     printed = capsys.readouterr()
     answer = recommender.recommend("matmul", "a100", UNALIGNED, "f32", "tt")
-    assert answer.choices == ()
-    assert answer.lines[0].stack in printed.out
+    assert answer.recommendations == ()
+    assert answer.baselines[0].backend in printed.out
     assert "no config of any kernel can run" in " ".join(printed.out.split())
     with pytest.raises(KernrecError, match="no config of any kernel"):
         _ = answer.best
     assert run([*question, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["choices"] == []
+    assert document["recommendations"] == []
     assert document["no_kernel"] == answer.no_kernel
     assert document["regret"] == {}
     assert run([*question, "--format", "csv"]) == 0
-    assert answer.lines[0].stack in capsys.readouterr().out
+    assert answer.lines[0].backend in capsys.readouterr().out
 
 
 def test_problem_without_kernel_and_baseline_is_refused_in_one_sentence(recommender):
@@ -148,7 +148,7 @@ def test_problem_without_kernel_and_baseline_is_refused_in_one_sentence(recommen
     assert str(e.value).count("do not run it: Tesla T4 has no f8e4m3 arithmetic") == 1
     assert "@" not in str(e.value)
     with pytest.raises(KernrecError, match="and there is no baseline of cuDNN"):
-        recommender.recommend("matmul", "a100", UNALIGNED, "f32", "tt", Query(stacks=("cudnn",)))
+        recommender.recommend("matmul", "a100", UNALIGNED, "f32", "tt", Query(backends=("cudnn",)))
     with pytest.raises(KernrecError, match="there is no baseline"):  # recordings use random inputs
         recommender.recommend("matmul", "a100", UNALIGNED, "f32", "tt", Query(inputs="zeros"))
 
@@ -164,11 +164,11 @@ def test_problem_without_kernel_and_baseline_is_refused_in_one_sentence(recommen
 )  # fmt: skip
 def test_problem_without_kernel_and_recordings_is_predicted_by_physics(recommender, op, gpu, dtype, shape):
     answer = recommender.recommend(op, gpu, shape, dtype)
-    assert answer.choices == ()
-    assert [line.source for line in answer.lines] == ["predicted"]
+    assert answer.recommendations == ()
+    assert [baseline.source for baseline in answer.baselines] == ["predicted"]
     card, problem = find_gpu(gpu), answer.problem
     least_s = max(problem.bytes / card.memory_bandwidth, problem.flops / (card.peak_flops(dtype, tensor=True) or 1e30))
-    assert least_s < answer.lines[0].latency_s.value < 10 * least_s + 1e-4
+    assert least_s < answer.baselines[0].latency_s.value < 10 * least_s + 1e-4
     with pytest.raises(KernrecError, match="there is no baseline"):
         recommender.recommend(op, gpu, shape, dtype, None, Query(source="published"))
 
@@ -190,15 +190,15 @@ def test_gpu_without_bf16_uses_its_fastest_similar_type(recommender, gpu, dtype)
     ],
 )
 def test_baselines_are_only_of_backends_that_support_the_gpu(recommender, gpu, backends):
-    lines = recommender.recommend("matmul", gpu, PRODUCT, "f16", "nt").lines
-    assert {line.stack for line in lines} == backends
+    baselines = recommender.recommend("matmul", gpu, PRODUCT, "f16", "nt").baselines
+    assert {baseline.backend for baseline in baselines} == backends
 
 
 @pytest.mark.parametrize("gpu", ["l40s", "a100-sxm4-80gb", "t4", "v100-sxm2-16gb"])
 @pytest.mark.parametrize("bias", [0, 1])
 def test_few_rows_are_never_slower_than_the_first_recorded_row_count(recommender, gpu, bias):
     few, more = (
-        min(line.latency_s.value for line in of(recommender, product("f32", m=m, n=1000, bias=bias), gpu))
+        min(baseline.latency_s.value for baseline in of(recommender, product("f32", m=m, n=1000, bias=bias), gpu))
         for m in (15, 16)
     )
     assert few <= more * 1.0001

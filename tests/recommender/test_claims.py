@@ -74,4 +74,4 @@ def test_unsupported_shape_suggests_a_nearby_one(recommender):
     for dtype in ("f32", "f16"):  # on the FMA pipes and on tensor cores
         answer = recommender.recommend("attention", "h200", heads | {"head_dim": 257}, dtype)
         assert (answer.no_kernel or "").endswith("on h200-sxm; there is one for head_dim of at most 256")
-        assert recommender.recommend("attention", "h200", heads | {"head_dim": 256}, dtype).choices
+        assert recommender.recommend("attention", "h200", heads | {"head_dim": 256}, dtype).recommendations

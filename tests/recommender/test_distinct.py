@@ -27,14 +27,14 @@ def recommender():
 @pytest.mark.parametrize("gpu", ["rtx3090", "rtx4090", "h200"])
 def test_shown_rows_differ_in_code_or_in_more_than_one_tunable(recommender, gpu):
     answer = recommender.recommend("matmul", gpu, PRODUCT, "f16", "nt", Query(Objective.LATENCY))
-    for number, row in enumerate(answer.choices):
-        for other in answer.choices[number + 1 :]:
+    for number, row in enumerate(answer.recommendations):
+        for other in answer.recommendations[number + 1 :]:
             if other.kernel.name == row.kernel.name:
                 changed = [name for name, value in row.config.items() if other.config[name] != value]
                 close = abs(other.latency_s.value / row.latency_s.value - 1) < 0.005
                 assert set(changed) - ARGUMENTS
                 assert len(changed) > 1 or not close
-    assert any(row.alike for row in answer.choices)
+    assert any(row.alike for row in answer.recommendations)
 
 
 @pytest.mark.slow
@@ -48,8 +48,8 @@ def test_triton_configs_with_equal_code_and_grid_are_one_row(tmp_path):
     kernel, _ = kernel_of_triton(TritonCall(kernels, "add_rows", arguments, ["ceil_div(n, BLOCK)"], configs))
     options = ProfilingOptions(folder=kernels.parent, processes=1)
     problem, query = kernel.definition.problem(), Query(Objective.LATENCY)
-    answer = analyze(kernel, problem, find_gpu("a100"), tmp_path / "own.duckdb", query, options).recommendation
-    assert [(row.config["block"], row.alike) for row in answer.choices] == [(1024, 2), (16, 2)]
+    answer = analyze(kernel, problem, find_gpu("a100"), tmp_path / "own.duckdb", query, options).answer
+    assert [(row.config["block"], row.alike) for row in answer.recommendations] == [(1024, 2), (16, 2)]
 
 
 def test_possibly_faster_config_is_noted_with_the_measuring_command(capsys):
@@ -82,10 +82,10 @@ def test_locked_clock_is_in_the_title_and_every_row(capsys):
 
 def test_learned_baseline_precedes_an_unmeasured_kernel(recommender, capsys):
     answer = recommender.recommend("matmul", "h200", {"m": 4096, "n": 4096, "k": 4096}, "bf16", "nt", Query("latency"))
-    line = answer.leading_line
-    assert line is not None
-    assert line.source != "transferred"
-    assert line.latency_s < answer.best.latency_s.value * answer.best.unsure
+    baseline = answer.leading_baseline
+    assert baseline is not None
+    assert baseline.source != "transferred"
+    assert baseline.latency_s < answer.best.latency_s.value * answer.best.unsure
     assert (
         run(
             [
@@ -96,4 +96,4 @@ def test_learned_baseline_precedes_an_unmeasured_kernel(recommender, capsys):
         == 0
     )  # fmt: skip
     out = capsys.readouterr().out
-    assert out.index(line.name) < out.index("~1")
+    assert out.index(baseline.name) < out.index("~1")

@@ -62,21 +62,21 @@ def test_rows_measured_in_one_layout_are_used_without_a_layout(
 ):
     assert recommender.recommend("matmul", gpu, dims, dtype, query=LATENCY).problem.layout != layout
     if measured is None:
-        choice = recommender.recommend("matmul", gpu, dims, dtype, layout, LATENCY).best
+        recommendation = recommender.recommend("matmul", gpu, dims, dtype, layout, LATENCY).best
     else:
-        choice = recommender.answer(Request(gpu, None, "matvec_rows", measured, dtype, None, LATENCY)).best
+        recommendation = recommender.answer(Request(gpu, None, "matvec_rows", measured, dtype, None, LATENCY)).best
     row = {
-        "gpu": gpu, "device": None, "kernel": choice.kernel.name, "kernel_hash": choice.kernel.hash,
-        "config": dict(choice.config), "problem": choice.problem, "protocol_version": 1, "tier": "final",
-        "session": "monday", "measured_at": "2026-03-01T12:00:00", "latency_s": choice.latency_s.value,
-        "energy_j": choice.energy_j.value, "power_w": choice.power_w, "outcome": "ok",
+        "gpu": gpu, "device": None, "kernel": recommendation.kernel.name, "kernel_hash": recommendation.kernel.hash,
+        "config": dict(recommendation.config), "problem": recommendation.problem, "protocol_version": 1, "tier": "final",
+        "session": "monday", "measured_at": "2026-03-01T12:00:00", "latency_s": recommendation.latency_s.value,
+        "energy_j": recommendation.energy_j.value, "power_w": recommendation.power_w, "outcome": "ok",
     }  # fmt: skip
     path = tmp_path / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements([Measurement.from_columns(row)])
     answer = Recommender([path]).recommend("matmul", gpu, dims, dtype, query=LATENCY)
     assert answer.problem.layout == layout
-    assert any(each.source == "measured" for each in answer.choices)
+    assert any(each.source == "measured" for each in answer.recommendations)
 
 
 def test_refusal_in_every_layout_closes_the_databases(tmp_path):
@@ -87,7 +87,7 @@ def test_refusal_in_every_layout_closes_the_databases(tmp_path):
         own = Recommender([path])
         with pytest.raises(NoKernelError, match="no config of any kernel can run"):
             own.recommend(
-                "attention", "l4", {"heads": 8, "queries": 64, "head_dim": 300}, "f16", None, Query(stacks=("cudnn",))
+                "attention", "l4", {"heads": 8, "queries": 64, "head_dim": 300}, "f16", None, Query(backends=("cudnn",))
             )
         del own
         Database.open(path, read_only=False).close()

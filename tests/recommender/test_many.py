@@ -43,7 +43,7 @@ def test_function_accepts_and_returns_arrays():
     assert many.latency_s.shape == (len(many), 3) == (3, 3)
     assert (np.diff(many.latency_s[:, 0]) > 0).all()
     assert len(kernrec.recommend_many("mv", "h200", m=[], k=4096)) == 0
-    assert kernrec.recommend_network("bert-base", "l4").choice.latency_s.value > 0
+    assert kernrec.recommend_network("bert-base", "l4").recommendation.latency_s.value > 0
 
 
 def test_problem_common_to_all_shapes_is_one_error(recommender, refuses):

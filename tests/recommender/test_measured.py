@@ -9,7 +9,7 @@ import pytest
 
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
-from kernrec.recommender import Choice, Objective, Query, Recommendation, Recommender
+from kernrec.recommender import Answer, Objective, Query, Recommendation, Recommender
 from kernrec.recommender.estimate.engine import Space, SpaceCosts
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.json_form import MeasuredOn
@@ -23,23 +23,23 @@ GPU = "h200-sxm"
 SHAPE = {"m": 2048, "n": 2056, "k": 2056}  # only matmul_simt runs rows that are no multiples of 16 elements
 PROBLEM = find_op("matmul").problem(**SHAPE)
 
-Ask = Callable[..., Recommendation]
+Ask = Callable[..., Answer]
 
 
 @pytest.fixture(scope="module")
-def predicted() -> tuple[Choice, ...]:
+def predicted() -> tuple[Recommendation, ...]:
     """Return the forty configs with the lowest predicted latency."""
-    return Recommender([]).recommend("matmul", GPU, SHAPE, query=Query(Objective.LATENCY, top=40)).choices
+    return Recommender([]).recommend("matmul", GPU, SHAPE, query=Query(Objective.LATENCY, top=40)).recommendations
 
 
-def row(choice: Choice, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
+def row(recommendation: Recommendation, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
     """Return a measurement of a choice: `factor` times its predicted latency, at its predicted power."""
-    latency = choice.latency_s.value * factor
+    latency = recommendation.latency_s.value * factor
     usual = {
-        "gpu": GPU, "device": "NVIDIA H200", "kernel": choice.kernel.name, "kernel_hash": choice.kernel.hash,
-        "config": dict(choice.config), "problem": PROBLEM, "protocol_version": 1, "tier": "final", "session": "monday",
+        "gpu": GPU, "device": "NVIDIA H200", "kernel": recommendation.kernel.name, "kernel_hash": recommendation.kernel.hash,
+        "config": dict(recommendation.config), "problem": PROBLEM, "protocol_version": 1, "tier": "final", "session": "monday",
         "measured_at": "2026-03-01T12:00:00", "latency_s": latency, "latency_low_s": latency * 0.98,
-        "latency_high_s": latency * 1.03, "energy_j": latency * choice.power_w, "power_w": choice.power_w,
+        "latency_high_s": latency * 1.03, "energy_j": latency * recommendation.power_w, "power_w": recommendation.power_w,
         "outcome": "ok",
     }  # fmt: skip
     return usual | changes
@@ -49,7 +49,7 @@ def row(choice: Choice, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
 def ask(tmp_path: Path) -> Ask:
     """Return a function that answers from a database file with the given rows."""
 
-    def ask(rows: list[dict[str, Any]], query: Query | None = None) -> Recommendation:
+    def ask(rows: list[dict[str, Any]], query: Query | None = None) -> Answer:
         path = tmp_path / "own.duckdb"
         path.unlink(missing_ok=True)
         with Database.open(path, read_only=False, create=True) as database:
@@ -59,7 +59,9 @@ def ask(tmp_path: Path) -> Ask:
     return ask
 
 
-def test_disagreeing_rows_of_others_are_named_but_not_used(predicted: tuple[Choice, ...], tmp_path: Path) -> None:
+def test_disagreeing_rows_of_others_are_named_but_not_used(
+    predicted: tuple[Recommendation, ...], tmp_path: Path
+) -> None:
     first = predicted[0]
     own, theirs = tmp_path / "own.duckdb", tmp_path / "theirs.duckdb"
     for path, rows in ((own, [row(first)]), (theirs, [row(first, 0.7, session="theirs")])):
@@ -68,25 +70,27 @@ def test_disagreeing_rows_of_others_are_named_but_not_used(predicted: tuple[Choi
     with reading_here(), Database.open(own, read_only=False) as database:
         merge(database, theirs)
     answer = Recommender([own]).recommend("matmul", GPU, SHAPE, query=Query(Objective.LATENCY, top=40))
-    choice = choice_of(answer, first.config)
-    assert choice is not None
-    assert choice.latency_s.value == pytest.approx(first.latency_s.value)
+    recommendation = recommendation_of(answer, first.config)
+    assert recommendation is not None
+    assert recommendation.latency_s.value == pytest.approx(first.latency_s.value)
     (note,) = [note for note in answer.notes if "others measured something else" in note]
     assert isinstance(note, Note)
     assert note.startswith(f"{first.kernel.name}: others measured something else than you for 1 config")
     assert "`kernrec db withdraw --merged`" in note.why
 
 
-def choice_of(answer: Recommendation, config: Any) -> Choice | None:
-    return next((choice for choice in answer.choices if choice.config == dict(config)), None)
+def recommendation_of(answer: Answer, config: Any) -> Recommendation | None:
+    return next(
+        (recommendation for recommendation in answer.recommendations if recommendation.config == dict(config)), None
+    )
 
 
-def failure(choice: Choice, outcome: str, **changes: Any) -> dict[str, Any]:
+def failure(recommendation: Recommendation, outcome: str, **changes: Any) -> dict[str, Any]:
     nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
-    return row(choice, outcome=outcome, **nothing, **changes)
+    return row(recommendation, outcome=outcome, **nothing, **changes)
 
 
-def test_measured_config_uses_its_measurement(ask: Ask, predicted: tuple[Choice, ...]) -> None:
+def test_measured_config_uses_its_measurement(ask: Ask, predicted: tuple[Recommendation, ...]) -> None:
     slow = predicted[5]
     answer = ask([row(slow, 0.5), row(slow, 0.52, session="tuesday", measured_at="2026-03-02T12:00:00")])
     best = answer.best
@@ -103,18 +107,18 @@ def test_measured_config_uses_its_measurement(ask: Ask, predicted: tuple[Choice,
 
 
 def test_zero_inputs_draw_less_power_and_ignore_measurements_of_random_inputs(
-    tmp_path: Path, ask: Ask, predicted: tuple[Choice, ...]
+    tmp_path: Path, ask: Ask, predicted: tuple[Recommendation, ...]
 ) -> None:
     rows = [row(predicted[5], 0.5), failure(predicted[0], "incorrect")]
     random, zeros = (ask(rows, Query(Objective.LATENCY, top=40, inputs=inputs)) for inputs in ("random", "zeros"))
     assert random.best.source == "measured"
-    assert {choice.source for choice in zeros.choices} == {"predicted"}
-    assert choice_of(zeros, predicted[0].config) is None  # incorrect for all inputs
-    less = choice_of(zeros, predicted[1].config)
+    assert {recommendation.source for recommendation in zeros.recommendations} == {"predicted"}
+    assert recommendation_of(zeros, predicted[0].config) is None  # incorrect for all inputs
+    less = recommendation_of(zeros, predicted[1].config)
     assert less is not None
     assert less.energy_j.value < 0.95 * predicted[1].energy_j.value
     assert less.latency_s.value <= predicted[1].latency_s.value
-    assert zeros.lines == ()
+    assert zeros.baselines == ()
     assert (random.as_dict()["inputs"], zeros.as_dict()["inputs"]) == ("random", "zeros")
     assert any("zeros" in note for note in zeros.notes)
     assert not any("zeros" in note for note in random.notes)
@@ -141,13 +145,13 @@ def test_impossibly_fast_measurement_is_ignored_and_counted(ask: Ask) -> None:
     assert any("measurements of 1 config not used: impossible" in note for note in answer.notes)
 
 
-def test_missing_energy_is_predicted_for_the_measured_time(ask: Ask, predicted: tuple[Choice, ...]) -> None:
+def test_missing_energy_is_predicted_for_the_measured_time(ask: Ask, predicted: tuple[Recommendation, ...]) -> None:
     first = predicted[0]
-    choice = choice_of(ask([row(first, 0.5, energy_j=None, power_w=None)]), first.config)
-    assert choice is not None
-    assert (choice.latency_s.source, choice.energy_j.source) == ("measured", "predicted")
-    assert choice.energy_j.value == pytest.approx(first.energy_j.value * 0.5)
-    assert choice.as_dict()["energy_source"] == "predicted"
+    recommendation = recommendation_of(ask([row(first, 0.5, energy_j=None, power_w=None)]), first.config)
+    assert recommendation is not None
+    assert (recommendation.latency_s.source, recommendation.energy_j.source) == ("measured", "predicted")
+    assert recommendation.energy_j.value == pytest.approx(first.energy_j.value * 0.5)
+    assert recommendation.as_dict()["energy_source"] == "predicted"
 
 
 @pytest.mark.parametrize(("measured", "limits", "counts"), [
@@ -159,7 +163,7 @@ def test_missing_energy_is_predicted_for_the_measured_time(ask: Ask, predicted: 
     ({"locked_memory_clock_hz": 1e9}, {}, False),
 ])  # fmt: skip
 def test_measurement_counts_only_at_its_limits(
-    ask: Ask, predicted: tuple[Choice, ...], measured: dict[str, float], limits: dict[str, float], counts: bool
+    ask: Ask, predicted: tuple[Recommendation, ...], measured: dict[str, float], limits: dict[str, float], counts: bool
 ) -> None:
     answer = ask([row(predicted[0], 0.1, **measured)], Query(Objective.LATENCY, **limits))
     assert (answer.best.source == "measured") is counts
@@ -167,34 +171,34 @@ def test_measurement_counts_only_at_its_limits(
 
 
 @pytest.mark.parametrize("outcome", ["incorrect", "crash", "timeout", "compile"])
-def test_failed_config_is_skipped_and_counted(ask: Ask, predicted: tuple[Choice, ...], outcome: str) -> None:
+def test_failed_config_is_skipped_and_counted(ask: Ask, predicted: tuple[Recommendation, ...], outcome: str) -> None:
     failed = predicted[:3]
-    answer = ask([failure(choice, outcome) for choice in failed])
-    assert not [choice for choice in failed if choice_of(answer, choice.config)]
+    answer = ask([failure(recommendation, outcome) for recommendation in failed])
+    assert not [recommendation for recommendation in failed if recommendation_of(answer, recommendation.config)]
     assert f"matmul_simt: 3 configs left out: failed on this GPU (3 {outcome})" in answer.notes
 
 
 @pytest.mark.parametrize("outcome", ["crash", "incorrect", "quarantined"])
 def test_only_an_incorrect_result_stays_a_failure_after_success(
-    ask: Ask, predicted: tuple[Choice, ...], outcome: str
+    ask: Ask, predicted: tuple[Recommendation, ...], outcome: str
 ) -> None:
     rows = [failure(predicted[0], outcome), row(predicted[0], 0.5, session="later", measured_at="2026-03-02")]
-    assert (choice_of(ask(rows), predicted[0].config) is None) is (outcome == "incorrect")
+    assert (recommendation_of(ask(rows), predicted[0].config) is None) is (outcome == "incorrect")
     rows[1]["measured_at"] = "2026-02-01"
-    assert (choice_of(ask(rows), predicted[0].config) is None) is (outcome != "quarantined")
+    assert (recommendation_of(ask(rows), predicted[0].config) is None) is (outcome != "quarantined")
 
 
-def test_best_foreign_kernel_gets_its_own_row(ask: Ask, predicted: tuple[Choice, ...]) -> None:
+def test_best_foreign_kernel_gets_its_own_row(ask: Ask, predicted: tuple[Recommendation, ...]) -> None:
     usual = {"kernel": "Xgemm", "kernel_hash": "external:1"}
     theirs = [row(predicted[0], 0.7, config={"MWG": 32}, **usual), row(predicted[0], 0.5, config={"MWG": 64}, **usual)]
     answer = ask(theirs)
     (best,) = answer.foreign
     assert (best.kernel, dict(best.config)) == ("Xgemm", {"MWG": 64})
     assert best.latency_s.value == pytest.approx(0.5 * predicted[0].latency_s.value)
-    assert "Xgemm" not in {choice.kernel.name for choice in answer.choices}
+    assert "Xgemm" not in {recommendation.kernel.name for recommendation in answer.recommendations}
 
 
-def test_grown_database_is_read_again(tmp_path: Path, predicted: tuple[Choice, ...]) -> None:
+def test_grown_database_is_read_again(tmp_path: Path, predicted: tuple[Recommendation, ...]) -> None:
     path = tmp_path / "own.duckdb"
     Database.open(path, read_only=False, create=True).close()
     recommender = Recommender([path])

@@ -15,7 +15,7 @@ LONGEST = 100
 @pytest.mark.parametrize(("op", "gpu", "shape", "dtype", "query"), [
     ("matmul", "rtx4090", {"m": 1000, "n": 1001, "k": 999}, "f32", Query()),
     ("matmul", "t4", {"m": 512, "n": 512, "k": 512}, "bf16", Query()),
-    ("matmul", "h200", {"m": 4096, "n": 4096, "k": 4096}, "bf16", Query(stacks=("cuDNN",))),
+    ("matmul", "h200", {"m": 4096, "n": 4096, "k": 4096}, "bf16", Query(backends=("cuDNN",))),
     ("softmax", "rtx3090", {"rows": 512, "columns": 512}, "f32", Query(inputs="zeros")),
     ("attention", "l40s", {"heads": 8, "queries": 512, "head_dim": 64}, "f16", Query(power_limit_w=200.0)),
 ])  # fmt: skip

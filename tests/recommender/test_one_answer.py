@@ -28,7 +28,7 @@ from kernrec.measure.request import CollectRequest
 from kernrec.op import Problem, all_ops
 from kernrec.op.workload import workload, workloads
 from kernrec.page.answers import Answers
-from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
+from kernrec.recommender import Answer, Objective, Query, Recommender, Request
 from kernrec.recommender.many import answer_many
 from kernrec.recommender.networks.compare import compare_gpus
 from kernrec.recommender.networks.network import NetworkRequest, shapes_as_network
@@ -118,11 +118,11 @@ def _check(entry: str, answered: dict[str, Any], expected: dict[str, Any], quest
     assert answered == same, (entry, question)
 
 
-def _of_answer(answer: Recommendation) -> dict[str, Any]:
+def _of_answer(answer: Answer) -> dict[str, Any]:
     """Return the fields of an answer that all entry points must share; if only backends answer, use the fastest."""
-    if not answer.choices:
-        line = answer.lines[0]
-        costs = {"stack": line.stack, "latency": [line.latency_s, *line.latency_interval_s]}
+    if not answer.recommendations:
+        baseline = answer.baselines[0]
+        costs = {"backend": baseline.backend, "latency": [baseline.latency_s, *baseline.latency_interval_s]}
     else:
         best = answer.best
         named = {"kernel": best.kernel.name, "config": dict(best.config), "bottleneck": best.bottleneck}
@@ -136,19 +136,22 @@ def _of_answer(answer: Recommendation) -> dict[str, Any]:
 def _of_json(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that all entry points must share, from an answer as JSON."""
     problem = {"problem": answer["problem"], "notes": answer["notes"]}
-    if not answer["choices"]:
-        line = answer["lines"][0]
-        return problem | {"stack": line["stack"], "latency": [line["latency_s"], *line["latency_interval_s"]]}
-    return problem | _of_choice(answer["choices"][0])
+    if not answer["recommendations"]:
+        baseline = answer["baselines"][0]
+        return problem | {
+            "backend": baseline["backend"],
+            "latency": [baseline["latency_s"], *baseline["latency_interval_s"]],
+        }
+    return problem | _of_recommendation(answer["recommendations"][0])
 
 
-def _of_choice(choice: dict[str, Any]) -> dict[str, Any]:
+def _of_recommendation(recommendation: dict[str, Any]) -> dict[str, Any]:
     return {
-        "kernel": choice["kernel"],
-        "config": choice["config"],
-        "bottleneck": choice["bottleneck"],
-        "latency": [choice["latency_s"], *choice["latency_interval_s"]],
-        "energy": [choice["energy_j"], *choice["energy_interval_j"]],
+        "kernel": recommendation["kernel"],
+        "config": recommendation["config"],
+        "bottleneck": recommendation["bottleneck"],
+        "latency": [recommendation["latency_s"], *recommendation["latency_interval_s"]],
+        "energy": [recommendation["energy_j"], *recommendation["energy_interval_j"]],
     }
 
 
@@ -184,7 +187,7 @@ def _answers(question: Question, recommender: Recommender) -> Iterator[tuple[str
     if many.kernels[0]:
         of_many |= {"kernel": many.kernels[0], "config": dict(many.configs[0]), "energy": many.energy_j[0].tolist()}
     else:
-        of_many |= {"stack": many.stacks[0]}
+        of_many |= {"backend": many.backends[0]}
     yield "recommend_many", of_many
     network = NetworkRequest(
         shapes_as_network(question.op, [question.shape], question.dtype, question.layout), None, question.dtype
@@ -195,8 +198,8 @@ def _answers(question: Question, recommender: Recommender) -> Iterator[tuple[str
     (layer,) = rows[0].answer.layers
     yield "compare", _of_answer(layer.answer)
     assert set(layer.answer.notes) <= set(rows[0].answer.notes)
-    if layer.answer.choices:  # otherwise the total uses the baseline
-        total = rows[0].answer.choice
+    if layer.answer.recommendations:  # otherwise the total uses the baseline
+        total = rows[0].answer.recommendation
         yield "compare, total", {"latency": _total(total.latency_s), "energy": _total(total.energy_j)}
         swept: list[Swept] = ["power limit", "clock"]
         for kind in swept:
@@ -211,9 +214,9 @@ def _total(cost: Any) -> Any:
 def _answers_of_kernels(question: Question, recommender: Recommender, folder: Path) -> Iterator[tuple[str, Any]]:
     """Yield (entry point, answer) for the entry points that answer only if a kernel can run the problem."""
     explained = _printed("explain", *question.options)
-    yield "explain --json", {"problem": explained["problem"]} | _of_choice(explained)
+    yield "explain --json", {"problem": explained["problem"]} | _of_recommendation(explained)
     tools = Tools(recommender, Folder(None), Limits())
-    yield "MCP explain", _of_choice(tools.explain(question.request, {}))
+    yield "MCP explain", _of_recommendation(tools.explain(question.request, {}))
     front = Answers(recommender).answer("front", question.parameters)
     pareto = recommender.answer(replace(question.request, query=Query(Objective.PARETO)))
     assert front["notes"][: len(pareto.notes)] == list(pareto.notes)
@@ -233,7 +236,7 @@ def _answers_of_kernels(question: Question, recommender: Recommender, folder: Pa
         yield "refine", {"problem": subject.wanted[0].problem.key}
 
 
-def _of_front(front: dict[str, Any], answer: Recommendation) -> dict[str, Any]:
+def _of_front(front: dict[str, Any], answer: Answer) -> dict[str, Any]:
     """Return the page's point for the answer's config at the default power limit."""
     points, best = front["points"], answer.best
     kernel = front["kernels"].index(best.kernel.name)
@@ -271,7 +274,7 @@ def test_every_entry_point_gives_the_same_answer(recommender, tmp_path, number):
     expected = _of_answer(answer)
     for entry, answered in _answers(question, recommender):
         _check(entry, answered, expected, question)
-    if not answer.choices:
+    if not answer.recommendations:
         with pytest.raises(NoKernelError):
             Tools(recommender, Folder(None), Limits()).explain(question.request, {})
         return
@@ -299,8 +302,8 @@ def test_command_line_and_python_give_the_same_answer(recommender, command):
     words = [sys.executable, "-m", "kernrec", command, *question.options, "--objective", "latency", "--json"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment())
     shown = json.loads(done.stdout)
-    choice = shown["choices"][0] if command == "recommend" else shown
+    recommendation = shown["recommendations"][0] if command == "recommend" else shown
     expected = _of_answer(recommender.answer(question.request))
-    assert _of_choice(choice) == {
+    assert _of_recommendation(recommendation) == {
         name: expected[name] for name in ("kernel", "config", "bottleneck", "latency", "energy")
     }

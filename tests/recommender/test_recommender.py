@@ -11,7 +11,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import find_op
-from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
+from kernrec.recommender import Answer, Objective, Query, Recommender, Request
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.explain.report import report
 from kernrec.recommender.rank import candidate_set
@@ -52,7 +52,10 @@ def test_every_catalog_gpu_gets_an_answer(recommender, op, shape):
         floor_s = answer.problem.flops / gpu.datasheet_f32_flops / above_boost(gpu)
         assert floor_s < answer.best.latency_s.value, gpu.name
         assert answer.best.power_w <= gpu.tdp_w * 1.001, gpu.name
-        assert all(choice.source == ("learned" if choice.kernel.triton else "predicted") for choice in answer.choices)
+        assert all(
+            recommendation.source == ("learned" if recommendation.kernel.triton else "predicted")
+            for recommendation in answer.recommendations
+        )
 
 
 STREAMING = [
@@ -81,23 +84,30 @@ def test_streaming_op_is_predicted_near_the_bandwidth_of_every_gpu(recommender, 
 def test_no_recommendation_spills(recommender, op, dtype, shape, name):
     for objective in ("latency", "energy"):
         answer = recommender.recommend(op, name, shape, dtype, query=Query(Objective(objective), top=40))
-        for choice in answer.choices:
-            table = shipped_profiles(choice.kernel.name, choice.kernel.hash, answer.gpu.sm)[0]
+        for recommendation in answer.recommendations:
+            table = shipped_profiles(recommendation.kernel.name, recommendation.kernel.hash, answer.gpu.sm)[0]
             spilled = dict(zip(table.variant_keys, table.spill_bytes.tolist(), strict=True))
-            assert spilled[choice.kernel.variant_key(choice.config, answer.problem.dtype, answer.problem.layout)] == 0
+            assert (
+                spilled[
+                    recommendation.kernel.variant_key(
+                        recommendation.config, answer.problem.dtype, answer.problem.layout
+                    )
+                ]
+                == 0
+            )
 
 
 @given(matmuls)
 def test_front_trades_latency_for_energy(recommender, dims):
-    choices = recommender.recommend("matmul", "rtx4090", dims, query=Query(top=8)).choices
-    latency = [choice.latency_s.value for choice in choices]
-    energy = [choice.energy_j.value for choice in choices]
+    recommendations = recommender.recommend("matmul", "rtx4090", dims, query=Query(top=8)).recommendations
+    latency = [recommendation.latency_s.value for recommendation in recommendations]
+    energy = [recommendation.energy_j.value for recommendation in recommendations]
     assert latency == sorted(latency)
     assert energy == sorted(energy, reverse=True)
-    assert choices[0].versus_fastest.slowdown == 0
-    for choice in choices:
-        assert choice.energy_j.value == pytest.approx(choice.power_w * choice.latency_s.value)
-        assert choice.latency_s.low < choice.latency_s.value < choice.latency_s.high
+    assert recommendations[0].versus_fastest.slowdown == 0
+    for recommendation in recommendations:
+        assert recommendation.energy_j.value == pytest.approx(recommendation.power_w * recommendation.latency_s.value)
+        assert recommendation.latency_s.low < recommendation.latency_s.value < recommendation.latency_s.high
 
 
 @few_examples(15)
@@ -133,18 +143,18 @@ def test_each_objective_has_the_best_value_of_its_quantity(recommender):
 def test_slowdown_bound_is_kept(recommender, dims, slowdown):
     answer = recommender.recommend("matmul", "a100", dims, query=Query(Objective.ENERGY, max_slowdown=slowdown))
     fastest = recommender.recommend("matmul", "a100", dims, query=Query(Objective.LATENCY, top=1)).best
-    for choice in answer.choices:
-        assert choice.latency_s.value <= fastest.latency_s.value * (1 + slowdown) * (1 + 1e-12)
+    for recommendation in answer.recommendations:
+        assert recommendation.latency_s.value <= fastest.latency_s.value * (1 + slowdown) * (1 + 1e-12)
 
 
 def test_power_bound_is_kept(recommender):
     free = recommender.recommend("matmul", "a100", SQUARE, query=Query(Objective.LATENCY))
     bounded = Query(Objective.LATENCY, max_power_w=free.best.power_w * 0.97)
-    for choice in recommender.recommend("matmul", "a100", SQUARE, query=bounded).choices:
-        assert choice.power_w <= free.best.power_w * 0.97
+    for recommendation in recommender.recommend("matmul", "a100", SQUARE, query=bounded).recommendations:
+        assert recommendation.power_w <= free.best.power_w * 0.97
 
 
-def at_limit(recommender: Recommender, limit_w: float) -> Recommendation:
+def at_limit(recommender: Recommender, limit_w: float) -> Answer:
     query = Query(Objective.LATENCY, top=1, power_limit_w=limit_w)
     return recommender.recommend("matmul", "rtx3090", SQUARE, query=query)
 
@@ -160,8 +170,8 @@ def test_lower_power_limit_is_slower_and_draws_less(recommender):
 def test_answer_survives_json(recommender):
     answer = recommender.recommend("conv2d", "l4", CONV)
     read = json.loads(json.dumps(answer.as_dict()))
-    assert read["choices"][0]["launches"][0]["grid"] == list(answer.best.launches[0].grid)
-    assert read["choices"][0]["source"] == "predicted"
+    assert read["recommendations"][0]["launches"][0]["grid"] == list(answer.best.launches[0].grid)
+    assert read["recommendations"][0]["source"] == "predicted"
 
 
 @pytest.mark.parametrize("shape", [{"m": 1, "n": 1, "k": 1}, {"m": 1, "n": 8192, "k": 1}, {"m": 3, "n": 1, "k": 99991}])

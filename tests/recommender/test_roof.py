@@ -83,11 +83,11 @@ def test_parts_of_a_config_are_no_longer_than_the_whole(gpu, dims, dtype, share)
     alone = candidates.only(candidates.locate(candidates.fastest)[0])
     for point in range(2):
         explained = explain(alone, int(alone.latency_s[0].argmin()), point)
-        total_s = explained.choice.latency_s.value
+        total_s = explained.recommendation.latency_s.value
         assert all(max(launch.time_s.values()) <= total_s * 1.001 for launch in explained.launches)
         roof = explained.roofline
         assert roof.achieved_flops <= roof.attainable_flops * 1.01
-        assert sum(explained.energy_j.values()) == pytest.approx(explained.choice.energy_j.value, rel=1e-6)
+        assert sum(explained.energy_j.values()) == pytest.approx(explained.recommendation.energy_j.value, rel=1e-6)
 
 
 def test_gpu_held_back_by_its_limit_is_reported(capsys):
@@ -100,5 +100,5 @@ def test_baseline_obeys_the_roofline_of_a_limited_gpu():
     # Once, answers on an L4 had 31 TFLOP/s for kernrec's kernel and 88 for cuBLAS, more than 72 W allow.
     shape = {"m": 8192, "n": 8192, "k": 8192}
     answer = RECOMMENDER.recommend("matmul", "l4", shape, "f16", "nt", Query("latency", top=1))
-    assert all(answer.problem.flops / line.latency_s < 70e12 for line in answer.lines)
-    assert answer.lines
+    assert all(answer.problem.flops / baseline.latency_s < 70e12 for baseline in answer.baselines)
+    assert answer.baselines

@@ -16,16 +16,16 @@ def recommender():
 @pytest.mark.parametrize("source", ["predicted", "learned"])
 def test_every_row_and_baseline_has_the_requested_source(recommender, source):
     answer = recommender.recommend("matmul", "a100", PRODUCT, "f16", "nn", Query("latency", source=source))
-    assert answer.choices
-    assert {row.source for row in (*answer.choices, *answer.beside)} == {source}
-    assert {line.source for line in answer.lines} <= {source}
+    assert answer.recommendations
+    assert {row.source for row in (*answer.recommendations, *answer.beside)} == {source}
+    assert {baseline.source for baseline in answer.baselines} <= {source}
 
 
 def test_python_and_command_line_accept_a_source(refuses):
     answer = kernrec.recommend("matmul", "h200", dtype="bf16", objective="latency", source="predicted", **PRODUCT)
     best = kernrec.recommend("matmul", "h200", dtype="bf16", objective="latency", **PRODUCT).best
-    assert {row.source for row in answer.choices} == {"predicted"}
-    assert answer.lines == ()
+    assert {row.source for row in answer.recommendations} == {"predicted"}
+    assert answer.baselines == ()
     many = kernrec.recommend_many("matmul", "h200", dtype="bf16", source="predicted", **PRODUCT)
     assert many.sources == ("predicted",)
     assert best.source in ("predicted", "learned")

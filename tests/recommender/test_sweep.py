@@ -5,8 +5,8 @@ import pytest
 import kernrec
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.choices import NO_LOSS, WORTH_SAYING
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.recommendations import NO_LOSS, WORTH_SAYING
 from kernrec.recommender.sweep import CLOCKS, clocks, lower_limits, op_points
 
 ROWS = {"rows": 8192, "columns": 4096}
@@ -46,12 +46,18 @@ def test_lower_limit_saves_energy_for_memory_bound_problems(recommender):
 
 def test_recommendation_costs_the_same_at_its_explicit_limit(recommender):
     query = Query(Objective.PARETO, top=8)
-    for choice in recommender.recommend("matmul", "a100", "m=16,n=4096,k=4096", "f16", "nt", query).choices:
-        at_limit = Query(Objective.LATENCY, power_limit_w=choice.power_limit_w, top=1000)
-        there = recommender.recommend("matmul", "a100", "m=16,n=4096,k=4096", "f16", "nt", at_limit).choices
-        (same,) = [c for c in there if (c.kernel.name, c.config) == (choice.kernel.name, choice.config)]
-        assert (same.latency_s, same.energy_j, same.power_w) == (choice.latency_s, choice.energy_j, choice.power_w)
-        assert same.clock_hz == choice.clock_hz
+    for recommendation in recommender.recommend(
+        "matmul", "a100", "m=16,n=4096,k=4096", "f16", "nt", query
+    ).recommendations:
+        at_limit = Query(Objective.LATENCY, power_limit_w=recommendation.power_limit_w, top=1000)
+        there = recommender.recommend("matmul", "a100", "m=16,n=4096,k=4096", "f16", "nt", at_limit).recommendations
+        (same,) = [c for c in there if (c.kernel.name, c.config) == (recommendation.kernel.name, recommendation.config)]
+        assert (same.latency_s, same.energy_j, same.power_w) == (
+            recommendation.latency_s,
+            recommendation.energy_j,
+            recommendation.power_w,
+        )
+        assert same.clock_hz == recommendation.clock_hz
 
 
 def test_free_energy_saving_is_reported_for_every_objective(recommender):

@@ -26,8 +26,10 @@ def missing(answer: Any) -> list[str]:
 
 
 def test_python_names_equal_json_names(answer, network):
-    assert answer.lines
-    assert [missing(part) for part in (answer, answer.best, answer.lines[0], network, network.choice)] == [[]] * 5
+    assert answer.baselines
+    assert [missing(part) for part in (answer, answer.best, answer.baselines[0], network, network.recommendation)] == [
+        []
+    ] * 5
     values = answer.best.as_dict()
     for name in ("rank", "kernel_hash", "power_limit_w", "locked_clock_hz", "energy_source", "sessions", "bottleneck"):
         assert getattr(answer.best, name) == values[name], name
@@ -38,10 +40,10 @@ def test_python_names_equal_json_names(answer, network):
 def test_str_is_the_table(answer, network):
     title, heading, *rows = str(answer).splitlines()
     assert title.startswith("matmul[m=2048,n=2048,k=2048]f16,nn on NVIDIA A100")
-    assert len(rows) == len(answer.choices) + len(answer.lines)
+    assert len(rows) == len(answer.recommendations) + len(answer.baselines)
     start = heading.index("latency")
     assert all(row[start - 1] == " " and row[start].isdigit() for row in rows)
-    assert answer.lines[0].name in rows[len(answer.choices)]
+    assert answer.baselines[0].name in rows[len(answer.recommendations)]
     shown = str(network)
     assert all(layer.name in shown for layer in network.layers)
     assert all(total.name in shown for total in network.totals)
@@ -50,10 +52,12 @@ def test_str_is_the_table(answer, network):
 def test_arrow_has_the_columns_of_csv(answer, network):
     pytest.importorskip("pyarrow", reason="PyArrow is not installed")
     table = answer.to_arrow()
-    rows = (*answer.choices, *answer.lines)
+    rows = (*answer.recommendations, *answer.baselines)
     assert table["latency_s"].to_pylist() == [row.latency_s.value for row in rows]
     assert table["latency_low_s"].to_pylist() == [row.latency_s.low for row in rows]
-    assert table["stack"].to_pylist() == [None] * len(answer.choices) + [line.stack for line in answer.lines]
+    assert table["backend"].to_pylist() == [None] * len(answer.recommendations) + [
+        baseline.backend for baseline in answer.baselines
+    ]
     assert network.to_arrow()["count"].to_pylist() == [layer.count for layer in network.layers]
     many = kernrec.recommend_many("softmax", "a100", rows=[1024, 4096], columns=1024).to_arrow()
     assert many["problem"].to_pylist()[1] == "softmax[rows=4096,columns=1024]f32,row"

@@ -18,7 +18,7 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.op import Problem, find_op
 from kernrec.store import recorded
-from kernrec.store.recorded import contents, recorded_lines, rows_beside
+from kernrec.store.recorded import contents, recorded_baselines, rows_beside
 from tests.helpers.paths import RECORDINGS, ROOT
 
 FOLDER = ROOT / "db/prebuilt/recorded"
@@ -74,17 +74,24 @@ def test_every_row_names_a_source_with_a_permissive_licence(op: str) -> None:
 @every_op
 def test_recorded_problem_is_answered_with_its_row(op: str) -> None:
     for row in some_rows(op, 5):
-        lines = recorded_lines(problem_of(op, row), find_gpu(str(row["gpu"])))
-        (line,) = [line for line in lines if (line.stack, line.variant) == (row["stack"], row["variant"])]
-        assert line.latency_s == pytest.approx(float(str(row["latency_s"])), rel=1e-6)
-        assert (line.power_w is None) == (row["power_w"] is None) == (line.power_interval_w is None)
-        low, high = line.latency_interval_s
-        assert 1.029 * low < line.latency_s < high / 1.029
-        if line.power_w is not None and line.power_interval_w is not None:
-            assert line.power_interval_w[0] < line.power_w <= line.power_interval_w[1] <= find_gpu(row["gpu"]).tdp_w
+        baselines = recorded_baselines(problem_of(op, row), find_gpu(str(row["gpu"])))
+        (baseline,) = [
+            baseline for baseline in baselines if (baseline.backend, baseline.variant) == (row["stack"], row["variant"])
+        ]
+        assert baseline.latency_s == pytest.approx(float(str(row["latency_s"])), rel=1e-6)
+        assert (baseline.power_w is None) == (row["power_w"] is None) == (baseline.power_interval_w is None)
+        low, high = baseline.latency_interval_s
+        assert 1.029 * low < baseline.latency_s < high / 1.029
+        if baseline.power_w is not None and baseline.power_interval_w is not None:
+            assert (
+                baseline.power_interval_w[0]
+                < baseline.power_w
+                <= baseline.power_interval_w[1]
+                <= find_gpu(row["gpu"]).tdp_w
+            )
         for name in ("version", "kernel", "source", "licence", "recorded"):
-            assert getattr(line, name) == row[name]
-        assert list(lines) == sorted(lines, key=lambda line: line.latency_s)
+            assert getattr(baseline, name) == row[name]
+        assert list(baselines) == sorted(baselines, key=lambda baseline: baseline.latency_s)
 
 
 @pytest.mark.every(3)
@@ -115,8 +122,8 @@ def test_batched_matmuls_of_pytorch_match_their_launched_grids() -> None:
         tiles = -(-row["k"] // across) * -(-row["m"] // down)
         assert row["grid_x"] * row["grid_y"] * row["grid_z"] == row["batch"] * tiles
         sizes = {"batch": row["batch"], "m": row["m"], "n": row["k"], "k": row["n"]}  # recorded N: reduction
-        (line,) = recorded_lines(find_op("matmul").problem("f32", "nn", **sizes), find_gpu("t4"))
-        assert line.latency_s == pytest.approx(row["latency_s"], rel=1e-3)
+        (baseline,) = recorded_baselines(find_op("matmul").problem("f32", "nn", **sizes), find_gpu("t4"))
+        assert baseline.latency_s == pytest.approx(row["latency_s"], rel=1e-3)
 
 
 ASK = """
@@ -169,13 +176,13 @@ def test_damaged_cache_is_rebuilt(own_cache: Path, damage: "object") -> None:
     assert callable(damage)
     row = on_t4()
     problem, gpu = problem_of("softmax", row), find_gpu("t4")
-    lines = recorded_lines(problem, gpu)
+    baselines = recorded_baselines(problem, gpu)
     (path,) = (own_cache / "recorded").iterdir()
     whole = path.read_bytes()
     recorded._table.cache_clear()
     path.unlink()
     path.write_bytes(damage(whole))
-    assert recorded_lines(problem, gpu) == lines
+    assert recorded_baselines(problem, gpu) == baselines
     assert path.read_bytes() == whole
 
 
@@ -187,5 +194,5 @@ def test_shipped_file_of_another_version_is_refused_in_one_line(
     row = on_t4()
     monkeypatch.setattr(recorded, "_folder", lambda: tmp_path)
     with pytest.raises(KernrecError, match="reinstall kernrec") as error:
-        recorded_lines(problem_of("softmax", row), find_gpu("t4"))
+        recorded_baselines(problem_of("softmax", row), find_gpu("t4"))
     assert "\n" not in str(error.value)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from evidence.cases import Cases, joined, read_cases, report
 from evidence.experiments import intervals, library
-from evidence.metrics import agreement, choices, coverage
+from evidence.metrics import agreement, coverage, recommendations
 from evidence.splits import held_out
 
 from kernrec.errors import UsageError
@@ -79,10 +79,10 @@ def test_metrics_score_ranking_and_level():
     twice = Cases.single("k", "g", "p", recorded, 2.0 * recorded, {"low_s": recorded, "high_s": 2.0 * recorded})
     assert agreement(twice) == {"rows": 5, "rank": pytest.approx(1.0), "error": "100.0%", "no level": "0.0%",
                                 "ratio": pytest.approx(2.0)}  # fmt: skip
-    assert choices(twice)["first"] == "1.000"
+    assert recommendations(twice)["first"] == "1.000"
     assert coverage(twice) == {"inside": "100.0%", "width": pytest.approx(2.0)}
     reverse = Cases.single("k", "g", "p", recorded, recorded[::-1])
-    assert (choices(reverse)["first"], choices(reverse)["of 5"]) == ("0.200", "1.000")
+    assert (recommendations(reverse)["first"], recommendations(reverse)["of 5"]) == ("0.200", "1.000")
 
 
 def test_cases_can_be_split_written_and_read(tmp_path, capsys):

@@ -164,10 +164,10 @@ def test_common_corrections_keep_the_level_of_the_best_configs(sharpness):
 
 def test_model_with_worse_held_out_choices_does_not_help_new_gpus():
     trained = train(Dataset(tuple(two_gpus())), SHAPED)
-    choice, of_prior = (trained.scores[f"efficiency@1{by} on held-out GPUs"] for by in ("", " of the prior"))
-    assert isinstance(choice, float)
+    recommendation, of_prior = (trained.scores[f"efficiency@1{by} on held-out GPUs"] for by in ("", " of the prior"))
+    assert isinstance(recommendation, float)
     assert isinstance(of_prior, float)
-    assert of_prior < choice <= 1.0
+    assert of_prior < recommendation <= 1.0
     worse = replace(trained, scores=dict(trained.scores) | {"efficiency@1 on held-out GPUs": of_prior - 0.01})
     assert trained.helps_new_gpus
     assert not worse.helps_new_gpus

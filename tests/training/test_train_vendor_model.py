@@ -37,19 +37,19 @@ def recorded(rows: int = 200) -> Recording:
         "n": draw.choice([256, 1024, 4096, 8192], rows),
         "k": 64 * draw.integers(1, 99, rows),
     }
-    parts, gpu, stacks = [], [], []
-    for stack, cards in MADE_UP.stacks.items():
+    parts, gpu, backends = [], [], []
+    for backend, cards in MADE_UP.backends.items():
         for card in cards:
             bound, _ = features("matmul", find_gpu(card), "bf16", "nt", sizes, GRAPH)
-            factor = CARDS[card] * SLOWDOWN[stack] * np.where(sizes["k"] > 3000, 1.5, 1.0)
+            factor = CARDS[card] * SLOWDOWN[backend] * np.where(sizes["k"] > 3000, 1.5, 1.0)
             parts.append(bound.total_s * factor * draw.lognormal(0, 0.01, rows))
             gpu += [card] * rows
-            stacks += [stack] * rows
+            backends += [backend] * rows
     dims = {name: np.tile(size, len(parts)) for name, size in sizes.items()}
     count = rows * len(parts)
     power_w = np.where(np.array(gpu) == "h200-sxm", 300.0 + 100.0 * (dims["m"] > 1000), np.nan)
     kinds = np.full(count, "bf16"), np.full(count, "nt")
-    return Recording(MADE_UP, np.array(gpu), np.array(stacks), *kinds, dims, np.concatenate(parts), power_w)
+    return Recording(MADE_UP, np.array(gpu), np.array(backends), *kinds, dims, np.concatenate(parts), power_w)
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +100,9 @@ def test_recorded_gpu_has_its_own_trees(model, card):
     dims = {name: np.array([problem.sizes[name]]) for name in ("batch", "m", "n", "k")}
     bound, _ = features("matmul", find_gpu(card), "bf16", "nt", dims, GRAPH)
     expected_s = bound.total_s[0] * CARDS[card] * 1.5
-    assert (predicted.stack, predicted.version) == ("vLLM", "0.22")
+    assert (predicted.backend, predicted.version) == ("vLLM", "0.22")
     assert predicted.latency_s.value == pytest.approx(expected_s, rel=0.1)
-    assert [other.stack for other in others] == ["SGLang"] * (card != "a100-sxm4-80gb")
+    assert [other.backend for other in others] == ["SGLang"] * (card != "a100-sxm4-80gb")
     assert all(other.latency_s.value == pytest.approx(1.3 * expected_s, rel=0.1) for other in others)
     assert predicted.busy.keys() == {"math", "dram", "l2", "launch"}
     assert max(predicted.busy.values()) < predicted.latency_s.value
@@ -116,7 +116,7 @@ def test_recorded_gpu_has_its_own_trees(model, card):
 def test_unrecorded_gpu_has_a_wider_interval(model):
     problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
     own, other = (model.predict(problem, find_gpu(gpu))[0] for gpu in ("l40s", "rtx4090"))
-    assert {line.stack for line in model.predict(problem, find_gpu("rtx4090"))} == set(SLOWDOWN)
+    assert {line.backend for line in model.predict(problem, find_gpu("rtx4090"))} == set(SLOWDOWN)
     assert other.latency_s.transferred
     assert other.latency_s.high / other.latency_s.value > own.latency_s.high / own.latency_s.value
     assert other.gpus == tuple(sorted(CARDS))

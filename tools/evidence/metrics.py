@@ -40,7 +40,7 @@ def spread(cases: Cases) -> dict[str, object]:
     return {"10 %": low, "90 %": high, "beyond x1.5": f"{np.mean(np.abs(np.log(ratio)) > np.log(1.5)):.1%}"}
 
 
-def choices(cases: Cases) -> dict[str, object]:
+def recommendations(cases: Cases) -> dict[str, object]:
     """Return the mean efficiency over problems of the top config, and of the best of the top 3 and 5.
 
     An efficiency is the best recorded time of a problem over the time of the chosen config; 1 is perfect.

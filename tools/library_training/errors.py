@@ -110,13 +110,13 @@ def fastest_named(table: Table, errors: Array) -> tuple[int, int]:
     of_row = (table.recording.gpu[rows], table.recording.dtype[rows], table.problem[rows])
     for row, key in zip(rows.tolist(), zip(*of_row, strict=True), strict=True):
         groups.setdefault(key, []).append(row)
-    measured_s, stack = table.recording.latency_s, table.recording.stack
+    measured_s, backend = table.recording.latency_s, table.recording.backend
     predicted_s = measured_s / np.exp(errors)
     right = count = 0
     for group in groups.values():
         first = min(group, key=measured_s.__getitem__)
-        others = [measured_s[row] for row in group if stack[row] != stack[first]]
+        others = [measured_s[row] for row in group if backend[row] != backend[first]]
         if others and min(others) >= _DIFFERENT * measured_s[first]:
             count += 1
-            right += int(stack[min(group, key=predicted_s.__getitem__)] == stack[first])
+            right += int(backend[min(group, key=predicted_s.__getitem__)] == backend[first])
     return right, count

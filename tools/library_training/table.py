@@ -14,7 +14,7 @@ from kernrec.model.vendor.bound import RATIOS, features, features_of, has_physic
 from kernrec.model.vendor.limits import LEEWAY, least_s, rates_of
 from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.precision import rate_of
-from kernrec.model.vendor.recorded_set import STACK, RecordedSet
+from kernrec.model.vendor.recorded_set import BACKEND, RecordedSet
 
 Array = np.ndarray
 
@@ -27,7 +27,7 @@ class Recording:
 
     recorded: RecordedSet
     gpu: Array
-    stack: Array
+    backend: Array
     dtype: Array
     layout: Array
     dims: Mapping[str, Array]
@@ -87,7 +87,7 @@ class Table:
     def carried(self, gpu: str, quantity: str) -> Array:
         """Return the rows of `on` whose backends were also recorded on other GPUs."""
         rows = self.on(gpu, quantity)
-        return rows[~np.isin(self.recording.stack[rows], self.recording.recorded.local)]
+        return rows[~np.isin(self.recording.backend[rows], self.recording.recorded.local)]
 
     def gpus(self, quantity: str) -> list[str]:
         """Return the GPUs with a known quantity."""
@@ -103,7 +103,7 @@ class Table:
 
     def ratios(self, quantity: str) -> Array:
         """Return the columns that trees for any GPU use."""
-        return np.array([i for i, name in enumerate(self.columns[quantity]) if name.startswith((*RATIOS, STACK))])
+        return np.array([i for i, name in enumerate(self.columns[quantity]) if name.startswith((*RATIOS, BACKEND))])
 
 
 class _Columns:
@@ -129,9 +129,9 @@ class _Columns:
             self.work_s[rows] = bound.work_s
         flops, moved = bound.parts["math"] * rate_of(gpu, dtype), bound.parts["dram"] * gpu.memory_bandwidth
         self.least_s[rows] = least_s(flops, moved, rates_of(gpu, dtype))
-        stacks = tuple(recording.recorded.stacks)
-        of_stack = {STACK + name: recording.stack[rows] == name for name in stacks if len(stacks) > 1}
-        self._fill("latency", rows, made | of_stack)
+        backends = tuple(recording.recorded.backends)
+        of_backend = {BACKEND + name: recording.backend[rows] == name for name in backends if len(backends) > 1}
+        self._fill("latency", rows, made | of_backend)
         if np.isfinite(recording.power_w).any():  # without the backend, which affects power readings
             self._fill("power", rows, made | used(bound, recording.latency_s[rows]))
 

@@ -87,9 +87,11 @@ def train_set(
     entry = {
         **{name: getattr(recorded, name) for name in ("name", "case", "alike_width")},
         **{name: list(getattr(recorded, name)) for name in ("dtypes", "layouts", "alike", "local")},
-        "stacks": {stack: dict(cards) for stack, cards in recorded.stacks.items()},
-        "kinds": {stack: {gpu: list(names) for gpu, names in cards.items()} for stack, cards in recorded.kinds.items()},
-        "multiples": {stack: dict(steps) for stack, steps in recorded.multiples.items()},
+        "stacks": {backend: dict(cards) for backend, cards in recorded.backends.items()},
+        "kinds": {
+            backend: {gpu: list(names) for gpu, names in cards.items()} for backend, cards in recorded.kinds.items()
+        },
+        "multiples": {backend: dict(steps) for backend, steps in recorded.multiples.items()},
         "timing": {"launch_clk": recorded.timing.launch_clk, "working_sets": finite_sets},
         "origin": dict(recorded.origin),
         "sizes": {name: np.unique(recording.dims[name]).tolist() for name in recorded.grid},
@@ -136,12 +138,14 @@ def _of_card(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[di
     tested, on_grid = np.flatnonzero(np.isfinite(left_out)), np.flatnonzero(np.isfinite(between))
     own = calibrate(left_out[tested], table.problem[tested], "problem")
     other = calibrate(between[on_grid], table.problem[on_grid], "problem") if len(on_grid) else own
-    by_stack = {stack: left_out[recording.stack == stack] for stack, cards in recorded.stacks.items() if gpu in cards}
+    by_backend = {
+        backend: left_out[recording.backend == backend] for backend, cards in recorded.backends.items() if gpu in cards
+    }
     head = _head(f"{recorded.name}.{quantity}.{gpu}", table.columns[quantity], own, other) | {
         "rows": len(rows),
         "median error, problems left out": _median(left_out),
         "90th percentile, problems left out": _p90(left_out),
-        "by stack": {stack: _median(errors) for stack, errors in by_stack.items() if np.isfinite(errors).any()},
+        "by stack": {backend: _median(errors) for backend, errors in by_backend.items() if np.isfinite(errors).any()},
         "coverage, problems left out": round(coverage(left_out, table.problem), 3),
         **({"median error, sizes left out": _median(between)} if len(on_grid) else {}),
     }

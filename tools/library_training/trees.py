@@ -95,7 +95,7 @@ def boost_any(table: Table, quantity: str, families: Mapping[str, Sequence[str]]
 def boost_shared(table: Table, quantity: str, rows: Array) -> Boosted:
     """Return few and shallow trees over ratios. Every backend on every GPU of `rows` has the same weight."""
     rows = np.random.default_rng(0).permutation(rows)[:_SHARED_ROWS]
-    source = np.char.add(table.recording.gpu[rows].astype(str), table.recording.stack[rows].astype(str))
+    source = np.char.add(table.recording.gpu[rows].astype(str), table.recording.backend[rows].astype(str))
     _, number, count = np.unique(source, return_inverse=True, return_counts=True)
     weight = len(rows) / len(count) / count[number]
     settings = {"max_depth": _SHARED_LEVELS, "max_leaves": _SHARED_LEAVES, "min_child_weight": 30}

@@ -99,7 +99,7 @@ class ProblemResult:
     """Number of measurements by earlier campaigns."""
     best: Measurement | None = None
     """Measurement with the lowest latency, from any campaign."""
-    frugal: Measurement | None = None
+    lowest_energy: Measurement | None = None
     """Measurement with the lowest energy, from any campaign."""
     failures: dict[str, int] = field(default_factory=dict)
     """Number of failures in this campaign, by outcome."""
@@ -124,8 +124,10 @@ class ProblemResult:
             return
         if self.best is None or (measurement.latency_s or 0.0) < (self.best.latency_s or 0.0):
             self.best = measurement
-        if measurement.energy_j and (self.frugal is None or measurement.energy_j < (self.frugal.energy_j or 0.0)):
-            self.frugal = measurement
+        if measurement.energy_j and (
+            self.lowest_energy is None or measurement.energy_j < (self.lowest_energy.energy_j or 0.0)
+        ):
+            self.lowest_energy = measurement
 
 
 def merged_results(results: Iterable[ProblemResult]) -> list[ProblemResult]:
@@ -137,9 +139,9 @@ def merged_results(results: Iterable[ProblemResult]) -> list[ProblemResult]:
             continue
         before.measured += each.measured
         before.configs += each.configs
-        before.best, before.frugal = (
+        before.best, before.lowest_energy = (
             each.best or before.best,
-            each.frugal or before.frugal,
+            each.lowest_energy or before.lowest_energy,
         )  # A visit reads earlier rows.
         for outcome, count in each.failures.items():
             before.failures[outcome] = before.failures.get(outcome, 0) + count

@@ -59,7 +59,7 @@ class Model:
         configs.
         """
         judged = self._judged
-        ascending = (judged("GPU"), judged("GPU", " of the prior")), (choice_score(" of the prior"), choice_score(""))
+        ascending = (judged("GPU"), judged("GPU", " of the prior")), (top1_score(" of the prior"), top1_score(""))
         return all(float(self.scores.get(low, 0.0)) <= float(self.scores.get(high, 0.0)) for low, high in ascending)
 
     @property
@@ -122,7 +122,7 @@ def difference_score(kind: str, by: str = "") -> str:
     return f"median error of differences{by} on held-out {kind}s"
 
 
-def choice_score(by: str) -> str:
+def top1_score(by: str) -> str:
     """Return the name of the score for the top recommendation's efficiency on held-out GPUs."""
     return f"efficiency@1{by} on held-out GPUs"
 

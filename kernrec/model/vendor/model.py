@@ -2,7 +2,7 @@
 
 Trees correct the bound of `kernrec.model.vendor.bound`: log(measured / bound) of latency, and log(power / TDP) of
 power, or log(power / `kernrec.model.vendor.power_base`) for matmuls. All rows of a recorded set have the same timing,
-and trees distinguish backends by a feature `stack.NAME`. Recorded GPUs have their own trees. Other GPUs share few and
+and trees distinguish backends by a feature `backend.NAME`. Recorded GPUs have their own trees. Other GPUs share few and
 shallow trees, only over ratios, whose predictions are `transferred`; deeper trees would overfit the recorded GPUs.
 `tools/library_training` trains the model, and `kernrec.model.vendor.model_file` stores it.
 """
@@ -13,13 +13,13 @@ from functools import lru_cache
 
 from kernrec.gpu import GPU, find_gpu
 from kernrec.model.prior.estimate import Estimate
+from kernrec.model.vendor.backends import AT
 from kernrec.model.vendor.epilogue import as_recorded, has_epilogue, with_epilogue
 from kernrec.model.vendor.features.matmul import is_matvec
 from kernrec.model.vendor.operating_point import raised, roofs_s
 from kernrec.model.vendor.precision import rate_of
-from kernrec.model.vendor.predicted import StackPrediction
+from kernrec.model.vendor.predicted import BaselinePrediction
 from kernrec.model.vendor.recorded_set import RecordedSet, SetModel
-from kernrec.model.vendor.stacks import AT
 from kernrec.model.vendor.timed import Kind, Timed
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
@@ -43,7 +43,7 @@ class VendorModel:
     architecture, else the set with the most architectures.
     """
 
-    _predicted: dict[tuple[Problem, str], tuple[StackPrediction, ...]] = field(
+    _predicted: dict[tuple[Problem, str], tuple[BaselinePrediction, ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
     """Latest predictions, by problem and GPU."""
@@ -60,38 +60,38 @@ class VendorModel:
     """Kinds of requested problems, by set, backends, data type, layout and GPU."""
 
     def __repr__(self) -> str:
-        return f"<VendorModel {self.op}: {', '.join(self.stacks)} from {len(self.sets)} recorded sets>"
+        return f"<VendorModel {self.op}: {', '.join(self.backends)} from {len(self.sets)} recorded sets>"
 
     @property
-    def stacks(self) -> tuple[str, ...]:
+    def backends(self) -> tuple[str, ...]:
         """Return all backends, each once, regardless of recorded versions."""
-        stacks = (stack for entry in self.sets for stack in entry.recorded.stacks)
-        return tuple(dict.fromkeys(stack.partition(AT)[0] for stack in stacks))
+        backends = (backend for entry in self.sets for backend in entry.recorded.backends)
+        return tuple(dict.fromkeys(backend.partition(AT)[0] for backend in backends))
 
     def superseded(self, problem: Problem, gpu: GPU) -> frozenset[str]:
         """Return names of backends, with `@` and a version, whose recordings on a GPU a newer version replaced."""
         sets = (recorded for _, recorded, has_card in self._nearest(problem.dtype, problem.layout, gpu) if has_card)
         return frozenset(
-            name for each in sets for name, cards in each.stacks.items() if AT in name and gpu.name in cards
+            name for each in sets for name, cards in each.backends.items() if AT in name and gpu.name in cards
         )
 
-    def predict_version(self, problem: Problem, gpu: GPU, stack: str) -> StackPrediction | None:
+    def predict_version(self, problem: Problem, gpu: GPU, backend: str) -> BaselinePrediction | None:
         """Predict a superseded version of a backend; return None if the model does not cover the problem.
 
         Args:
             problem: Problem of the op.
             gpu: GPU on which the version was recorded.
-            stack: A name from `superseded`.
+            backend: A name from `superseded`.
         """
         plain = as_recorded(problem)
         for place, recorded, has_card in self._nearest(plain.dtype, plain.layout, gpu):
-            if has_card and stack in recorded.stacks and recorded.is_case(plain.sizes):
-                (each,) = Timed.of(self._kind(place, (stack,), plain, gpu), [plain]).predictions(0)
+            if has_card and backend in recorded.backends and recorded.is_case(plain.sizes):
+                (each,) = Timed.of(self._kind(place, (backend,), plain, gpu), [plain]).predictions(0)
                 latency_s = with_epilogue(each.latency_s, problem, gpu)
-                return replace(each, stack=stack.partition(AT)[0], latency_s=latency_s)
+                return replace(each, backend=backend.partition(AT)[0], latency_s=latency_s)
         return None
 
-    def predict(self, problem: Problem, gpu: GPU) -> tuple[StackPrediction, ...]:
+    def predict(self, problem: Problem, gpu: GPU) -> tuple[BaselinePrediction, ...]:
         """Return a prediction for each backend that runs the problem, fastest first; empty if none was recorded.
 
         If a set has recordings on this GPU, its backends that were only recorded on other GPUs are excluded.
@@ -110,10 +110,10 @@ class VendorModel:
         """
         plain = as_recorded(problem)
         if (predictions := self._predicted.get((plain, gpu.name))) is not None:
-            latencies = [(each.stack, each.latency_s, each.busy["launch"]) for each in predictions]
+            latencies = [(each.backend, each.latency_s, each.busy["launch"]) for each in predictions]
         else:
             parts = self._parts(plain, gpu, beside)
-            latencies = [timed.latency(place, i) for timed, i in parts for place in range(len(timed.kind.stacks))]
+            latencies = [timed.latency(place, i) for timed, i in parts for place in range(len(timed.kind.backends))]
         return _finished(latencies, problem, gpu)
 
     def fastest(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
@@ -136,12 +136,12 @@ class VendorModel:
         plain = as_recorded(problem)
         for place in self._covering(problem):
             recorded = self.sets[place].recorded
-            for stack in recorded.stacks_on(gpu, plain):
-                if (reason := recorded.refusal(stack, plain, gpu)) is None:
-                    run.add(stack)
+            for backend in recorded.backends_on(gpu, plain):
+                if (reason := recorded.refusal(backend, plain, gpu)) is None:
+                    run.add(backend)
                 else:
-                    refused[stack] = reason
-        return {stack: reason for stack, reason in refused.items() if stack not in run}
+                    refused[backend] = reason
+        return {backend: reason for backend, reason in refused.items() if backend not in run}
 
     def predict_many(self, problems: Sequence[Problem], gpu: GPU) -> None:
         """Predict problems of the op together, for later calls of `predict`. A pass over the trees takes equally long
@@ -192,7 +192,7 @@ class VendorModel:
                 continue
             if taken and not has_card:
                 break
-            here = runs = recorded.stacks_recorded(gpu, problem)
+            here = runs = recorded.backends_recorded(gpu, problem)
             if taken or recorded.multiples:
                 runs = tuple([s for s in here if s not in taken and not recorded.misaligned(s, problem)])
             if runs:
@@ -200,10 +200,10 @@ class VendorModel:
             taken += here
         return chosen
 
-    def _kind(self, place: int, stacks: tuple[str, ...], problem: Problem, gpu: GPU) -> Kind:
-        key = place, stacks, problem.dtype, problem.layout, gpu.name
+    def _kind(self, place: int, backends: tuple[str, ...], problem: Problem, gpu: GPU) -> Kind:
+        key = place, backends, problem.dtype, problem.layout, gpu.name
         if (kind := self._kinds.get(key)) is None:
-            kind = self._kinds[key] = Kind(self.sets[place], stacks, gpu, problem.dtype, problem.layout)
+            kind = self._kinds[key] = Kind(self.sets[place], backends, gpu, problem.dtype, problem.layout)
         return kind
 
     def _covering(self, problem: Problem) -> list[int]:
@@ -227,7 +227,7 @@ class VendorModel:
 def _finished(latencies: list[Latency], problem: Problem, gpu: GPU) -> list[Latency]:
     if not has_epilogue(problem):
         return latencies
-    return [(stack, with_epilogue(latency, problem, gpu), launch_s) for stack, latency, launch_s in latencies]
+    return [(backend, with_epilogue(latency, problem, gpu), launch_s) for backend, latency, launch_s in latencies]
 
 
 @lru_cache(maxsize=1024)
@@ -237,6 +237,6 @@ def _farness(recorded: tuple[str, ...], gpu: GPU) -> tuple[bool, bool, int]:
     return gpu.name not in recorded, gpu.arch not in architectures, -len(architectures)
 
 
-def _fastest_first(parts: Sequence[tuple[Timed, int]]) -> tuple[StackPrediction, ...]:
+def _fastest_first(parts: Sequence[tuple[Timed, int]]) -> tuple[BaselinePrediction, ...]:
     predictions = [each for timed, number in parts for each in timed.predictions(number)]
     return tuple(sorted(predictions, key=lambda each: each.latency_s.value))

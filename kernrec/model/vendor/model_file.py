@@ -99,20 +99,20 @@ def _set(op: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
     working_sets = float(entry["timing"]["working_sets"] or np.inf)
     timing = Timing(float(entry["timing"]["launch_clk"]), working_sets, alone="floors" in entry)
     texts = {str(key): str(value) for key, value in entry["origin"].items()}
-    stacks = {
-        str(stack): {str(gpu): None if version is None else str(version) for gpu, version in cards.items()}
-        for stack, cards in entry["stacks"].items()
+    backends = {
+        str(backend): {str(gpu): None if version is None else str(version) for gpu, version in cards.items()}
+        for backend, cards in entry["stacks"].items()
     }
     multiples = {
-        str(stack): {str(name): int(step) for name, step in steps.items()}
-        for stack, steps in entry["multiples"].items()
+        str(backend): {str(name): int(step) for name, step in steps.items()}
+        for backend, steps in entry["multiples"].items()
     }
     kinds = {
-        str(stack): {str(gpu): tuple(map(str, names)) for gpu, names in cards.items()}
-        for stack, cards in entry.get("kinds", {}).items()
+        str(backend): {str(gpu): tuple(map(str, names)) for gpu, names in cards.items()}
+        for backend, cards in entry.get("kinds", {}).items()
     }
     recorded = RecordedSet(
-        str(entry["name"]), op, entry["case"], stacks, tuple(entry["dtypes"]), tuple(entry["layouts"]),
+        str(entry["name"]), op, entry["case"], backends, tuple(entry["dtypes"]), tuple(entry["layouts"]),
         tuple(entry["alike"]), float(entry["alike_width"]), timing, tuple(entry["sizes"]), multiples,
         tuple(map(str, entry["local"])), texts, kinds,
     )  # fmt: skip

@@ -30,7 +30,7 @@ from kernrec.op import Problem
 from kernrec.util.normal import DEVIATIONS
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.predicted import StackPrediction
+    from kernrec.model.vendor.predicted import BaselinePrediction
 
 CAPPED = 0.95
 """Minimum fraction of the power limit at which a predicted power counts as limited. The mean power of a throttled
@@ -59,8 +59,8 @@ class Point(Protocol):
 
 
 def at_point(
-    predictions: "Iterable[StackPrediction]", gpu: GPU, point: Point, problem: Problem | None = None
-) -> "list[StackPrediction]":
+    predictions: "Iterable[BaselinePrediction]", gpu: GPU, point: Point, problem: Problem | None = None
+) -> "list[BaselinePrediction]":
     """Transfer one problem's predictions to a power limit and clock, within the roof and the limit, in the same order.
 
     A prediction without recorded power gets the power by the GPU's power model.
@@ -74,28 +74,28 @@ def at_point(
     Raises:
         UsageError: The GPU does not accept this power limit or clock.
     """
-    power, lines = _power_of(gpu), list(predictions)
+    power, baselines = _power_of(gpu), list(predictions)
     limit_w = None if point.power_limit_w is None else float(point.power_limit_w)
     elsewhere = limit_w not in (None, gpu.tdp_w) or point.clock_hz is not None
-    core_j = _core_energy(lines, gpu, power, problem) if lines and elsewhere else 0.0
-    lines = [each if each.power_w is not None else _modelled(each, gpu, problem) for each in lines]
+    core_j = _core_energy(baselines, gpu, power, problem) if baselines and elsewhere else 0.0
+    baselines = [each if each.power_w is not None else _modelled(each, gpu, problem) for each in baselines]
     if elsewhere:
-        lines = [_carried(each, core_j, gpu, limit_w, point.clock_hz) for each in lines]
+        baselines = [_carried(each, core_j, gpu, limit_w, point.clock_hz) for each in baselines]
     (least_s,) = (0.0,) if problem is None else roofs_s([problem], gpu, limit_w, point.clock_hz)
     return [
         each if each.latency_s.value >= least_s else replace(each, latency_s=raised(each.latency_s, least_s))
-        for each in lines
+        for each in baselines
     ]
 
 
-def recorded_within(prediction: "StackPrediction", gpu: GPU, problem: Problem) -> "StackPrediction":
+def recorded_within(prediction: "BaselinePrediction", gpu: GPU, problem: Problem) -> "BaselinePrediction":
     """Return a recording at the default point, with its power clamped to the limit."""
     if prediction.power_w is None:
         return _modelled(prediction, gpu, problem)
     return replace(prediction, power_w=_at_most(prediction.power_w, gpu.tdp_w))
 
 
-def _modelled(prediction: "StackPrediction", gpu: GPU, problem: Problem | None) -> "StackPrediction":
+def _modelled(prediction: "BaselinePrediction", gpu: GPU, problem: Problem | None) -> "BaselinePrediction":
     """Return a prediction at the default point with the modeled power for its operations, bytes and time."""
     busy, base, seconds = prediction.busy, power_base(gpu), prediction.latency_s.value
     if not busy and problem is not None:
@@ -164,8 +164,8 @@ def _scaled(quantity: Estimate, factor: float, unsure: float) -> Estimate:
 
 
 def _carried(
-    prediction: "StackPrediction", core_j: float, gpu: GPU, limit_w: float | None, clock_hz: float | None
-) -> "StackPrediction":
+    prediction: "BaselinePrediction", core_j: float, gpu: GPU, limit_w: float | None, clock_hz: float | None
+) -> "BaselinePrediction":
     """Return a prediction at another limit and clock, given the energy of the core's events."""
     power = _power_of(gpu)
     launch = _launch(prediction, core_j, gpu, power)
@@ -186,7 +186,7 @@ def _at_most(quantity: Estimate, most: float) -> Estimate:
     return replace(quantity, value=value, low=min(quantity.low * value / quantity.value, value), high=most)
 
 
-def _launch(prediction: "StackPrediction", core_j: float, gpu: GPU, power: PowerModel) -> NominalCosts:
+def _launch(prediction: "BaselinePrediction", core_j: float, gpu: GPU, power: PowerModel) -> NominalCosts:
     """Return a launch that takes the predicted time at the default point, with this energy of core events."""
     busy, latency_s = prediction.busy, prediction.latency_s.value
     core_s, dram_s = max(busy["math"], busy["l2"]), busy["dram"]
@@ -201,7 +201,7 @@ def _launch(prediction: "StackPrediction", core_j: float, gpu: GPU, power: Power
 
 
 def _core_energy(
-    predictions: "Iterable[StackPrediction]", gpu: GPU, power: PowerModel, problem: Problem | None
+    predictions: "Iterable[BaselinePrediction]", gpu: GPU, power: PowerModel, problem: Problem | None
 ) -> float:
     """Return the joules of the core's events at nominal voltage, one value for all backends of a problem."""
     left_j, most_j, held, math_s = [], inf, False, 0.0
@@ -228,7 +228,7 @@ def _median(values: list[float]) -> float:
     return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def _left_for_core(prediction: "StackPrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
+def _left_for_core(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
     """Return the joules, at nominal voltage, that remain for core events over the predicted time at a given power."""
     power = _power_of(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
@@ -236,7 +236,7 @@ def _left_for_core(prediction: "StackPrediction", drawn_w: float, clock_hz: floa
     return max(core_j, 0.0) / float(power.voltage(clock_hz)) ** 2
 
 
-def _dram_energy(prediction: "StackPrediction", gpu: GPU, power: PowerModel) -> float:
+def _dram_energy(prediction: "BaselinePrediction", gpu: GPU, power: PowerModel) -> float:
     return prediction.busy["dram"] * gpu.memory_bandwidth * power.event_j("dram.bytes")
 
 

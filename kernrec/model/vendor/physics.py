@@ -22,7 +22,7 @@ from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.vendor.bound import Timing, card_of, features_of
 from kernrec.model.vendor.features.matmul import is_matvec
 from kernrec.model.vendor.precision import rate_of
-from kernrec.model.vendor.predicted import StackPrediction
+from kernrec.model.vendor.predicted import BaselinePrediction
 from kernrec.model.vendor.single_calls import NORMAL_S
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
@@ -69,7 +69,7 @@ class Busy:
 
 
 @lru_cache(maxsize=1024)
-def derived(problem: Problem, gpu: GPU) -> StackPrediction | None:
+def derived(problem: Problem, gpu: GPU) -> BaselinePrediction | None:
     """Return the baseline of a problem at the default limit.
 
     Return None if the GPU has no arithmetic in the data type, and for attention in 8 bits, which PyTorch lacks.
@@ -86,7 +86,7 @@ def derived(problem: Problem, gpu: GPU) -> StackPrediction | None:
     parts = {"math": busy.peak_s, "dram": dram_s, "l2": problem.bytes / card.l2, "launch": NORMAL_S}
     latency = Estimate(latency_s, latency_s / FACTOR, latency_s * FACTOR, Source.PRIOR)
     library = "cuDNN" if problem.op == "conv2d" else "PyTorch"
-    return StackPrediction(library, None, latency, None, (), None, parts)
+    return BaselinePrediction(library, None, latency, None, (), None, parts)
 
 
 def _rows(problem: Problem, gpu: GPU) -> Busy:

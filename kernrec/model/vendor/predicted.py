@@ -7,10 +7,10 @@ from kernrec.util.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class StackPrediction:
+class BaselinePrediction:
     """Latency and power of a backend for a problem, at the GPU's default power limit and unlocked clock."""
 
-    stack: str
+    backend: str
     version: str | None
     """Recorded version on this GPU, or range of versions on other GPUs; None if not stated."""
     latency_s: Estimate

@@ -12,12 +12,12 @@ from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
 from kernrec.model.prior.estimate import Estimate
+from kernrec.model.vendor.backends import AT, supports
 from kernrec.model.vendor.bound import Bound, Timing, features_of, kind_of
 from kernrec.model.vendor.compact_trees import CompactTrees, decompressed, expand
 from kernrec.model.vendor.power_base import PowerBase
 from kernrec.model.vendor.precision import rate_of
 from kernrec.model.vendor.single_calls import in_a_stream
-from kernrec.model.vendor.stacks import AT, supports
 from kernrec.op import Problem
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
@@ -26,7 +26,7 @@ Array = np.ndarray
 
 OTHER = "*"
 """Key of the trees for GPUs without recordings."""
-STACK = "stack."
+BACKEND = "stack."
 """Prefix of the name of a feature that is 1 for one backend and 0 for the others."""
 
 
@@ -38,7 +38,7 @@ class RecordedSet:
     op: str
     case: str
     """Case of the op: a key of `CASES` in the op's module of features."""
-    stacks: Mapping[str, Mapping[str, str | None]]
+    backends: Mapping[str, Mapping[str, str | None]]
     """Recorded GPUs by catalog name, with the version if stated, for each backend. A name that ends in `@` and a
     version is superseded, and is used only if this version is requested.
     """
@@ -84,49 +84,49 @@ class RecordedSet:
     @cached_property
     def gpus(self) -> tuple[str, ...]:
         """Return the recorded GPUs, by catalog name."""
-        return tuple(sorted({gpu for cards in self.stacks.values() for gpu in cards}))
+        return tuple(sorted({gpu for cards in self.backends.values() for gpu in cards}))
 
-    def stacks_on(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
+    def backends_on(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
         """Return the backends with predictions on a GPU: backends recorded on this GPU with problems of this kind.
 
         On a GPU without recordings, return all backends that support it and were recorded with such problems anywhere,
         except `local` backends. If the GPU cannot compute in the dtype, return all backends.
         """
-        return self.stacks_recorded(gpu, problem) if rate_of(gpu, problem.dtype) else tuple(self.stacks)
+        return self.backends_recorded(gpu, problem) if rate_of(gpu, problem.dtype) else tuple(self.backends)
 
-    def stacks_recorded(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
-        """Return the backends as in `stacks_on`, for a GPU that can compute in the dtype."""
+    def backends_recorded(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
+        """Return the backends as in `backends_on`, for a GPU that can compute in the dtype."""
         kind = kind_of(self.op, problem.dtype if problem.dtype in self.dtypes else self.dtypes[0], problem.sizes)
-        if (stacks := self._stacks_on.get((gpu.name, kind))) is None:
-            stacks = self._stacks_on[gpu.name, kind] = self._with_kind(gpu, kind)
-        return stacks
+        if (backends := self._backends_on.get((gpu.name, kind))) is None:
+            backends = self._backends_on[gpu.name, kind] = self._with_kind(gpu, kind)
+        return backends
 
     @cached_property
-    def _stacks_on(self) -> dict[tuple[str, str], tuple[str, ...]]:
+    def _backends_on(self) -> dict[tuple[str, str], tuple[str, ...]]:
         return {}
 
     def _with_kind(self, gpu: GPU, kind: str) -> tuple[str, ...]:
         here = gpu.name in self.gpus
         return tuple(
-            stack
-            for stack, cards in self.stacks.items()
-            if AT not in stack
-            and supports(stack, gpu.sm)
-            and (here or stack not in self.local)
+            backend
+            for backend, cards in self.backends.items()
+            if AT not in backend
+            and supports(backend, gpu.sm)
+            and (here or backend not in self.local)
             and any(
-                kind in self.kinds.get(stack, {}).get(card, (kind,)) for card in cards if card == gpu.name or not here
+                kind in self.kinds.get(backend, {}).get(card, (kind,)) for card in cards if card == gpu.name or not here
             )
         )
 
-    def refusal(self, stack: str, problem: Problem, gpu: GPU) -> str | None:
+    def refusal(self, backend: str, problem: Problem, gpu: GPU) -> str | None:
         """Return the reason why a backend does not run a problem of the set; None if it runs the problem."""
         if not rate_of(gpu, problem.dtype):
             return f"{gpu.title} has no {problem.dtype} arithmetic"
-        return self.misaligned(stack, problem)
+        return self.misaligned(backend, problem)
 
-    def misaligned(self, stack: str, problem: Problem) -> str | None:
+    def misaligned(self, backend: str, problem: Problem) -> str | None:
         """Return the reason why a problem's sizes prevent a backend from running it; None if they do not."""
-        for name, step in self.multiples.get(stack, {}).items():
+        for name, step in self.multiples.get(backend, {}).items():
             if problem.sizes[name] % step:
                 return f"{name} = {problem.sizes[name]} is not a multiple of {step}, as {problem.dtype} needs there"
         return None

@@ -25,24 +25,24 @@ and 1.3.0rc20, and recordings of cuDNN name no patch release. These versions hav
 _TO = " to "
 
 
-def released(stack: str, version: str | None) -> str | None:
+def released(backend: str, version: str | None) -> str | None:
     """Return a version's release date, such as `2026-06-30`; None if unknown.
 
     For a range of versions from `versions_text`, return the dates of both ends if both are known.
 
     Args:
-        stack: Backend, such as `SGLang` or `SGLang (static scales)`.
+        backend: Backend, such as `SGLang` or `SGLang (static scales)`.
         version: Version of a baseline, such as `0.5.12, static scales`.
     """
-    dates = _RELEASED.get(stack.partition(" (")[0], {})
+    dates = _RELEASED.get(backend.partition(" (")[0], {})
     end_dates = [dates.get(end) for end in (version or "").partition(",")[0].split(_TO)]
     known_dates = [date for date in end_dates if date]
     return _TO.join(dict.fromkeys(known_dates)) if len(known_dates) == len(end_dates) else None
 
 
-def known_versions(stack: str) -> tuple[str, ...]:
+def known_versions(backend: str) -> tuple[str, ...]:
     """Return the recorded versions of a backend."""
-    return tuple(_RELEASED.get(stack, {}))
+    return tuple(_RELEASED.get(backend, {}))
 
 
 def versions_text(versions: Iterable[str | None]) -> str | None:

@@ -15,8 +15,8 @@ from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.vendor.bound import PARTS, Bound, Card, Features, card_of, features_of, used
 from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.precision import rate_of
-from kernrec.model.vendor.predicted import StackPrediction
-from kernrec.model.vendor.recorded_set import OTHER, STACK, Head, SetModel
+from kernrec.model.vendor.predicted import BaselinePrediction
+from kernrec.model.vendor.recorded_set import BACKEND, OTHER, Head, SetModel
 from kernrec.model.vendor.releases import versions_text
 from kernrec.model.vendor.single_calls import NORMAL_S
 from kernrec.op import Problem
@@ -44,7 +44,7 @@ class Reader:
 
     in_engine: Any
     """Trees with the features that problems of the kind share, in the engine's form."""
-    stacks: int
+    backends: int
     """Number S of backends."""
     names: tuple[str, ...]
     """Names of the features in a table."""
@@ -66,9 +66,9 @@ class Reader:
             least: Minimum values, (N,).
             most: Maximum value.
         """
-        values = np.empty((self.stacks, table.shape[1]))
-        of_stacks = np.array([own[name] for name in self.own]) if self.own else _NONE
-        self.in_engine.fill(table, of_stacks, base, least, most, values)
+        values = np.empty((self.backends, table.shape[1]))
+        of_backends = np.array([own[name] for name in self.own]) if self.own else _NONE
+        self.in_engine.fill(table, of_backends, base, least, most, values)
         return values
 
     def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
@@ -96,7 +96,7 @@ class Kind:
     """Problems of one data type and layout in a set, on one GPU, and S backends that run them."""
 
     chosen: SetModel
-    stacks: tuple[str, ...]
+    backends: tuple[str, ...]
     gpu: GPU
     dtype: str
     layout: str
@@ -140,8 +140,10 @@ class Kind:
     @cached_property
     def versions(self) -> list[str | None]:
         """Return each backend's version: the recorded version on the GPU, or the range of versions on other GPUs."""
-        recorded, name = self.chosen.recorded.stacks, self.gpu.name
-        every = ([cards[name]] if name in cards else cards.values() for cards in map(recorded.__getitem__, self.stacks))
+        recorded, name = self.chosen.recorded.backends, self.gpu.name
+        every = (
+            [cards[name]] if name in cards else cards.values() for cards in map(recorded.__getitem__, self.backends)
+        )
         return [versions_text(versions) for versions in every]
 
     @property
@@ -173,12 +175,12 @@ class Kind:
 
     def _new_reader(self, quantity: str, bound: Bound) -> Reader:
         head, transferred = self.head(quantity), (quantity, self.gpu.name) not in self.chosen.heads
-        rows = np.zeros((len(self.stacks), len(head.columns)), dtype=np.float32)
+        rows = np.zeros((len(self.backends), len(head.columns)), dtype=np.float32)
         for name, value in bound.constants.items():
             if (column := head.column.get(name)) is not None:
                 rows[:, column] = value
-        for number, stack in enumerate(self.stacks):
-            if (column := head.column.get(STACK + stack)) is not None:
+        for number, backend in enumerate(self.backends):
+            if (column := head.column.get(BACKEND + backend)) is not None:
                 rows[number, column] = 1.0
         there = [(column, bound.names.index(name)) for name, column in head.column.items() if name in bound.names]
         columns, places = np.array(there, dtype=np.int64).reshape(-1, 2).T.copy()
@@ -188,7 +190,7 @@ class Kind:
         recorded, between = head.recorded, head.between
         if self.alike:
             recorded, between = (replace(each, width=hypot(each.width, self.alike)) for each in (recorded, between))
-        return Reader(in_engine, len(self.stacks), bound.names, own, recorded, between, transferred)
+        return Reader(in_engine, len(self.backends), bound.names, own, recorded, between, transferred)
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,17 +255,17 @@ class Timed:
         launch_s = NORMAL_S if chosen.floors else bound.parts["launch"].item(number)
         reader = kind.reader("latency", bound)
         call = reader.predicted(self.seconds.item(place, number), self.factors[number], inf)
-        return kind.stacks[place], chosen.streamed(call, kind.gpu, bound, number), launch_s
+        return kind.backends[place], chosen.streamed(call, kind.gpu, bound, number), launch_s
 
-    def predictions(self, number: int) -> Iterator[StackPrediction]:
+    def predictions(self, number: int) -> Iterator[BaselinePrediction]:
         """Yield the predictions for a problem."""
         kind, gpus = self.kind, self.kind.chosen.recorded.gpus
         busy = {name: seconds.item(number) for name, seconds in self.bound.parts.items()}
-        for place in range(len(kind.stacks)):
-            stack, latency_s, launch_s = self.latency(place, number)
+        for place in range(len(kind.backends)):
+            backend, latency_s, launch_s = self.latency(place, number)
             power_w = None
             if self.power is not None:
                 (watts, factors), reader = self.power, kind.reader("power", self.bound)
                 power_w = reader.predicted(watts.item(place, number), factors[number], kind.gpu.tdp_w)
             every = busy | {"launch": launch_s}
-            yield StackPrediction(stack, kind.versions[place], latency_s, power_w, gpus, kind.recorded_as, every)
+            yield BaselinePrediction(backend, kind.versions[place], latency_s, power_w, gpus, kind.recorded_as, every)

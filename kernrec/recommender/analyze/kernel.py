@@ -24,7 +24,7 @@ from kernrec.recommender.context import answering_with
 from kernrec.recommender.infeasible import empty_space
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
-from kernrec.recommender.result import Recommendation
+from kernrec.recommender.result import Answer
 from kernrec.store import Database
 from kernrec.util.light_dataclass import dataclass
 
@@ -33,7 +33,7 @@ from kernrec.util.light_dataclass import dataclass
 class Analysis:
     """Recommendation, with counts of the profiled, cached, failed and skipped configs."""
 
-    recommendation: Recommendation
+    answer: Answer
     profiled: int
     """Number of configs that this analysis compiled and emulated."""
     cached: int
@@ -46,22 +46,22 @@ class Analysis:
     """Duration of the analysis in seconds."""
 
     def __repr__(self) -> str:
-        return f"<Analysis, {self.profiled} profiled, {self.cached} before: {self.recommendation!r}>"
+        return f"<Analysis, {self.profiled} profiled, {self.cached} before: {self.answer!r}>"
 
     def __str__(self) -> str:
-        return str(self.recommendation)
+        return str(self.answer)
 
     def _repr_html_(self) -> str:
-        return self.recommendation._repr_html_()
+        return self.answer._repr_html_()
 
     def to_arrow(self) -> Any:
-        """Return the recommendations as a `pyarrow.Table`, like `Recommendation.to_arrow`."""
-        return self.recommendation.to_arrow()
+        """Return the recommendations as a `pyarrow.Table`, like `Answer.to_arrow`."""
+        return self.answer.to_arrow()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; keys contain the unit."""
         return {
-            **self.recommendation.as_dict(),
+            **self.answer.as_dict(),
             "profiled": self.profiled,
             "cached": self.cached,
             "failed": [{"config": dict(f.config), "message": f.message} for f in self.failed],
@@ -126,8 +126,8 @@ def analyze(
     recommender = Recommender(answering_with(database))
     if not recommender.context.find_profiles(kernel, problem, gpu):
         raise profiler.why_none(failures[0])
-    recommendation = recommender.answer_kernel(kernel, problem, gpu, query)
-    return Analysis(recommendation, made, before, tuple(failures), left_out, time.monotonic() - start)
+    answer = recommender.answer_kernel(kernel, problem, gpu, query)
+    return Analysis(answer, made, before, tuple(failures), left_out, time.monotonic() - start)
 
 
 def check_tunables_used(kernel: Kernel) -> None:

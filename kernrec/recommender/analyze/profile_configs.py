@@ -15,7 +15,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import Config, Kernel, bind_launches
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.profile_target import BLOCK_BUDGET, ProfileFailure, ProfileTarget
-from kernrec.recommender.result import Recommendation
+from kernrec.recommender.result import Answer
 from kernrec.store import Database, ProfileRow
 from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
@@ -53,7 +53,7 @@ class ProfilingOptions:
     whole: bool = False
     """Whether to profile every config of a large space, not only configs that may be among the best."""
     progress: Progress | None = None
-    first_front: Callable[[Recommendation, int], None] | None = None
+    first_front: Callable[[Answer, int], None] | None = None
     """Callback for the first answer while a large space is profiled, and for the number of configs profiled so far."""
     profiles: Profiles | None = None
     """Function that compiles and emulates configs; None to use `processes` on this machine."""

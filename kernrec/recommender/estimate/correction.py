@@ -29,7 +29,7 @@ from kernrec.model.learn.conformal import (
     unknown_interval,
 )
 from kernrec.model.learn.lower_bound import least_log_ratio_of
-from kernrec.model.learn.model import Model, choice_score, transfer_score
+from kernrec.model.learn.model import Model, top1_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
 from kernrec.recommender.estimate.costs import ENERGY, LATENCY, POWER, Costs, median
 from kernrec.recommender.estimate.estimates import LEARNED, OWN, TRANSFERRED, kinds_of
@@ -159,7 +159,7 @@ class ModelScope:
     def _cost_of_new_gpu(self) -> list[str]:
         """Describe the accuracy on held-out GPUs and on trained GPUs; return nothing if no GPU was held out."""
         scores = self.model.scores
-        names = choice_score(""), transfer_score("GPU"), "efficiency@1", "median latency error"
+        names = top1_score(""), transfer_score("GPU"), "efficiency@1", "median latency error"
         if not all(name in scores for name in names):
             return []
         new_first, new_error, first, error = (float(scores[name]) for name in names)

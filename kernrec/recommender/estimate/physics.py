@@ -34,7 +34,7 @@ from kernrec.store import MeasuredAnswer
 from kernrec.util.human import human, memory_text
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.predicted import StackPrediction
+    from kernrec.model.vendor.predicted import BaselinePrediction
 
 Array = np.ndarray
 
@@ -196,7 +196,7 @@ def _instead(costs: Costs, prior: Costs | None, refused: Array) -> Costs:
     return Costs(np.where(refused, prior.values, costs.values), kind, kinds)
 
 
-def is_number(prediction: "StackPrediction") -> bool:
+def is_number(prediction: "BaselinePrediction") -> bool:
     """Return whether a baseline's time and power are positive numbers."""
     ends = [prediction.latency_s.low, prediction.latency_s.value, prediction.latency_s.high]
     if prediction.power_w is not None:

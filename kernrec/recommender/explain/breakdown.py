@@ -12,9 +12,9 @@ from kernrec.gpu import LIMITERS
 from kernrec.model.prior.demand import events
 from kernrec.model.prior.power import DRAM
 from kernrec.recommender.candidates import CandidateSet, KernelCandidates
-from kernrec.recommender.choices import build_choice
 from kernrec.recommender.json_form import JsonForm, plain
-from kernrec.recommender.result import Choice
+from kernrec.recommender.recommendations import build_recommendation
+from kernrec.recommender.result import Recommendation
 from kernrec.util.light_dataclass import dataclass
 
 TAIL = "tail-wave utilization"
@@ -109,7 +109,7 @@ class Roofline(JsonForm):
 class Explanation:
     """Breakdown of a config at an operating point."""
 
-    choice: Choice
+    recommendation: Recommendation
     """Explained config, with costs that may be measured or corrected by measurements."""
     prior: Mapping[str, float]
     """`latency_s`, `energy_j` and `power_w` as predicted by static analysis only."""
@@ -117,7 +117,7 @@ class Explanation:
     bottleneck: str
     """Resource that takes longest at the actual clock, or `power limit` if the limit slows a core-bound launch."""
     energy_j: Mapping[str, float]
-    """Energy by component in joules; the parts add up to the energy of `choice`, in the predicted proportions."""
+    """Energy by component in joules; the parts add up to the energy of `recommendation`, in the predicted proportions."""
     roofline: Roofline
     figures: Mapping[str, float]
     """Values that are compared between configs, by name."""
@@ -126,7 +126,7 @@ class Explanation:
         """Return plain values for JSON; keys contain the unit."""
         roof = self.roofline
         return {
-            **self.choice.as_dict(),
+            **self.recommendation.as_dict(),
             "prior": dict(self.prior),
             "bottleneck": self.bottleneck,
             "launch_details": plain(self.launches),
@@ -148,11 +148,11 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     performed = table.performed(on_problem, row)
     places = prediction.performed(position)
     dram_bytes = float(sum(times.dram_bytes[place] for times, place in places))
-    choice = build_choice(candidates, point, position)
+    recommendation = build_recommendation(candidates, point, position)
     limited = kernel.limited.at(point).part(slice(position, position + 1))
     # Parts are valid at the boost clock. Scale core parts to the actual clock, and all parts to the total.
-    measured = choice.latency_s.value / float(limited.latency_s[0])
-    slower = measured * table.power.boost_hz / choice.clock_hz
+    measured = recommendation.latency_s.value / float(limited.latency_s[0])
+    slower = measured * table.power.boost_hz / recommendation.clock_hz
     launches = tuple(
         _detail(
             kernel,
@@ -168,19 +168,19 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
         for metric, value in table.counts(on_problem, index, row).items():
             total[metric] = total.get(metric, 0.0) + value
     prior = {name: float(getattr(limited, name)[0]) for name in ("latency_s", "energy_j", "power_w")}
-    scale = choice.energy_j.value / prior["energy_j"]
+    scale = recommendation.energy_j.value / prior["energy_j"]
     parts: dict[str, float] = {}
     for component, joules in table.power.breakdown({**events(total), DRAM: dram_bytes}, limited).items():
         name = _PARTS.get(component, component)
         parts[name] = parts.get(name, 0.0) + float(np.ravel(joules)[0]) * scale
     return Explanation(
-        choice=choice,
+        recommendation=recommendation,
         prior=prior,
         launches=launches,
         energy_j=parts,
-        bottleneck=choice.bottleneck,
-        roofline=_roofline(choice, total, dram_bytes, table.bandwidth),
-        figures=_figures(choice, total, dram_bytes, launches),
+        bottleneck=recommendation.bottleneck,
+        roofline=_roofline(recommendation, total, dram_bytes, table.bandwidth),
+        figures=_figures(recommendation, total, dram_bytes, launches),
     )
 
 
@@ -237,8 +237,10 @@ def _accesses(counts: Mapping[str, float]) -> Sequence[BufferAccess]:
     return accesses
 
 
-def _roofline(choice: Choice, total: Mapping[str, float], dram_bytes: float, bandwidth: float) -> Roofline:
-    problem, gpu = choice.problem, choice.gpu
+def _roofline(
+    recommendation: Recommendation, total: Mapping[str, float], dram_bytes: float, bandwidth: float
+) -> Roofline:
+    problem, gpu = recommendation.problem, recommendation.gpu
     flops = float(problem.flops)
     counted = flops <= 0
     tensor = sum(value for metric, value in total.items() if metric.startswith("mma."))
@@ -246,13 +248,13 @@ def _roofline(choice: Choice, total: Mapping[str, float], dram_bytes: float, ban
         flops = tensor + 2.0 * _WARP * sum(total.get(f"issue.{kind}", 0.0) for kind in ("fma32", "f16", "f64"))
     # Scale the roof to the actual clock. GeForce GPUs exceed the data sheet's clock, and a power limit lowers it.
     peak = gpu.peak_flops(problem.dtype, tensor > 0) or gpu.peak_flops("f32")
-    peak *= choice.clock_hz / (gpu.tensor_clock_hz if tensor > 0 else gpu.boost_clock_hz)
+    peak *= recommendation.clock_hz / (gpu.tensor_clock_hz if tensor > 0 else gpu.boost_clock_hz)
     moved = max(dram_bytes, 1.0)
-    return Roofline(flops, counted, dram_bytes, flops / moved, flops / choice.latency_s.value, peak, bandwidth)
+    return Roofline(flops, counted, dram_bytes, flops / moved, flops / recommendation.latency_s.value, peak, bandwidth)
 
 
 def _figures(
-    choice: Choice, total: Mapping[str, float], dram_bytes: float, launches: Sequence[LaunchDetail]
+    recommendation: Recommendation, total: Mapping[str, float], dram_bytes: float, launches: Sequence[LaunchDetail]
 ) -> dict[str, float]:
     """Return the values that are compared between configs."""
     sectors = sum(v for m, v in total.items() if m.startswith("global.") and m.endswith("_sectors"))
@@ -265,7 +267,7 @@ def _figures(
         "instructions": total.get("issue", 0.0),
         "occupancy": main.occupancy,
         TAIL: main.tail,
-        "energy": choice.energy_j.value,
-        "time": choice.latency_s.value,
-        "power": choice.power_w,
+        "energy": recommendation.energy_j.value,
+        "time": recommendation.latency_s.value,
+        "power": recommendation.power_w,
     }

@@ -181,7 +181,7 @@ def _of_launch(launch: LaunchDetail, subject: Explanation) -> Iterator[LineAdvic
     def advice(problem: str, change: str, speedup: float) -> LineAdvice:
         return LineAdvice("", 0, "", problem, change, speedup)
 
-    gpu = subject.choice.gpu
+    gpu = subject.recommendation.gpu
     if launch.blocks * launch.threads < gpu.sms * 256:
         share = launch.blocks * launch.threads / (gpu.sms * 256)
         yield advice(

@@ -13,19 +13,19 @@ from kernrec.recommender.infeasible import none_runs
 from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Request
-from kernrec.recommender.result import Choice
+from kernrec.recommender.result import Recommendation
 from kernrec.recommender.sweep import power_limits, sweep
 
 
-def recommended(request: Request, context: Context) -> Choice:
+def recommended(request: Request, context: Context) -> Recommendation:
     """Return the top recommendation for an op, the default config to explain. See `explainable` for errors."""
     answer = Recommender(context=context).answer(replace(request, query=replace(request.query, top=1)))
-    if not answer.choices:
+    if not answer.recommendations:
         raise NoKernelError(str(answer.no_kernel))
     return answer.best
 
 
-def explainable(request: Request, context: Context, best: Choice | None = None) -> CandidateSet:
+def explainable(request: Request, context: Context, best: Recommendation | None = None) -> CandidateSet:
     """Return the candidates of a request's kernel at the requested clock and several power limits.
 
     The default power limit comes first, then the requested limit, then a range of limits.
@@ -100,6 +100,6 @@ def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective
         raise UsageError(
             f"no config of {spec.name} with {wanted} can run {problem.key} on {candidates.gpu.name}{reason}"
         )
-    risk = 1.0 if candidates.caution is None else candidates.caution[among]
+    risk = 1.0 if candidates.risk is None else candidates.risk[among]
     latency, energy = risk * candidates.latency_s[point, among], risk * candidates.energy_j[point, among]
     return int(among[objective.value_of(latency, energy).argmin()])

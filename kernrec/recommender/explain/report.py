@@ -78,8 +78,8 @@ def report(
     changes = what_if(candidates, position, point, objective, top)
     if against is not None:
         other = explain(candidates, pick_config(candidates, against, objective, point), point)
-    shown = [subject.choice, *([other.choice] if other else [])]
+    shown = [subject.recommendation, *([other.recommendation] if other else [])]
     notes = [*context.models.warnings(), *of_inputs(request.query.inputs), *notes_of(candidates, shown)]
-    if any(choice.measurement for choice in shown):
+    if any(recommendation.measurement for recommendation in shown):
         notes.append("times by resource, traffic and shares of energy are predicted, not measured")
     return Report(candidates, point, subject, other, tuple(changes), tuple(notes), objective)

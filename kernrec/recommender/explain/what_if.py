@@ -132,7 +132,7 @@ def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np
 def _change(here: Explanation, there: Explanation, gain: float, energy: float, time: float) -> Change:
     changes = difference(here, there)
     shown = sorted((name for name in changes if name not in _COSTS), key=lambda name: -abs(changes[name]))
-    before, after = here.choice, there.choice
+    before, after = here.recommendation, there.recommendation
     sources = sources_of([before, after])
     parts = [
         f"{name} {value} -> {after.config[name]}"
@@ -162,9 +162,9 @@ def difference(before: Explanation, after: Explanation) -> dict[str, float]:
 
 def roof_share(subject: Explanation) -> float:
     """Return the fraction of the roof that a config reaches, counting only the compulsory bytes."""
-    roof, problem = subject.roofline, subject.choice.problem
+    roof, problem = subject.roofline, subject.recommendation.problem
     seconds = max(roof.flops / roof.peak_flops, problem.bytes / roof.bandwidth)
-    return min(seconds / subject.choice.latency_s.value, 1.0)
+    return min(seconds / subject.recommendation.latency_s.value, 1.0)
 
 
 def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> str:

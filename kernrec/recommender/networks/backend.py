@@ -27,19 +27,19 @@ from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import fits
 from kernrec.recommender.networks.layer_answer import LayerAnswer
 from kernrec.recommender.request import KERNREC, MIXED, Query
-from kernrec.recommender.result import Recommendation
+from kernrec.recommender.result import Answer
 
 MIXTURE_OF_BACKENDS = "mixture of backends"
 BATCHES = (1, 8, 64)
 """Batch sizes that determine the backend of a network, with equal weight."""
 
-Lines = Mapping[Problem, Sequence[Baseline]]
+Baselines = Mapping[Problem, Sequence[Baseline]]
 Counted = Sequence[tuple[Problem, int]]
 """Problems of a network's layers, and the number of occurrences of each."""
 
 
 def backend_of(
-    context: Context, workload: Workload, answered: Sequence[tuple[Layer, Recommendation]], query: Query, wanted: str
+    context: Context, workload: Workload, answered: Sequence[tuple[Layer, Answer]], query: Query, wanted: str
 ) -> tuple[str, dict[Problem, Baseline]]:
     """Return the backend that the totals count (empty for none), and its baseline for each problem.
 
@@ -58,30 +58,33 @@ def backend_of(
     alone = {answer.problem for layer, answer in answered if layer.alone}
     wholes = {answer.problem: in_one_pass(answer.problem, layer) for layer, answer in answered}
 
-    def lines_of_each(layers: Counted) -> dict[Problem, Sequence[Baseline]]:
+    def baselines_of_each(layers: Counted) -> dict[Problem, Sequence[Baseline]]:
         predict_baselines(context, (wholes.get(problem, problem) for problem, _ in layers), gpu)
-        lines = {
-            problem: baselines_of(context, problem, gpu, query.point, query.stacks)
+        baselines = {
+            problem: baselines_of(context, problem, gpu, query.point, query.backends)
             if problem in alone
-            else baselines_of_pass(context, problem, wholes.get(problem, problem), gpu, query.point, query.stacks)
+            else baselines_of_pass(context, problem, wholes.get(problem, problem), gpu, query.point, query.backends)
             for problem, _ in layers
         }
         # Totals of a backend count only recorded data, because a prediction by physics is equal for all backends.
-        return {problem: [line for line in each if line.source != PREDICTED] for problem, each in lines.items()}
+        return {
+            problem: [baseline for baseline in each if baseline.source != PREDICTED]
+            for problem, each in baselines.items()
+        }
 
-    by_problem = lines_of_each(counted)
+    by_problem = baselines_of_each(counted)
     chosen = {
-        answer.problem: answer.lines[0] if layer.alone else read_cold(answer.lines[0], answer.problem, gpu)
+        answer.problem: answer.baselines[0] if layer.alone else read_cold(answer.baselines[0], answer.problem, gpu)
         for layer, answer in answered
-        if not answer.choices and answer.lines
+        if not answer.recommendations and answer.baselines
     }
     if wanted == KERNREC:
         return "", chosen
     if wanted == MIXED:
-        chosen |= {problem: lines[0] for problem, lines in by_problem.items() if lines}
-        names = dict.fromkeys(program_of(line) for line in chosen.values())
+        chosen |= {problem: baselines[0] for problem, baselines in by_problem.items() if baselines}
+        names = dict.fromkeys(program_of(baseline) for baseline in chosen.values())
         return MIXTURE_OF_BACKENDS if len(names) > 1 else "".join(names), chosen
-    programs = list(dict.fromkeys(program_of(line) for lines in by_problem.values() for line in lines))
+    programs = list(dict.fromkeys(program_of(baseline) for baselines in by_problem.values() for baseline in baselines))
     if not programs:
         return "", chosen
     backend = programs[0]
@@ -90,19 +93,19 @@ def backend_of(
         slowness = dict.fromkeys(programs, 0.0)
         for layers in _in_batches(workload, answered) or [counted]:
             with suppress(KernrecError):  # A batch that does not fit the memory is skipped.
-                there = by_problem if layers == counted else lines_of_each(layers)
+                there = by_problem if layers == counted else baselines_of_each(layers)
                 seconds = {name: _seconds(name, layers, there)[1] for name in programs}
                 least = min(seconds.values())
                 slowness = {name: slowness[name] + seconds[name] / least for name in programs}
         backend = min(programs, key=lambda name: (lacking[name], slowness[name], name))
-    for problem, lines in by_problem.items():
-        if (line := _line_of(backend, lines)) is not None:
-            chosen[problem] = line
+    for problem, baselines in by_problem.items():
+        if (baseline := _baseline_of(backend, baselines)) is not None:
+            chosen[problem] = baseline
     return backend, chosen
 
 
 def baselines_of_pass(
-    context: Context, problem: Problem, whole: Problem, gpu: GPU, point: OperatingPoint, stacks: Sequence[str] = ()
+    context: Context, problem: Problem, whole: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> list[Baseline]:
     """Return the baselines of a network's layer, fastest first.
 
@@ -115,46 +118,46 @@ def baselines_of_pass(
         whole: all items of the layer (`in_one_pass`).
         gpu: the GPU.
         point: power limit and clock.
-        stacks: backends to include; all by default.
+        backends: backends to include; all by default.
     """
     if not fits(whole, gpu):
         whole = problem
-    lines = cold_baselines(context, whole, gpu, point, stacks)
+    baselines = cold_baselines(context, whole, gpu, point, backends)
     if whole == problem:
-        return lines
+        return baselines
     items, of_all = (prod(size or 1 for _, size in each.dims) for each in (problem, whole))  # One dimension differs.
-    return [line.scaled(items / of_all) for line in lines]
+    return [baseline.scaled(items / of_all) for baseline in baselines]
 
 
-def program_of(line: Baseline) -> str:
+def program_of(baseline: Baseline) -> str:
     """Return the backend that runs a baseline, without the variant: `SGLang` for `SGLang (static scales)`.
 
     PyTorch runs the baselines of cuDNN and cuBLAS.
     """
-    return "PyTorch" if _library(line) in ("cuDNN", "cuBLAS") else _library(line)
+    return "PyTorch" if _library(baseline) in ("cuDNN", "cuBLAS") else _library(baseline)
 
 
-def _library(line: Baseline) -> str:
-    return line.stack.partition(" (")[0]
+def _library(baseline: Baseline) -> str:
+    return baseline.backend.partition(" (")[0]
 
 
 def at_point(context: Context, layer: LayerAnswer, gpu: GPU, point: OperatingPoint) -> Baseline:
     """Return the baseline of a layer's library at another operating point; the layer's own if there is none."""
-    line, problem = layer.line, layer.answer.problem
-    assert line is not None, "the layer has a baseline"
+    baseline, problem = layer.baseline, layer.answer.problem
+    assert baseline is not None, "the layer has a baseline"
     if layer.alone:
-        lines: Sequence[Baseline] = baselines_of(context, problem, gpu, point, (_library(line),))
+        baselines: Sequence[Baseline] = baselines_of(context, problem, gpu, point, (_library(baseline),))
     else:
-        lines = baselines_of_pass(context, problem, layer.whole or problem, gpu, point, (_library(line),))
-    return next((other for other in lines if other.stack == line.stack), line)
+        baselines = baselines_of_pass(context, problem, layer.whole or problem, gpu, point, (_library(baseline),))
+    return next((other for other in baselines if other.backend == baseline.backend), baseline)
 
 
-def _line_of(program: str, lines: Sequence[Baseline]) -> Baseline | None:
+def _baseline_of(program: str, baselines: Sequence[Baseline]) -> Baseline | None:
     """Return the fastest baseline of a backend; None if it has none."""
-    return next((line for line in lines if program_of(line) == program), None)
+    return next((baseline for baseline in baselines if program_of(baseline) == program), None)
 
 
-def _in_batches(workload: Workload, answered: Sequence[tuple[Layer, Recommendation]]) -> list[Counted]:
+def _in_batches(workload: Workload, answered: Sequence[tuple[Layer, Answer]]) -> list[Counted]:
     """Return the answered layers at each of `BATCHES`, without layers that cannot be scaled."""
     if any(layer.alone for layer in workload.layers):
         return []
@@ -167,13 +170,13 @@ def _in_batches(workload: Workload, answered: Sequence[tuple[Layer, Recommendati
     return networks
 
 
-def _seconds(program: str, layers: Counted, by_problem: Lines) -> tuple[float, float]:
+def _seconds(program: str, layers: Counted, by_problem: Baselines) -> tuple[float, float]:
     """Return the total seconds of the layers that a backend lacks, and of all layers with any baseline."""
     lacking = whole = 0.0
     for problem, count in layers:
-        if lines := by_problem[problem]:
-            line = _line_of(program, lines)
-            seconds = count * (line or lines[0]).latency_s
+        if baselines := by_problem[problem]:
+            baseline = _baseline_of(program, baselines)
+            seconds = count * (baseline or baselines[0]).latency_s
             whole += seconds
-            lacking += seconds if line is None else 0.0
+            lacking += seconds if baseline is None else 0.0
     return lacking, whole

@@ -225,12 +225,12 @@ _FACTOR = 1.5
 
 def verdict(rows: Sequence[ComparedGpu]) -> str:
     """Return a sentence that names the fastest GPU and the GPU with the lowest energy."""
-    fastest, frugal = max(rows, key=lambda row: row.rate), min(rows, key=lambda row: row.energy_j)
-    if fastest is frugal:
+    fastest, lowest_energy = max(rows, key=lambda row: row.rate), min(rows, key=lambda row: row.energy_j)
+    if fastest is lowest_energy:
         return f"{fastest.gpu.title} is expected to be the fastest and to take the least energy."
-    slower, less = fastest.rate / frugal.rate - 1.0, 1.0 - frugal.energy_j / fastest.energy_j
+    slower, less = fastest.rate / lowest_energy.rate - 1.0, 1.0 - lowest_energy.energy_j / fastest.energy_j
     longer = f"{1.0 + slower:.2g} times as long" if slower >= _FACTOR - 1.0 else f"{slower * 100:.2g} % longer"
     return (
-        f"{fastest.gpu.title} is expected to be the fastest; {frugal.gpu.title} to take {less * 100:.2g} % less energy"
+        f"{fastest.gpu.title} is expected to be the fastest; {lowest_energy.gpu.title} to take {less * 100:.2g} % less energy"
         f" and {longer}."
     )

@@ -10,14 +10,14 @@ from kernrec.op import Problem
 from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.request import Objective
-from kernrec.recommender.result import Choice, Estimate, Recommendation
+from kernrec.recommender.result import Answer, Estimate, Recommendation
 from kernrec.util.config_short import short_config
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.recommender.baselines import Baseline
 
-PAYS = 0.05
+WORTH_IT = 0.05
 """Minimum fraction of a layer's baseline cost that a custom kernel must save to justify development, testing and
 maintenance. A comparison of two predictions is no more accurate than this."""
 
@@ -31,9 +31,9 @@ class LayerAnswer:
 
     name: str
     count: int
-    answer: Recommendation
+    answer: Answer
     """Answer for the layer's problem; without recommendations if only backends run it."""
-    line: "Baseline | None" = None
+    baseline: "Baseline | None" = None
     """Baseline of the reference backend; None if none was recorded."""
     objective: Objective = Objective.LATENCY
     alone: bool = False
@@ -47,9 +47,9 @@ class LayerAnswer:
         return f"<LayerAnswer {self.name}, {self.count} times: {self.answer!r}>"
 
     @property
-    def best(self) -> Choice | None:
+    def best(self) -> Recommendation | None:
         """Top recommendation; None if only backends run the layer."""
-        return self.answer.choices[0] if self.answer.choices else None
+        return self.answer.recommendations[0] if self.answer.recommendations else None
 
     @cached_property
     def costs(self) -> Costs:
@@ -58,46 +58,46 @@ class LayerAnswer:
             if self.alone:
                 return best.latency_s, best.energy_j
             return cold_costs(best.latency_s, best.energy_j, best.problem, best.gpu)
-        costs = self.stack_costs
+        costs = self.baseline_costs
         assert costs is not None, "a layer has a choice or a line"
         return costs
 
     @cached_property
-    def stack_costs(self) -> Costs | None:
+    def baseline_costs(self) -> Costs | None:
         """Latency and energy of the baseline; None if there is none."""
-        if (line := self.line) is None:
+        if (baseline := self.baseline) is None:
             return None
-        source = Source.MEASURED if line.source == "published" else Source(line.source)
-        assert line.energy_j is not None, "every baseline has a power"
-        source_of_power = Source.PRIOR if line.power_predicted else source
-        return replace(line.latency_s, source=source), replace(line.energy_j, source=source_of_power)
+        source = Source.MEASURED if baseline.source == "published" else Source(baseline.source)
+        assert baseline.energy_j is not None, "every baseline has a power"
+        source_of_power = Source.PRIOR if baseline.power_predicted else source
+        return replace(baseline.latency_s, source=source), replace(baseline.energy_j, source=source_of_power)
 
     @property
     def saved(self) -> float | None:
         """Fraction of the baseline's cost that the recommendation saves; None if either of them is missing."""
-        if self.best is None or (stack := self.stack_costs) is None:
+        if self.best is None or (backend := self.baseline_costs) is None:
             return None
-        return 1.0 - value_of(self.objective, self.costs) / value_of(self.objective, stack)
+        return 1.0 - value_of(self.objective, self.costs) / value_of(self.objective, backend)
 
     @property
-    def pays(self) -> bool | None:
+    def worth_it(self) -> bool | None:
         """Whether a custom kernel is worth it even at the unfavorable ends of both intervals.
 
         None if there is no baseline.
         """
         if self.best is None:
             return False
-        return None if self.saved is None else self.may_pay and self.certain
+        return None if self.saved is None else self.may_be_worth_it and self.certain
 
     @property
-    def may_pay(self) -> bool:
-        """Whether the recommendation is expected to save at least `PAYS` of the baseline's cost."""
-        return self.saved is not None and self.saved >= PAYS
+    def may_be_worth_it(self) -> bool:
+        """Whether the recommendation is expected to save at least `WORTH_IT` of the baseline's cost."""
+        return self.saved is not None and self.saved >= WORTH_IT
 
     @property
     def certain(self) -> bool:
         """Whether the recommendation costs less than the baseline even at the unfavorable ends of both intervals."""
-        backend = self.stack_costs
+        backend = self.baseline_costs
         assert backend is not None
         worst, best = ([replace(each, value=getattr(each, end)) for each in costs]
                        for costs, end in ((self.costs, "high"), (backend, "low")))  # fmt: skip
@@ -106,26 +106,26 @@ class LayerAnswer:
     @property
     def runs_backend(self) -> bool:
         """Whether the backend runs the layer, because no kernel of kernrec is worth it."""
-        return self.line is not None and self.pays is False and not (self.of_kernrec and self.best is not None)
+        return self.baseline is not None and self.worth_it is False and not (self.of_kernrec and self.best is not None)
 
     @cached_property
     def run_costs(self) -> Costs:
         """Latency and energy of the program that runs the layer: kernrec where it is worth it, else the backend."""
-        return (self.runs_backend and self.stack_costs) or self.costs
+        return (self.runs_backend and self.baseline_costs) or self.costs
 
     @property
     def program(self) -> tuple[str, str]:
         """Kernel and config that run the layer, or the name of the backend."""
         if (best := self.best) is not None and not self.runs_backend:
             return best.kernel.name, short_config(best.config)
-        return (self.line.name if self.line is not None else ""), ""
+        return (self.baseline.name if self.baseline is not None else ""), ""
 
     @property
     def source(self) -> str:
         """Source of the latency of the program that runs the layer."""
         if self.best is not None and not self.runs_backend:
             return self.best.source
-        return self.line.source if self.line is not None else ""
+        return self.baseline.source if self.baseline is not None else ""
 
     @property
     def latency_s(self) -> float:
@@ -139,14 +139,14 @@ class LayerAnswer:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        line = None if self.line is None else self.line.as_dict()
+        baseline = None if self.baseline is None else self.baseline.as_dict()
         return {
             "name": self.name,
             "count": self.count,
             **self.answer.as_dict(),
-            "line": line,
+            "baseline": baseline,
             "saved": self.saved,
-            "pays": self.pays,
+            "worth_it": self.worth_it,
             "run": self.program[0],
         }
 

@@ -19,13 +19,13 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, Operatin
 from kernrec.recommender.instead import EIGHT_BITS, no_arithmetic, replacements
 from kernrec.recommender.layouts import in_layout, lacks, layouts_that_matter
 from kernrec.recommender.recommender import Recommender
-from kernrec.recommender.result import Recommendation
+from kernrec.recommender.result import Answer
 from kernrec.util.light_dataclass import dataclass
 
 WEIGHTS = "nt"
 """Default layout of a matmul: frameworks store weights as (features out, features in)."""
 
-Answering = Callable[[Problem], Recommendation]
+Answering = Callable[[Problem], Answer]
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _has_most_of_the_time(
     return gained > 0.5 * whole
 
 
-def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answering) -> tuple[Recommendation, str]:
+def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answering) -> tuple[Answer, str]:
     """Return the answer for a layer, and a note if its data type or layout was replaced (else empty).
 
     Args:
@@ -199,14 +199,14 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
     # If the GPU lacks arithmetic for a data type, the whole network uses another, even if some kernel converts.
     computes = exactly or rate_of(gpu, problem.dtype) > 0.0
     reason: KernrecError | None = None
-    predicted: Recommendation | None = None
+    predicted: Answer | None = None
     if computes:
         try:
             first = answer(problem)
         except KernrecError as error:
             reason = error
         else:
-            if first.choices or any(line.source != PREDICTED for line in first.lines):
+            if first.recommendations or any(baseline.source != PREDICTED for baseline in first.baselines):
                 return first, ""
             predicted = first
     for other in _others(problem, gpu, exactly):

@@ -14,7 +14,6 @@ from kernrec.op.scaled_workload import in_one_pass
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.candidates import CandidateSet
-from kernrec.recommender.choices import costs_at
 from kernrec.recommender.context import Context
 from kernrec.recommender.instead import EIGHT_BITS
 from kernrec.recommender.layouts import MATTERS, gain_elsewhere
@@ -30,23 +29,34 @@ from kernrec.recommender.networks.layers import (
 )
 from kernrec.recommender.networks.memory import memory_of, shortage
 from kernrec.recommender.networks.result import (
-    CHOICE,
     FASTEST,
-    FRUGAL,
     HEURISTIC,
+    LOWEST_ENERGY,
     MIXTURE,
+    RECOMMENDED,
     NetworkAnswer,
     Total,
     TotalSum,
 )
+from kernrec.recommender.recommendations import costs_at
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import KERNREC, MIXED, Query
-from kernrec.recommender.result import Choice, Recommendation
+from kernrec.recommender.result import Answer, Recommendation
 from kernrec.util.note import Note
 
 __all__ = [
-    "CHOICE", "FASTEST", "FRUGAL", "HEURISTIC", "MIXTURE", "LayerAnswer", "NetworkAnswer", "NetworkRequest", "Total",
-    "answer_network", "layers_of", "shapes_as_network",
+    "FASTEST",
+    "HEURISTIC",
+    "LOWEST_ENERGY",
+    "MIXTURE",
+    "RECOMMENDED",
+    "LayerAnswer",
+    "NetworkAnswer",
+    "NetworkRequest",
+    "Total",
+    "answer_network",
+    "layers_of",
+    "shapes_as_network",
 ]  # fmt: skip
 
 
@@ -83,22 +93,22 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         )
 
     # Layers that only backends run may use any backend. The power limit already enforces the bound on power.
-    of_all_stacks = replace(query, stacks=(), max_power_w=None)
+    of_all_backends = replace(query, backends=(), max_power_w=None)
 
-    def answer(problem: Problem) -> Recommendation:
-        return recommender.answer_problem(problem, card, of_all_stacks)
+    def answer(problem: Problem) -> Answer:
+        return recommender.answer_problem(problem, card, of_all_backends)
 
     points = (query.point,)
     layers, layouts_chosen = in_best_layouts(recommender, asked_layers, card, points)
     recommender.prepare([layer.problem for layer in layers], card, points)
-    answered: list[tuple[Layer, Recommendation]] = []
+    answered: list[tuple[Layer, Answer]] = []
     alternatives: list[Mapping[str, Costs]] = []
     left_out, adjusted = list(workload.unknown), dict.fromkeys(workload.notes)
     for original, layer in zip(asked_layers, layers, strict=True):
         try:
             if original.alone:  # An independent shape has the same notes on layouts as a single request.
                 result, message = (
-                    recommender.answer_op(original.problem, card, of_all_stacks, not original.layout_free),
+                    recommender.answer_op(original.problem, card, of_all_backends, not original.layout_free),
                     "",
                 )
             else:
@@ -108,20 +118,20 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
             continue
         adjusted |= dict.fromkeys([message] if message else [])
         answered.append((layer, result))
-        if result.choices:  # Compare now, because only the latest candidate sets stay cached.
+        if result.recommendations:  # Compare now, because only the latest candidate sets stay cached.
             candidates = recommender.candidates(result.problem, card, points)
             alternatives.append(_alternatives(candidates, result.best, original.alone))
         else:
             alternatives.append({})
     if not answered:
         raise KernrecError(f"no layer of {workload.name} can be run on {card.name}: {left_out[0]}")
-    backend, lines = backend_of(recommender.context, workload, answered, query, wanted.backend)
+    backend, baselines = backend_of(recommender.context, workload, answered, query, wanted.backend)
     network = tuple(
         LayerAnswer(
             layer.name,
             layer.count,
             result,
-            lines.get(result.problem),
+            baselines.get(result.problem),
             query.objective,
             layer.alone,
             in_one_pass(result.problem, layer),
@@ -131,13 +141,13 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
     if wanted.layout is not None:
         adjusted |= dict.fromkeys(_slow_layouts(recommender.context, network, query))
     exchange = exchange_of(workload, layers, card)
-    covered = backend != "" and _lines_cover(network)
+    covered = backend != "" and _baselines_cover(network)
     headline = _headline(workload, network, query, wanted, backend if covered else "")
     whole = NetworkAnswer(
         workload=workload,
         gpu=card,
         query=query,
-        layers=tuple([replace(layer, of_kernrec=headline == CHOICE) for layer in network]),
+        layers=tuple([replace(layer, of_kernrec=headline == RECOMMENDED) for layer in network]),
         left_out=tuple(left_out),
         totals=_totals(network, alternatives, backend if covered else "", exchange, query),
         layouts_chosen=layouts_chosen,
@@ -179,8 +189,8 @@ def _headline(
     workload: Workload, layers: Sequence[LayerAnswer], query: Query, wanted: NetworkRequest, backend: str
 ) -> str:
     """Return the name of the total that represents the network: the backend's, or kernrec's for single shapes."""
-    asked_for = query.stacks or wanted.backend == MIXED or not any(layer.best for layer in layers)
-    return today(backend) if backend and (asked_for or workload.one_network) else CHOICE
+    asked_for = query.backends or wanted.backend == MIXED or not any(layer.best for layer in layers)
+    return today(backend) if backend and (asked_for or workload.one_network) else RECOMMENDED
 
 
 def today(backend: str) -> str:
@@ -188,11 +198,11 @@ def today(backend: str) -> str:
     return f"{backend} today"
 
 
-def _alternatives(candidates: CandidateSet, best: Choice, alone: bool) -> Mapping[str, Costs]:
+def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
     """Return a layer's latency and energy for each alternative to the recommendation."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
-    positions = {FASTEST: candidates.fastest, FRUGAL: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}
+    positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}
     costs = {name: costs_at(candidates, 0, position) for name, position in positions.items()}
     if alone:
         return costs
@@ -207,15 +217,15 @@ def _totals(
     query: Query,
 ) -> tuple[Total, ...]:
     """Return the totals of kernrec, of the backend and of kernrec's alternatives, best by the objective first."""
-    names = [CHOICE]
+    names = [RECOMMENDED]
     if backend:
         names += [today(backend), MIXTURE]
     if any(alternatives):
-        names += [FASTEST, FRUGAL, HEURISTIC]
+        names += [FASTEST, LOWEST_ENERGY, HEURISTIC]
     sums = {name: TotalSum() for name in names}
     for layer, others in zip(layers, alternatives, strict=True):
-        stack = layer.stack_costs or layer.costs
-        costs = {CHOICE: layer.costs, today(backend): stack, MIXTURE: layer.run_costs, **others}
+        at_backend = layer.baseline_costs or layer.costs
+        costs = {RECOMMENDED: layer.costs, today(backend): at_backend, MIXTURE: layer.run_costs, **others}
         for name, total in sums.items():
             total.add(layer.count, *costs.get(name, layer.costs))
     if exchange is not None:
@@ -225,10 +235,12 @@ def _totals(
     return tuple(sorted(totals, key=lambda total: value_of(query.objective, (total.latency_s, total.energy_j))))
 
 
-def _lines_cover(layers: Sequence[LayerAnswer]) -> bool:
+def _baselines_cover(layers: Sequence[LayerAnswer]) -> bool:
     """Return whether layers with a baseline cover enough operations; the result does not depend on the batch size."""
-    operations = [(layer.count * layer.answer.problem.flops, layer.line is not None) for layer in layers]
-    return sum(count for count, has_line in operations if has_line) >= COVERED * sum(count for count, _ in operations)
+    operations = [(layer.count * layer.answer.problem.flops, layer.baseline is not None) for layer in layers]
+    return sum(count for count, has_baseline in operations if has_baseline) >= COVERED * sum(
+        count for count, _ in operations
+    )
 
 
 def _slow_layouts(context: Context, layers: Sequence[LayerAnswer], query: Query) -> list[str]:
@@ -261,23 +273,23 @@ def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[st
     """
     notes: list[str] = []
     layers, query, tp = answer.layers, answer.query, answer.workload.tp
-    lined = [(layer.name, layer.line) for layer in layers if layer.line is not None]
-    without = [layer.name for layer in layers if layer.line is None]
-    whose = backend or " or ".join(query.stacks) or "any backend"
-    if lined and without and not kernrec_only:
+    with_baseline = [(layer.name, layer.baseline) for layer in layers if layer.baseline is not None]
+    without = [layer.name for layer in layers if layer.baseline is None]
+    whose = backend or " or ".join(query.backends) or "any backend"
+    if with_baseline and without and not kernrec_only:
         counted = "kernrec's kernels are used there" if answer.backend else "so it has no total"
         why = f"No baseline: {', '.join(without)}."
         if not answer.backend:
             why += f" The others do less than {100 * COVERED:.0f} % of the operations."
         text = f"no {whose} baseline for {len(without)} of {len(layers)} layer types"
         notes.append(Note(f"{text}; {counted}", why))
-    elif without and query.stacks and not kernrec_only:
+    elif without and query.backends and not kernrec_only:
         notes.append(f"no baseline of {whose} for any layer")
-    others = [(name, line.stack) for name, line in lined if program_of(line) != backend]
+    others = [(name, baseline.backend) for name, baseline in with_baseline if program_of(baseline) != backend]
     if others and backend not in ("", MIXTURE_OF_BACKENDS):
-        names = ", ".join(dict.fromkeys(stack for _, stack in others))
+        names = ", ".join(dict.fromkeys(backend for _, backend in others))
         notes.append(f"{_listed([name for name, _ in others])}: {names} counts, the only baseline")
-    unpowered = [name for name, line in lined if line.power_predicted]
+    unpowered = [name for name, baseline in with_baseline if baseline.power_predicted]
     if unpowered and answer.backend:
         notes.append(
             Note(

@@ -18,7 +18,7 @@ from kernrec.op.workload import Workload
 from kernrec.recommender import tabular
 from kernrec.recommender.estimate.estimates import SOURCES, Source
 from kernrec.recommender.json_form import IntervalNames, JsonForm, NetworkNames
-from kernrec.recommender.networks.layer_answer import PAYS, LayerAnswer
+from kernrec.recommender.networks.layer_answer import WORTH_IT, LayerAnswer
 from kernrec.recommender.networks.memory import memory_json
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Estimate
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.networks.memory import Memory
     from kernrec.recommender.recommender import Recommender
 
-CHOICE, FASTEST, FRUGAL = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
+RECOMMENDED, FASTEST, LOWEST_ENERGY = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
 HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth it"
 """Names of totals: kernrec's recommendations, their alternatives, and the mixture. The mixture uses kernrec where it is
 worth it and a backend elsewhere. A backend's total is named after the backend. Every total uses the recommendation if
@@ -105,7 +105,7 @@ def _changed(change: float, what: str) -> str:
     return f"{abs(change) * 100:.2g} % {'less' if change < 0 else 'more'} {what}"
 
 
-_PREFERRED = {CHOICE: 1, MIXTURE: 2, FASTEST: 3, FRUGAL: 4, HEURISTIC: 5}
+_PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
 """Order of names among equal totals; the backend's total comes before all of them."""
 
 
@@ -114,7 +114,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
     """Recommendation for each layer of a network on a GPU, and the totals."""
 
     JSON = (
-        "workload batch tp gpu objective power_limit_w locked_clock_hz inputs stacks backend headline fits memory"
+        "workload batch tp gpu objective power_limit_w locked_clock_hz inputs backends backend headline fits memory"
         " exchange dtypes layouts_chosen layers left_out totals notes"
     )
 
@@ -133,7 +133,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
     """Layouts other than the op's default that were selected for layers with a free layout, by op."""
     backend: str = ""
     """Backend that has a total; empty if there is none."""
-    headline_name: str = CHOICE
+    headline_name: str = RECOMMENDED
     """Name of the total that represents the network."""
     exchange: "Exchange | None" = None
     """All-reduces of a tensor-parallel group; None for one GPU."""
@@ -166,9 +166,9 @@ class NetworkAnswer(NetworkNames, JsonForm):
         return tabular.arrow_table(rows)
 
     @property
-    def choice(self) -> Total:
+    def recommendation(self) -> Total:
         """Total of kernrec's recommendations."""
-        return self.total(CHOICE)
+        return self.total(RECOMMENDED)
 
     @property
     def headline(self) -> Total:
@@ -228,19 +228,19 @@ class NetworkAnswer(NetworkNames, JsonForm):
     @property
     def paying(self) -> tuple[LayerAnswer, ...]:
         """Layers in which a custom kernel is worth it."""
-        return tuple(layer for layer in self.layers if layer.pays)
+        return tuple(layer for layer in self.layers if layer.worth_it)
 
     @property
     def advice(self) -> str:
         """Sentence on where a custom kernel is worth it; empty without a backend for most of the operations."""
-        if (stack := self.today) is None:
+        if (backend := self.today) is None:
             return ""
-        lined, count = [layer.line for layer in self.layers if layer.line is not None], len(self.layers)
-        names = ", ".join(dict.fromkeys(line.stack for line in lined))
-        rest = f"{len(lined)} of {count} layer types and kernrec's kernels in the others"
-        rest = rest if len(lined) < count else f"all {count} layer types"
-        whole = f"{stack.name}: {'the fastest of ' * (', ' in names)}{names} in {rest}."
-        unsure = sum(layer.may_pay and not layer.pays for layer in self.layers)
+        with_baseline, count = [layer.baseline for layer in self.layers if layer.baseline is not None], len(self.layers)
+        names = ", ".join(dict.fromkeys(baseline.backend for baseline in with_baseline))
+        rest = f"{len(with_baseline)} of {count} layer types and kernrec's kernels in the others"
+        rest = rest if len(with_baseline) < count else f"all {count} layer types"
+        whole = f"{backend.name}: {'the fastest of ' * (', ' in names)}{names} in {rest}."
+        unsure = sum(layer.may_be_worth_it and not layer.worth_it for layer in self.layers)
         more = (
             f" In {counted(unsure, 'layer type')} one may be, within the estimates' error: measure it."
             if unsure
@@ -248,11 +248,9 @@ class NetworkAnswer(NetworkNames, JsonForm):
         )
         if not self.paying:
             sure = " for certain" * bool(unsure)
-            return (
-                f"{whole} Custom kernels would not save {100 * PAYS:.0f} %{sure} in any layer. Keep your backend.{more}"
-            )
-        time, energy = self.total(MIXTURE).versus(stack)
-        judged = sum(layer.pays is not None for layer in self.layers)
+            return f"{whole} Custom kernels would not save {100 * WORTH_IT:.0f} %{sure} in any layer. Keep your backend.{more}"
+        time, energy = self.total(MIXTURE).versus(backend)
+        judged = sum(layer.worth_it is not None for layer in self.layers)
         return (
             f"{whole} Custom kernels are worth it in {len(self.paying)} of {judged} layer types that it has:"
             f" {_changed(time, 'time')} and {_changed(energy, 'energy')} overall.{more}"

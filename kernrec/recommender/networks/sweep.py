@@ -9,11 +9,11 @@ import numpy as np
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.recommender.baselines import cold_costs
-from kernrec.recommender.choices import costs_at
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.networks.backend import at_point
-from kernrec.recommender.networks.result import CHOICE, NetworkAnswer, Total, TotalSum
+from kernrec.recommender.networks.result import RECOMMENDED, NetworkAnswer, Total, TotalSum
 from kernrec.recommender.notes import assumed_range
+from kernrec.recommender.recommendations import costs_at
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Comparison
@@ -144,16 +144,16 @@ def sweep_network(
     points = swept_points(gpu, swept, power_limit_w)
     query = replace(answer.query, power_limit_w=None, clock_hz=None, max_slowdown=None, max_power_w=None)
     sums: list[TotalSum | None] = [TotalSum() for _ in points]
-    of_backend = answer.headline_name != CHOICE
-    by_backend = [layer.line is not None and (of_backend or layer.best is None) for layer in answer.layers]
+    of_backend = answer.headline_name != RECOMMENDED
+    by_backend = [layer.baseline is not None and (of_backend or layer.best is None) for layer in answer.layers]
     own = [layer.answer.problem for layer, other in zip(answer.layers, by_backend, strict=True) if not other]
     sets = recommender.candidates_of_each(own, gpu, points)
     for layer, other in zip(answer.layers, by_backend, strict=True):
         if other:
             for point, total in zip(points, sums, strict=True):
                 if total is not None:
-                    line = at_point(recommender.context, layer, gpu, point)
-                    costs = replace(layer, line=line).stack_costs
+                    baseline = at_point(recommender.context, layer, gpu, point)
+                    costs = replace(layer, baseline=baseline).baseline_costs
                     assert costs is not None
                     total.add(layer.count, *costs)
             continue
@@ -211,9 +211,9 @@ def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
         return int(np.where(within, energy, np.inf).argmin())
     if query.objective in (Objective.ENERGY, Objective.EDP):
         return int(query.objective.value_of(latency, energy).argmin())
-    fastest, frugal = int(latency.argmin()), int(energy.argmin())
-    slower, saved = latency[frugal] - latency[fastest], energy[fastest] - energy[frugal]
+    fastest, lowest_energy = int(latency.argmin()), int(energy.argmin())
+    slower, saved = latency[lowest_energy] - latency[fastest], energy[fastest] - energy[lowest_energy]
     if slower <= 0.0 or saved <= 0.0:
-        return frugal
+        return lowest_energy
     below = (energy[fastest] - energy) / saved - (latency - latency[fastest]) / slower
     return int(below.argmax())

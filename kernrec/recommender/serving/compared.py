@@ -133,11 +133,11 @@ class Comparer:
                 if len(calls(step, configs)) == 1:
                     raise
                 continue  # None of these configs runs, for example because of shared memory.
-            for choice in answer.recommendation.choices:
+            for recommendation in answer.answer.recommendations:
                 for config in group:
                     key = _key(engine, file, config)
-                    if all(choice.config.get(name.lower()) == value for name, value in key):
-                        estimate = choice.latency_s
+                    if all(recommendation.config.get(name.lower()) == value for name, value in key):
+                        estimate = recommendation.latency_s
                         costs[key] = Cost(estimate.value, estimate.low, estimate.high, estimate.source == "measured")
         return costs
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import KernrecError, UsageError, cannot_be
-from kernrec.store.connection import check_whole, connect_files, connect_stranger, one_line, quoted
+from kernrec.store.connection import check_whole, connect_files, connect_untrusted, one_line, quoted
 from kernrec.store.database import Database
 from kernrec.store.exchange import CHECKED, COLUMNS, SOURCES
 from kernrec.store.filtered import show_filtered
@@ -143,9 +143,9 @@ def _opened(
         limits: Limits of this process.
         copied: Whether to open a copy in any case.
         state: State of the file (`marks.file_state`); empty for any state.
-        filtered: See `connect_stranger`.
+        filtered: See `connect_untrusted`.
     """
-    with closing(connect_stranger(path, folder, limits)) as connection, one_line(path):
+    with closing(connect_untrusted(path, folder, limits)) as connection, one_line(path):
         if state and not has_open(state):
             raise UsageError(f"{path} was replaced while it was checked; try again")
         version = _version(connection, path)
@@ -155,7 +155,7 @@ def _opened(
         whole = _copied(path, folder) if copied or version < len(migrations()) else path
     if version < len(migrations()):
         Database.open_checked(whole, read_only=False).close()
-    with closing(connect_stranger(whole, folder, limits, filtered=filtered)) as connection, one_line(path):
+    with closing(connect_untrusted(whole, folder, limits, filtered=filtered)) as connection, one_line(path):
         yield connection
 
 

@@ -64,7 +64,7 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
             f"INSERT INTO db.merged BY NAME SELECT DISTINCT measurement_id, gpu, problem_id, signer, bundle FROM {rows}"
             # Use the order of the measurements, so that a query about a problem reads only a part of both tables.
             f" JOIN (VALUES {numbers}) AS shared(number, bundle, signer) USING (number) ORDER BY gpu, problem_id",
-            *_without_twins(likeness, bundles),
+            *_without_duplicates(likeness, bundles),
             *(_note(name, bundle.manifest, bundle.manifest.rows["measurement"]) for name, bundle in bundles.items()),
             _UNSETTLED,
             *(honored if some_withdrawn else ()),
@@ -78,7 +78,7 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
         return database.counts()["measurement"] - before
 
 
-def _without_twins(likeness: str, names: Iterable[str]) -> list[str]:
+def _without_duplicates(likeness: str, names: Iterable[str]) -> list[str]:
     """Return SQL that removes duplicates of a measurement that one signer shared in several forms.
 
     Duplicates differ only in private columns: a later push removed more values. They would contradict each other.

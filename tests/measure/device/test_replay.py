@@ -67,8 +67,8 @@ def test_replayed_campaign_finds_the_recorded_best_and_marks_its_rows(tmp_path: 
     assert all(ratio == pytest.approx(1.0, abs=0.02) for ratio in ratios)
     truth = {key: outcome for r in load_recordings(recording, None) for key, outcome in r.outcomes.items()}
     joules = {key: row.power_w * np.median(row.samples_s) for key, row in truth.items() if row.outcome == "ok"}
-    assert result.frugal is not None
-    least = joules["recorded", canonical_json(dict(result.frugal.identity.config))]
+    assert result.lowest_energy is not None
+    least = joules["recorded", canonical_json(dict(result.lowest_energy.identity.config))]
     assert least <= 1.02 * min(joules.values())
     with Database.open(tmp_path / "k.duckdb") as opened:
         configs = {row["config_id"]: str(row["tunables"]) for row in opened.rows("config")}

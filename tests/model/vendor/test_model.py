@@ -27,9 +27,9 @@ def test_problems_predicted_together_equal_single_predictions(gpu):
     for problem in problems:
         predicted, expected = together.predict(problem, card), alone.predict(problem, card)
         assert bool(predicted) == (problem.sizes["batch"] == 1)
-        for line, single in zip(predicted, expected, strict=True):
-            assert line.latency_s.value == pytest.approx(single.latency_s.value, rel=1e-12)
-            assert (line.stack, line.recorded_as) == (single.stack, single.recorded_as)
+        for baseline, single in zip(predicted, expected, strict=True):
+            assert baseline.latency_s.value == pytest.approx(single.latency_s.value, rel=1e-12)
+            assert (baseline.backend, baseline.recorded_as) == (single.backend, single.recorded_as)
 
 
 def test_gpu_without_arithmetic_for_a_dtype_has_no_prediction():
@@ -63,13 +63,13 @@ def test_only_trees_of_the_requested_gpu_are_expanded():
 def test_more_items_never_take_a_backend_less_time(op, gpu, dtype, sizes, items):
     card, definition = find_gpu(gpu), find_op(op)
     layout = "nt" if op == "matmul" else None
-    stacks = model(op)
+    backends = model(op)
     numbers = [*range(1, 80), *range(80, 3000, 37)]
     problems = [definition.problem(dtype, layout, **sizes, **{items: number}) for number in numbers]
-    stacks.predict_many(problems, card)
+    backends.predict_many(problems, card)
     before: dict[str, float] = {}
     for problem in problems:
-        times = {each.stack: each.latency_s.value for each in stacks.predict(problem, card)}
+        times = {each.backend: each.latency_s.value for each in backends.predict(problem, card)}
         assert times
-        assert all(time_s <= times.get(stack, time_s) * 1.05 for stack, time_s in before.items()), problem.key
+        assert all(time_s <= times.get(backend, time_s) * 1.05 for backend, time_s in before.items()), problem.key
         before = times

@@ -20,7 +20,7 @@ from tests.helpers.depth import few_examples
 
 
 @dataclass(frozen=True)
-class Line:
+class StubBaseline:
     """Minimal prediction of a backend's baseline."""
 
     latency_s: Estimate
@@ -32,21 +32,21 @@ def predicted(value: float) -> Estimate:
     return Estimate(value, value / 1.2, value * 1.2, Source.LEARNED)
 
 
-def at_point(line: Any, gpu: Any, point: OperatingPoint, problem: Problem | None = None) -> Any:
-    return operating_point.at_point([line], gpu, point, problem)[0]
+def at_point(baseline: Any, gpu: Any, point: OperatingPoint, problem: Problem | None = None) -> Any:
+    return operating_point.at_point([baseline], gpu, point, problem)[0]
 
 
 def product(size: int, dtype: str = "f16") -> Problem:
     return find_op("matmul").problem(dtype, "nt", m=size, n=size, k=size)
 
 
-def line(latency_s: float, power_w: float | None, math: float, dram: float) -> Any:
+def baseline(latency_s: float, power_w: float | None, math: float, dram: float) -> Any:
     busy = {"math": math * latency_s, "dram": dram * latency_s, "l2": 0.3 * latency_s, "launch": 3e-6}
-    return Line(predicted(latency_s), None if power_w is None else predicted(power_w), busy)
+    return StubBaseline(predicted(latency_s), None if power_w is None else predicted(power_w), busy)
 
 
 cards = st.sampled_from([gpu for gpu in all_gpus() if gpu.sm >= 75])
-lines = st.builds(
+baselines = st.builds(
     lambda time, watts, math, dram: (time, watts, math, dram),
     st.floats(1e-5, 1.0),
     st.one_of(st.none(), st.floats(0.3, 1.0)),
@@ -55,11 +55,11 @@ lines = st.builds(
 )
 
 
-@given(cards, lines, st.lists(st.floats(0.0, 1.0), min_size=2, max_size=2))
+@given(cards, baselines, st.lists(st.floats(0.0, 1.0), min_size=2, max_size=2))
 @few_examples(60)
 def test_lower_limit_or_clock_is_never_faster_and_draws_no_more(gpu, drawn, shares):
     time, watts, math, dram = drawn
-    default = line(time, watts and watts * gpu.tdp_w, math, dram)
+    default = baseline(time, watts and watts * gpu.tdp_w, math, dram)
     low, high = sorted(shares)
     span, power = gpu.tdp_w - gpu.power_min_w, PowerModel.for_gpu(gpu)
     clocks = power.running_hz - power.minimum_hz
@@ -75,7 +75,7 @@ def test_lower_limit_or_clock_is_never_faster_and_draws_no_more(gpu, drawn, shar
 
 
 def test_default_operating_point_changes_nothing_below_the_roofline():
-    gpu, default = find_gpu("h200"), line(2e-3, 600.0, 0.8, 0.1)
+    gpu, default = find_gpu("h200"), baseline(2e-3, 600.0, 0.8, 0.1)
     for point in (DEFAULT_POINT, OperatingPoint(gpu.tdp_w)):
         assert at_point(default, gpu, point, product(8192)) is default
 
@@ -92,7 +92,7 @@ def test_no_baseline_beats_the_roofline_at_its_power_limit(gpu, dtype):
     least = NominalCosts(*ideal.costs(problem))
     for limit_w in (card.tdp_w, card.power_min_w):
         roof_s = float(power.apply_power_limit(least, limit_w).latency_s[0])
-        claimed = line(problem.flops / card.peak_flops(math_dtype(dtype), tensor=dtype != "f32"), None, 1.0, 0.2)
+        claimed = baseline(problem.flops / card.peak_flops(math_dtype(dtype), tensor=dtype != "f32"), None, 1.0, 0.2)
         held = at_point(claimed, card, OperatingPoint(limit_w), problem)
         assert held.latency_s.value >= roof_s * (1 - 1e-9)
         assert held.latency_s.low <= held.latency_s.value <= held.latency_s.high
@@ -101,26 +101,26 @@ def test_no_baseline_beats_the_roofline_at_its_power_limit(gpu, dtype):
 def test_a_tf32_product_at_a_fourth_of_its_power_takes_several_times_as_long():
     # Once, the time was 40 ms at both 450 W and 100 W, although kernrec's kernel went from 28 to 251 ms.
     gpu, problem = find_gpu("rtx3090"), product(8192, "tf32")
-    default = line(40e-3, None, 0.8, 0.2)
+    default = baseline(40e-3, None, 0.8, 0.2)
     assert at_point(default, gpu, OperatingPoint(100.0), problem).latency_s.value > 3 * 40e-3
 
 
 def test_a_line_of_memory_alone_keeps_its_time_at_a_lower_clock():
     gpu = find_gpu("a100")
-    default = replace(line(1e-3, 250.0, 0.01, 1.0), busy={"math": 1e-5, "dram": 1e-3, "l2": 1e-4, "launch": 3e-6})
+    default = replace(baseline(1e-3, 250.0, 0.01, 1.0), busy={"math": 1e-5, "dram": 1e-3, "l2": 1e-4, "launch": 3e-6})
     assert at_point(default, gpu, OperatingPoint(None, 1.0e9)).latency_s.value == pytest.approx(1e-3, rel=1e-3)
 
 
 @given(st.lists(st.tuples(st.floats(1.0, 1.6), st.none() | st.floats(0.5, 1.0)), min_size=2, max_size=4))
 @few_examples(40)
-def test_backends_keep_their_order_at_a_lower_limit(stacks):
+def test_backends_keep_their_order_at_a_lower_limit(backends):
     gpu, problem = find_gpu("a100-sxm4-80gb"), product(8192, "bf16")
     least = problem.flops / 270e12
-    lines = [line(least * slower, share and share * gpu.tdp_w, 0.9 / slower, 0.2) for slower, share in stacks]
-    carried = operating_point.at_point(lines, gpu, OperatingPoint(250.0), problem)
-    before, after = ([each.latency_s.value for each in every] for every in (lines, carried))
-    for first in range(len(stacks)):
-        for other in range(len(stacks)):
+    baselines = [baseline(least * slower, share and share * gpu.tdp_w, 0.9 / slower, 0.2) for slower, share in backends]
+    carried = operating_point.at_point(baselines, gpu, OperatingPoint(250.0), problem)
+    before, after = ([each.latency_s.value for each in every] for every in (baselines, carried))
+    for first in range(len(backends)):
+        for other in range(len(backends)):
             if before[first] < before[other]:
                 assert after[first] <= after[other] * (1 + 5e-3)
                 assert after[other] / after[first] <= before[other] / before[first] * 1.1

@@ -29,13 +29,13 @@ def test_every_problem_has_a_baseline_within_physical_limits(op, dtype, sizes):
     for name in random.Random(op).sample(["a100", "h100", "rtx4090", "l4", "t4", "b200", "rtx3060"], 2):
         gpu = find_gpu(name)
         for limit_w in (None, gpu.power_min_w):
-            lines = baselines_of(context, problem, gpu, OperatingPoint(limit_w))
-            assert lines
-            for line in lines:
-                assert (line.power_w or 0.0) <= line.power_limit_w * 1.001
-                if line.source == "predicted":
-                    assert line.latency_s >= cold_seconds(problem, gpu)
-                    assert line.latency_s.high > 1.5 * line.latency_s > line.latency_s.low
+            baselines = baselines_of(context, problem, gpu, OperatingPoint(limit_w))
+            assert baselines
+            for baseline in baselines:
+                assert (baseline.power_w or 0.0) <= baseline.power_limit_w * 1.001
+                if baseline.source == "predicted":
+                    assert baseline.latency_s >= cold_seconds(problem, gpu)
+                    assert baseline.latency_s.high > 1.5 * baseline.latency_s > baseline.latency_s.low
 
 
 def test_few_long_rows_wait_for_their_blocks():

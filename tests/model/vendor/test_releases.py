@@ -17,8 +17,8 @@ UNDATED = {"TensorRT-LLM 1.3.0rc17", "TensorRT-LLM 1.3.0rc20", "cuDNN 8.9"}
     ("TensorRT-LLM", "1.0.0 to 1.3.0rc20", None), ("vLLM", "0.99.0", None), ("vLLM", None, None),
     ("FlashAttention", "3", None),
 ])  # fmt: skip
-def test_release_date_is_known_or_none(stack, version, date):
-    assert released(stack, version) == date
+def test_release_date_is_known_or_none(backend, version, date):
+    assert released(backend, version) == date
 
 
 def test_versions_are_ordered_by_number():
@@ -35,9 +35,9 @@ def test_every_shipped_version_has_a_date_or_is_known_to_lack_one():
         named |= {re.sub(r"@\S+", "", name) for name in about["stacks"]}
     for path in (folder / "models/vendor").glob("*.json"):
         for entry in json.loads(path.read_text())["sets"]:
-            for stack, cards in entry["stacks"].items():
+            for backend, cards in entry["stacks"].items():
                 named |= {
-                    f"{stack.partition(' (')[0].partition('@')[0]} {version}" for version in cards.values() if version
+                    f"{backend.partition(' (')[0].partition('@')[0]} {version}" for version in cards.values() if version
                 }
     undated = {name for name in named if released(*name.split(" ", 1)) is None}
     assert undated == UNDATED

@@ -17,7 +17,7 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
 from kernrec.measure.collect import collect
 from kernrec.measure.request import CollectRequest, WantedProblem
-from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
+from kernrec.recommender import Answer, Objective, Query, Recommender, Request
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.candidates import CandidateSet
@@ -72,9 +72,7 @@ pytestmark = pytest.mark.usefixtures("compiled_here")
 ONE = ProfilingOptions(processes=1)
 
 
-def ask(
-    database: Path, query: Query | None = None, name: str = "rowsum", gpu: str = GPU.name, **shape: Any
-) -> Recommendation:
+def ask(database: Path, query: Query | None = None, name: str = "rowsum", gpu: str = GPU.name, **shape: Any) -> Answer:
     """Return the answer about the kernel from a database."""
     return Recommender([database]).answer(Request(gpu, None, name, shape.get("shape", {}), query=query or Query()))
 
@@ -134,11 +132,11 @@ def test_pulled_rows_are_used_only_beside_the_users_database(kernel: Kernel, dat
     alice.push(team)
     assert bob.pull(team).measurements == 1
     with bob.at_work():
-        best = analyze(kernel, problem, GPU, bob.database, query).recommendation.best
+        best = analyze(kernel, problem, GPU, bob.database, query).answer.best
         assert (best.source, best.latency_s.value) == ("measured", fast["latency_s"])
         assert best.measurement is not None
         assert best.measurement.database == "pulled"
-        assert analyze(kernel, problem, GPU, tmp_path / "other.duckdb", query).recommendation.best.source == "predicted"
+        assert analyze(kernel, problem, GPU, tmp_path / "other.duckdb", query).answer.best.source == "predicted"
 
 
 @pytest.mark.every(2)
@@ -201,7 +199,7 @@ def test_refused_config_is_not_tried_again(folder: Path, tmp_path: Path, monkeyp
 
     def failures() -> dict[str, str]:
         whole = analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE)
-        assert whole.recommendation.best.config == {"threads": 64, "stride": 1}
+        assert whole.answer.best.config == {"threads": 64, "stride": 1}
         return {" ".join(map(str, failure.config.values())): failure.message for failure in whole.failed}
 
     first = failures()
@@ -224,21 +222,21 @@ def test_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path: 
     only = [space.config(int(row)) for row in space.at(problem).rows[:2]]
     path = tmp_path / "own.duckdb"
     whole = analyze(kernel, problem, GPU, path, None, ProfilingOptions(only=only, processes=1))
-    assert (whole.profiled, whole.recommendation.about_kernel.sampled_blocks) == (2, (0, 0))
+    assert (whole.profiled, whole.answer.about_kernel.sampled_blocks) == (2, (0, 0))
     other = kernel.definition.problem("f32", rows=4096, columns=4096)
     assert analyze(kernel, other, GPU, path, None, ProfilingOptions(only=only)).profiled == 0
 
 
 def test_front_covers_configs_and_power_limits(database: Path) -> None:
     answer = ask(database, Query(top=8))
-    latency = [c.latency_s.value for c in answer.choices]
-    energy = [c.energy_j.value for c in answer.choices]
+    latency = [c.latency_s.value for c in answer.recommendations]
+    energy = [c.energy_j.value for c in answer.recommendations]
     assert latency == sorted(latency)
     assert energy == sorted(energy, reverse=True)
-    assert len({c.power_limit_w for c in answer.choices}) > 1
-    assert {c.power_limit_w for c in answer.choices} <= {GPU.tdp_w, *power_limits(GPU)}
+    assert len({c.power_limit_w for c in answer.recommendations}) > 1
+    assert {c.power_limit_w for c in answer.recommendations} <= {GPU.tdp_w, *power_limits(GPU)}
     held = ask(database, Query(power_limit_w=200.0))
-    assert {c.power_limit_w for c in held.choices} == {200.0}
+    assert {c.power_limit_w for c in held.recommendations} == {200.0}
 
 
 def with_rows(database: Path, folder: Path, rows: list[dict[str, Any]]) -> Path:
@@ -250,35 +248,35 @@ def with_rows(database: Path, folder: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def measurement(kernel: Kernel, answer: Recommendation, rank: int, factor: float, **changes: Any) -> dict[str, Any]:
+def measurement(kernel: Kernel, answer: Answer, rank: int, factor: float, **changes: Any) -> dict[str, Any]:
     """Return a measurement of choice `rank` at its predicted power and `factor` times its predicted time."""
-    choice = answer.choices[rank]
-    latency = choice.latency_s.value * factor
+    recommendation = answer.recommendations[rank]
+    latency = recommendation.latency_s.value * factor
     return {
         "gpu": GPU.name, "device": "NVIDIA GeForce RTX 4090", "kernel": kernel.name, "kernel_hash": kernel.hash,
-        "config": dict(choice.config), "problem": answer.problem, "protocol_version": 1, "tier": "final",
+        "config": dict(recommendation.config), "problem": answer.problem, "protocol_version": 1, "tier": "final",
         "session": "monday", "measured_at": "2026-03-01T12:00:00", "latency_s": latency,
-        "latency_low_s": latency * 0.98, "latency_high_s": latency * 1.02, "energy_j": latency * choice.power_w,
-        "power_w": choice.power_w, "outcome": "ok",
+        "latency_low_s": latency * 0.98, "latency_high_s": latency * 1.02, "energy_j": latency * recommendation.power_w,
+        "power_w": recommendation.power_w, "outcome": "ok",
     } | changes  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def predicted(database: Path) -> Recommendation:
+def predicted(database: Path) -> Answer:
     """Return the answer with all eight configs at the default limit."""
     return ask(database, Query(Objective.LATENCY, top=8, power_limit_w=GPU.tdp_w, each_config=True))
 
 
 def test_measured_config_keeps_its_time_and_scales_the_others(
-    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
+    kernel: Kernel, database: Path, predicted: Answer, tmp_path: Path
 ) -> None:
     path = with_rows(database, tmp_path, [measurement(kernel, predicted, rank, 1.5) for rank in (2, 3, 4)])
     for answer in (
         ask(path, Query(Objective.LATENCY, top=8, power_limit_w=GPU.tdp_w)),
-        analyze(kernel, predicted.problem, GPU, path, Query(Objective.LATENCY, top=8)).recommendation,
+        analyze(kernel, predicted.problem, GPU, path, Query(Objective.LATENCY, top=8)).answer,
     ):
-        by_config = {tuple(c.config.values()): c for c in answer.choices if c.power_limit_w == GPU.tdp_w}
-        for rank, before in enumerate(predicted.choices):
+        by_config = {tuple(c.config.values()): c for c in answer.recommendations if c.power_limit_w == GPU.tdp_w}
+        for rank, before in enumerate(predicted.recommendations):
             if (now := by_config.get(tuple(before.config.values()))) is None:
                 continue  # another power limit is as fast
             ratio = now.latency_s.value / before.latency_s.value
@@ -295,35 +293,35 @@ def test_measured_config_keeps_its_time_and_scales_the_others(
 
 
 def test_failed_config_is_skipped_and_reported(
-    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
+    kernel: Kernel, database: Path, predicted: Answer, tmp_path: Path
 ) -> None:
     nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
     path = with_rows(database, tmp_path, [measurement(kernel, predicted, 0, 1.0) | nothing | {"outcome": "incorrect"}])
     answer = ask(path, Query(Objective.LATENCY, top=8))
     assert answer.candidates == 7
-    assert predicted.best.config not in [c.config for c in answer.choices]
+    assert predicted.best.config not in [c.config for c in answer.recommendations]
     assert any("1 config left out: failed on this GPU (1 incorrect)" in note for note in answer.notes)
 
 
 def test_explanation_shows_measured_and_predicted_time(
-    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path, refuses: Refuses
+    kernel: Kernel, database: Path, predicted: Answer, tmp_path: Path, refuses: Refuses
 ) -> None:
     nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
     wrong = measurement(kernel, predicted, 7, 1.0) | nothing | {"outcome": "incorrect"}
     rows = [measurement(kernel, predicted, 2, 1.5), measurement(kernel, predicted, 3, 1.5), wrong]
     candidates = own_candidates(with_rows(database, tmp_path, rows))
-    before = predicted.choices[2]
+    before = predicted.recommendations[2]
     subject = explain(candidates, pick_config(candidates, before.config, Objective.LATENCY, 0))
-    choice = subject.choice
-    assert (choice.source, choice.energy_j.source) == ("measured", "measured")
-    assert choice.measurement is not None
-    assert choice.latency_s.value == pytest.approx(1.5 * before.latency_s.value)
+    recommendation = subject.recommendation
+    assert (recommendation.source, recommendation.energy_j.source) == ("measured", "measured")
+    assert recommendation.measurement is not None
+    assert recommendation.latency_s.value == pytest.approx(1.5 * before.latency_s.value)
     assert subject.prior["latency_s"] == pytest.approx(before.latency_s.value)
     assert subject.prior["energy_j"] == pytest.approx(before.energy_j.value)
-    assert sum(subject.energy_j.values()) == pytest.approx(choice.energy_j.value)
-    assert subject.figures["time"] == choice.latency_s.value
+    assert sum(subject.energy_j.values()) == pytest.approx(recommendation.energy_j.value)
+    assert subject.figures["time"] == recommendation.latency_s.value
     # A slow measurement must not make other configs look better, so that gains compare predictions with predictions.
-    position = int(np.flatnonzero(candidates.latency_s[0] == choice.latency_s.value)[0])
+    position = int(np.flatnonzero(candidates.latency_s[0] == recommendation.latency_s.value)[0])
     changes = what_if(candidates, position, objective=Objective.LATENCY)
     gains = [change.time for change in changes if change.source == "predicted"]
     assert min(gains) >= predicted.best.latency_s.value / before.latency_s.value - 1.001
@@ -331,19 +329,19 @@ def test_explanation_shows_measured_and_predicted_time(
     assert list(of_measurements(kernel_candidates.prediction, None)) == [
         "rowsum: 1 config left out: failed on this GPU (1 incorrect)"
     ]
-    refuses(lambda: pick_config(candidates, predicted.choices[7].config, Objective.LATENCY, 0))
+    refuses(lambda: pick_config(candidates, predicted.recommendations[7].config, Objective.LATENCY, 0))
 
 
 def test_explanation_adds_up_and_its_advice_is_exact(database: Path) -> None:
     candidates = own_candidates(database)
     slow = pick_config(candidates, {"stride": 8, "threads": 32}, Objective.ENERGY, 0)
     subject = explain(candidates, slow)
-    choice = subject.choice
-    assert sum(subject.energy_j.values()) == pytest.approx(choice.energy_j.value)
+    recommendation = subject.recommendation
+    assert sum(subject.energy_j.values()) == pytest.approx(recommendation.energy_j.value)
     (launch,) = subject.launches
     assert (launch.blocks, launch.threads, launch.shared_bytes) == (65536, 32, 128)
     assert launch.occupancy == pytest.approx(launch.resident_blocks / GPU.limits.max_warps_per_sm)
-    assert max(launch.time_s, key=lambda name: launch.time_s[name]) == choice.bottleneck
+    assert max(launch.time_s, key=lambda name: launch.time_s[name]) == recommendation.bottleneck
     read = next(access for access in launch.accesses if (access.buffer, access.what) == ("x", "read"))
     assert read.sectors_per_request == pytest.approx(32)
     assert read.useful == pytest.approx(1 / 8)
@@ -351,7 +349,7 @@ def test_explanation_adds_up_and_its_advice_is_exact(database: Path) -> None:
     assert changes == sorted(changes, key=lambda change: -change.gain)
     first = next(change for change in changes if change.what == "stride 8 -> 1")
     other = explain(candidates, pick_config(candidates, {"stride": 1, "threads": 32}, Objective.ENERGY, 0))
-    assert first.energy == pytest.approx(other.choice.energy_j.value / choice.energy_j.value - 1)
+    assert first.energy == pytest.approx(other.recommendation.energy_j.value / recommendation.energy_j.value - 1)
     assert first.changes["DRAM traffic"] == pytest.approx(difference(subject, other)["DRAM traffic"])
     assert first.changes["DRAM traffic"] < -0.5
 
@@ -405,7 +403,7 @@ def test_texture_and_surface_kernel_is_analyzed_but_not_measured(tmp_path: Path,
     kernel = load_kernel(tmp_path / "kernel.toml")
     analysis = analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, ONE)
     assert analysis.profiled == 2
-    best = analysis.recommendation.best
+    best = analysis.answer.best
     moved = 256 * 128 * (2 + 4)
     assert best.latency_s.value > 0
     assert kernel.definition.problem().bytes == moved
@@ -446,4 +444,4 @@ def test_implementation_of_a_known_op_needs_no_problem_definition(folder: Path, 
     assert (whole.profiled, whole.failed) == (2, ())
     # Reading 64 MiB once takes at least the memory's time. A warp per row with loads in flight comes close to it.
     least_s = problem.bytes / GPU.memory_bandwidth
-    assert least_s < whole.recommendation.best.latency_s.value < 2 * least_s
+    assert least_s < whole.answer.best.latency_s.value < 2 * least_s

@@ -14,7 +14,7 @@ from kernrec.kernel import Config, Kernel, load_kernel
 from kernrec.model.search import partial_space
 from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
 from kernrec.profile.profile_user_kernel import Outcome, profile_configs
-from kernrec.recommender import Objective, Query, Recommendation
+from kernrec.recommender import Answer, Objective, Query
 from kernrec.recommender.analyze import kernel as analysis
 from kernrec.recommender.analyze import profile_configs as profiling
 from kernrec.recommender.analyze.kernel import analyze
@@ -87,7 +87,7 @@ def test_partly_profiled_space_gives_the_answer_of_the_whole_space(kernel, tmp_p
     monkeypatch.setattr(analysis, "LARGE", 200)
     monkeypatch.setattr(partial_space, "_TREES", 16)
     problem, query = kernel.definition.problem(), Query(Objective.LATENCY)
-    profiles, seen, fronts = Profiles(), list[tuple[int, int]](), list[tuple[Recommendation, int]]()
+    profiles, seen, fronts = Profiles(), list[tuple[int, int]](), list[tuple[Answer, int]]()
     options = ProfilingOptions(
         profiles=profiles,
         progress=lambda done, most: seen.append((done, most)),
@@ -99,17 +99,17 @@ def test_partly_profiled_space_gives_the_answer_of_the_whole_space(kernel, tmp_p
     assert len(profiles.made) == len({tuple(config.values()) for config in profiles.made}) == 210 - part.left_out
     ((first, count),) = fronts
     assert count == 100
-    assert first.choices
+    assert first.recommendations
     assert seen[0] == (1, 0), "how many there will be is not known while configs are drawn"
     assert all(done <= most for done, most in seen[100:])
 
     whole = analyze(kernel, problem, GPU, tmp_path / "whole.duckdb", query, replace(options, whole=True))
     assert whole.left_out == 0
-    assert whole.recommendation.choices[0].config == part.recommendation.choices[0].config
+    assert whole.answer.recommendations[0].config == part.answer.recommendations[0].config
 
     again = analyze(kernel, problem, GPU, tmp_path / "part.duckdb", query, ProfilingOptions(profiles=Profiles()))
     assert again.cached == part.profiled
-    assert again.recommendation.choices[0].config == part.recommendation.choices[0].config
+    assert again.answer.recommendations[0].config == part.answer.recommendations[0].config
 
 
 def test_large_space_starts_its_processes_once(kernel, tmp_path, monkeypatch):

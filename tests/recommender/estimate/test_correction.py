@@ -19,11 +19,11 @@ from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
-from kernrec.recommender.choices import build_choice
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.explain.pick_config import explainable
+from kernrec.recommender.recommendations import build_recommendation
 from kernrec.store import Database, Stack
 from kernrec.store.measurement import Measurement
 from kernrec.util.note import Note
@@ -140,10 +140,12 @@ def test_unmeasured_kernel_stays_predicted_unless_other_kernels_helped(one_gpu):
     kernels = [table.kernel for table in recommender.context.tables(half, find_gpu("rtx4090"))]
     strange = next(kernel for kernel in kernels if kernel.name not in learned.model.kernels)
     assert learned.scope(find_gpu("rtx4090"), strange, "f16") is None  # each kernel has its own model
-    choices = recommender.recommend(
+    recommendations = recommender.recommend(
         "matmul", "rtx4090", NEW, dtype="f16", query=Query(Objective.LATENCY, top=40)
-    ).choices
-    assert {choice.source for choice in choices if choice.kernel.name == strange.name} == {"predicted"}
+    ).recommendations
+    assert {
+        recommendation.source for recommendation in recommendations if recommendation.kernel.name == strange.name
+    } == {"predicted"}
 
 
 def test_explanations_and_single_kernels_use_the_same_models(one_gpu, capsys):
@@ -161,7 +163,7 @@ def test_explanations_and_single_kernels_use_the_same_models(one_gpu, capsys):
     plain = Recommender([]).answer(request)
     assert best.latency_s.value / plain.best.latency_s.value == pytest.approx(FACTOR, rel=0.1)
     explained = explainable(Request(card.name, "matmul", shape=NEW, query=Query(Objective.LATENCY)), Context([one_gpu]))
-    assert build_choice(explained, 0, explained.fastest).latency_s == best.latency_s
+    assert build_recommendation(explained, 0, explained.fastest).latency_s == best.latency_s
     shape = ",".join(f"{name}={extent}" for name, extent in NEW.items())
     assert run(["explain", "--op", "mm", "--gpu", "rtx4090", "--shape", shape, "--db", str(one_gpu)]) == 0
     printed = capsys.readouterr()
@@ -203,7 +205,7 @@ def test_custom_kernel_is_learned_from_its_measurements(tmp_path):
     try:
         for problem in problems:
             whole = analyze(kernel, problem, gpu, path, Query(Objective.LATENCY), ProfilingOptions(processes=1))
-            best = whole.recommendation.best  # all four configs take about the same time
+            best = whole.answer.best  # all four configs take about the same time
             rows += [
                 row(gpu.name, kernel, {"unroll": unroll}, problem, best.latency_s.value * 1.7, best.power_w)
                 for unroll in (1, 2, 4, 8)
@@ -217,7 +219,7 @@ def test_custom_kernel_is_learned_from_its_measurements(tmp_path):
     )
     assert measured.best.latency_s.source == "measured"
     assert learned.best.latency_s.source == "learned"
-    for limited in learned.choices:
+    for limited in learned.recommendations:
         truth = next(r["latency_s"] for r in rows[-4:] if r["config"] == dict(limited.config))
         assert limited.latency_s.low < truth < limited.latency_s.high
         assert limited.latency_s.value == pytest.approx(truth, rel=0.15)

@@ -57,8 +57,12 @@ def test_model_with_impossible_predictions_is_ignored_and_named(monkeypatch, fac
     answer = Recommender([]).recommend("matmul", "a100", SHAPE, "bf16", "nt", Query(Objective.LATENCY))
     assert list(broken_laws(answer.as_dict())) == []
     assert any("estimates are impossible" in note for note in answer.notes)
-    triton = [choice for choice in (*answer.choices, *answer.beside) if choice.kernel.triton is not None]
-    assert all(choice.source == "predicted" for choice in triton)
+    triton = [
+        recommendation
+        for recommendation in (*answer.recommendations, *answer.beside)
+        if recommendation.kernel.triton is not None
+    ]
+    assert all(recommendation.source == "predicted" for recommendation in triton)
 
 
 def test_model_above_the_power_limit_is_slowed_down(monkeypatch):
@@ -71,8 +75,10 @@ def test_model_above_the_power_limit_is_slowed_down(monkeypatch):
         query = Query(Objective.LATENCY, power_limit_w=limit_w, top=40)
         answer = Recommender([]).recommend("matmul", "a100", SHAPE, "bf16", "nt", query)
         assert list(broken_laws(answer.as_dict())) == []
-        choice = next(each for each in (*answer.choices, *answer.beside) if each.kernel.triton is not None)
-        return choice.latency_s.value, choice.power_w
+        recommendation = next(
+            each for each in (*answer.recommendations, *answer.beside) if each.kernel.triton is not None
+        )
+        return recommendation.latency_s.value, recommendation.power_w
 
     before = best(200.0)
     monkeypatch.setattr(Correction, "correct", greedy)
@@ -84,11 +90,11 @@ def test_model_above_the_power_limit_is_slowed_down(monkeypatch):
 def test_baseline_without_recorded_power_uses_the_power_model(recommender):
     problem, gpu = find_op("conv2d").problem("f32", "nchw", n=8, c=64, h=56, w=56, k=64, r=3, s=3, padding=1), "v100"
     for limit_w in (None, 200.0):
-        lines = baselines_of(recommender.context, problem, find_gpu(gpu), OperatingPoint(limit_w))
-        assert lines
-        for line in lines:
-            assert line.power_w is not None
-            assert 0 < line.power_w <= (limit_w or 300.0)
+        baselines = baselines_of(recommender.context, problem, find_gpu(gpu), OperatingPoint(limit_w))
+        assert baselines
+        for baseline in baselines:
+            assert baseline.power_w is not None
+            assert 0 < baseline.power_w <= (limit_w or 300.0)
 
 
 @pytest.mark.parametrize("batch", [1, 8, 32])

@@ -52,8 +52,8 @@ def test_source_is_learned_on_recorded_gpus_and_transferred_to_others(gpu, measu
     query = Query(Objective.LATENCY, top=100)
     answer = Recommender([]).recommend("matmul", gpu, {"m": 1024, "n": 1024, "k": 1024}, "f16", "nt", query)
     by_kernel: dict[str, set[str]] = {}
-    for choice in answer.choices:
-        by_kernel.setdefault(choice.kernel.name, set()).add(choice.latency_s.source)
+    for recommendation in answer.recommendations:
+        by_kernel.setdefault(recommendation.kernel.name, set()).add(recommendation.latency_s.source)
     source = "learned" if measured else "transferred"
     assert by_kernel.pop("matmul_triton") == {source}
     assert set.union(*by_kernel.values()) == {"predicted"}
@@ -69,7 +69,11 @@ def test_less_predictable_rows_have_wider_intervals_with_their_basis(gpu):
     query, factors, notes = Query(Objective.LATENCY, top=100), [], []
     for n in (2048, 2056, 2050):  # multiples of 16 elements, of 16 bytes, and of neither
         answer = Recommender([]).recommend("matmul", gpu, {"m": 2048, "n": n, "k": 2048}, "f16", "nn", query)
-        estimates = [choice.latency_s for choice in answer.choices if choice.kernel.name == KERNEL.name]
+        estimates = [
+            recommendation.latency_s
+            for recommendation in answer.recommendations
+            if recommendation.kernel.name == KERNEL.name
+        ]
         assert {estimate.source for estimate in estimates} == {"learned"}
         factors.append(min(estimate.high / estimate.value for estimate in estimates))
         learned = [note for note in answer.notes if isinstance(note, Note) and note.startswith("source learned")]

@@ -75,8 +75,10 @@ def database(tmp_path_factory):
 
 def test_config_over_the_register_limit_is_excluded_and_explained(database, refuses):
     answer = Recommender([database]).answer(Request(GPU.name, kernel="many"))
-    assert {tuple(choice.config.items()) for choice in answer.choices} == {tuple(WITHIN.items())}
-    assert all(choice.occupancy > 0.0 for choice in answer.choices)
+    assert {tuple(recommendation.config.items()) for recommendation in answer.recommendations} == {
+        tuple(WITHIN.items())
+    }
+    assert all(recommendation.occupancy > 0.0 for recommendation in answer.recommendations)
     refuses(lambda: report(EXPLAINED, Context([database]), BEYOND))
     report(EXPLAINED, Context([database]), WITHIN)
 
@@ -90,10 +92,10 @@ def test_over_limit_config_run_by_another_compiler_has_one_resident_block(databa
     with Database.open(measured, read_only=False, create=True) as opened:
         opened.add_measurements([Measurement.from_columns(row)])
     explained = report(EXPLAINED, Context([database, measured]), BEYOND).subject
-    assert explained.choice.source == "measured"
+    assert explained.recommendation.source == "measured"
     (launch,) = explained.launches
     assert (launch.resident_blocks, launch.capped_by) == (1, "registers")
-    assert explained.choice.occupancy == launch.occupancy == pytest.approx(20 / 48)
+    assert explained.recommendation.occupancy == launch.occupancy == pytest.approx(20 / 48)
 
 
 def test_kernel_without_float_instructions_has_no_roofline_share(tmp_path):

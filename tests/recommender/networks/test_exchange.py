@@ -35,7 +35,7 @@ def test_totals_include_all_reduces_and_a_note_explains_the_model():
     answer = answer_network(recommender, "h100", NetworkRequest("llama-3-70b-decode", tp=4, batch=8), query)
     assert answer.exchange is not None
     layers = sum(layer.count * layer.costs[0].value for layer in answer.layers)
-    assert answer.choice.latency_s.value == pytest.approx(layers + answer.exchange.latency_s.value)
+    assert answer.recommendation.latency_s.value == pytest.approx(layers + answer.exchange.latency_s.value)
     assert answer.exchange.note in answer.notes
     assert "160 all-reduces" in answer.exchange.note
     seconds = sum(layer.latency_s for layer in answer.layers) + answer.exchange.latency_s.value

@@ -15,11 +15,11 @@ from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.many import answer_many
 from kernrec.recommender.networks.bill import Tariff, bills
 from kernrec.recommender.networks.compare import CardPrice, ComparedGpu, Work, compare_gpus
-from kernrec.recommender.networks.layer_answer import PAYS
+from kernrec.recommender.networks.layer_answer import WORTH_IT
 from kernrec.recommender.networks.network import (
-    CHOICE,
     HEURISTIC,
     MIXTURE,
+    RECOMMENDED,
     NetworkRequest,
     answer_network,
     shapes_as_network,
@@ -49,13 +49,13 @@ def test_every_layer_is_answered_in_order_and_dtype(decode):
 def test_total_is_the_sum_over_layers_and_its_power_the_mean(decode):
     seconds = sum(layer.count * layer.answer.best.latency_s.value for layer in decode.layers)
     joules = sum(layer.count * layer.answer.best.energy_j.value for layer in decode.layers)
-    assert decode.choice.latency_s.value == pytest.approx(seconds)
-    assert decode.choice.power_w == pytest.approx(joules / seconds)
+    assert decode.recommendation.latency_s.value == pytest.approx(seconds)
+    assert decode.recommendation.power_w == pytest.approx(joules / seconds)
 
 
 def test_total_interval_is_no_narrower_than_its_layers(decode):
     for quantity in ("latency_s", "energy_j"):
-        total = getattr(decode.choice, quantity)
+        total = getattr(decode.recommendation, quantity)
         layers = [getattr(layer.answer.best, quantity) for layer in decode.layers]
         assert total.high / total.value >= min(e.high / e.value for e in layers) * (1 - 1e-9)
         assert total.value / total.low >= min(e.value / e.low for e in layers) * (1 - 1e-9)
@@ -64,12 +64,15 @@ def test_total_interval_is_no_narrower_than_its_layers(decode):
 def test_backend_total_uses_one_backend_and_kernels_without_a_baseline(decode):
     assert decode.today is not None
     today_s = decode.today.latency_s.value
-    lines = [layer for layer in decode.layers if layer.line is not None]
-    assert {layer.answer.problem.op for layer in lines} >= {"matvec", "attention"}  # backends run few rows as matmul
-    seconds = sum(layer.count * layer.line.latency_s for layer in lines if layer.line is not None)
-    seconds += sum(layer.latency_s for layer in decode.layers if layer.line is None)
+    baselines = [layer for layer in decode.layers if layer.baseline is not None]
+    assert {layer.answer.problem.op for layer in baselines} >= {
+        "matvec",
+        "attention",
+    }  # backends run few rows as matmul
+    seconds = sum(layer.count * layer.baseline.latency_s for layer in baselines if layer.baseline is not None)
+    seconds += sum(layer.latency_s for layer in decode.layers if layer.baseline is None)
     assert today_s == pytest.approx(seconds)
-    assert {layer.line.stack for layer in lines if layer.line is not None} == {decode.backend}
+    assert {layer.baseline.backend for layer in baselines if layer.baseline is not None} == {decode.backend}
     mixed = decode.total(MIXTURE).latency_s.value
     assert mixed <= today_s
     saved = sum(layer.latency_s * layer.saved / (1 - layer.saved) for layer in decode.paying if layer.saved is not None)
@@ -80,13 +83,13 @@ def test_backend_total_uses_one_backend_and_kernels_without_a_baseline(decode):
 def test_custom_kernel_is_worth_it_if_it_saves_enough_of_the_objective(recommender):
     for objective in ("latency", "energy"):
         answer = answer_network(recommender, "a100", NetworkRequest("vit-l-16"), Query(objective))
-        judged = [layer for layer in answer.layers if layer.pays is not None]
+        judged = [layer for layer in answer.layers if layer.worth_it is not None]
         for layer in judged:
-            assert layer.line is not None
+            assert layer.baseline is not None
             assert layer.saved is not None
-            own, stack = (costs[objective == "energy"].value for costs in (layer.costs, layer.stack_costs))
-            assert layer.saved == pytest.approx(1 - own / stack)
-            assert layer.pays == (layer.saved >= PAYS and layer.certain)
+            own, backend = (costs[objective == "energy"].value for costs in (layer.costs, layer.baseline_costs))
+            assert layer.saved == pytest.approx(1 - own / backend)
+            assert layer.worth_it == (layer.saved >= WORTH_IT and layer.certain)
         assert 0 < len(judged) < len(answer.layers)
         assert any(note.startswith("no ") and "baseline for" in note for note in answer.notes)
         assert answer.advice.startswith(f"{answer.backend} today: ")
@@ -94,26 +97,26 @@ def test_custom_kernel_is_worth_it_if_it_saves_enough_of_the_objective(recommend
 
 def test_only_requested_backends_are_compared(recommender):
     wanted = NetworkRequest("llama-3-8b-prefill")
-    answer = answer_network(recommender, "h200", wanted, Query("latency", stacks=("vllm",)))
-    assert {layer.line.stack for layer in answer.layers if layer.line is not None} <= {"vLLM"}
+    answer = answer_network(recommender, "h200", wanted, Query("latency", backends=("vllm",)))
+    assert {layer.baseline.backend for layer in answer.layers if layer.baseline is not None} <= {"vLLM"}
     assert any(note.startswith("no vLLM baseline for") for note in answer.notes)
     assert (answer.headline.name, answer.backend) == ("vLLM today", "vLLM")
 
 
 def test_layer_with_only_baselines_counts_in_the_totals(decode):
-    layer = next(layer for layer in decode.layers if layer.line is not None)
-    alone = replace(layer, answer=replace(layer.answer, choices=()))
+    layer = next(layer for layer in decode.layers if layer.baseline is not None)
+    alone = replace(layer, answer=replace(layer.answer, recommendations=()))
     assert alone.best is None
-    assert alone.pays is False
-    assert alone.latency_s == pytest.approx(layer.count * layer.line.latency_s if layer.line else 0.0)
-    assert alone.program[0].startswith(layer.line.stack if layer.line else "")
+    assert alone.worth_it is False
+    assert alone.latency_s == pytest.approx(layer.count * layer.baseline.latency_s if layer.baseline else 0.0)
+    assert alone.program[0].startswith(layer.line.backend if layer.line else "")
 
 
 def test_repr_of_a_network_answer_is_one_line(decode):
     assert repr(decode).startswith("<NetworkAnswer llama-3-8b-decode bf16 on h200-sxm: 9 layers, 5.")
     assert "\n" not in repr(decode)
     names = decode.layers[0].as_dict()
-    for name in ("name", "count", "saved", "pays"):
+    for name in ("name", "count", "saved", "worth_it"):
         assert names[name] == getattr(decode.layers[0], name)
 
 
@@ -197,13 +200,13 @@ def test_knee_is_the_lowest_energy_within_a_time_bound(recommender, decode):
 
 
 def test_bill_has_yearly_energy_and_its_difference(decode):
-    year = {bill.name: bill for bill in bills(decode.totals, Tariff(1e9, (0.25, "EUR"), 380.0), decode.choice)}
-    whole = year[CHOICE]
-    assert whole.energy_kwh == pytest.approx(decode.choice.energy_j.value * 1e9 / 3.6e6)
+    year = {bill.name: bill for bill in bills(decode.totals, Tariff(1e9, (0.25, "EUR"), 380.0), decode.recommendation)}
+    whole = year[RECOMMENDED]
+    assert whole.energy_kwh == pytest.approx(decode.recommendation.energy_j.value * 1e9 / 3.6e6)
     assert (whole.cost, whole.currency) == (pytest.approx(whole.energy_kwh * 0.25), "EUR")
     assert whole.carbon_kg == pytest.approx(whole.energy_kwh * 0.38)
     other = year[HEURISTIC]
-    assert other.versus == CHOICE
+    assert other.versus == RECOMMENDED
     assert other.more_kwh + whole.energy_kwh == pytest.approx(other.energy_kwh)
     assert other.energy_kwh == pytest.approx(decode.total(HEURISTIC).energy_j.value * 1e9 / 3.6e6)
 
@@ -253,10 +256,10 @@ def test_backend_runs_a_layer_in_one_call_that_kernels_split(recommender):
     split, plain = (next(each for each in some.layers if each.name == "mlp gate_up_proj") for some in (answer, smaller))
     assert split.count == 2 * plain.count
     point = OperatingPoint(answer.gpu.tdp_w)
-    line = baselines_of(recommender.context, split.whole, answer.gpu, point, (split.line.stack,))[0]
-    assert split.line.latency_s == pytest.approx(line.latency_s / 2)
-    assert split.line.energy_j == pytest.approx(line.energy_j / 2)
-    assert 2 * split.line.latency_s > plain.line.latency_s / 1.02
+    baseline = baselines_of(recommender.context, split.whole, answer.gpu, point, (split.baseline.backend,))[0]
+    assert split.baseline.latency_s == pytest.approx(baseline.latency_s / 2)
+    assert split.baseline.energy_j == pytest.approx(baseline.energy_j / 2)
+    assert 2 * split.baseline.latency_s > plain.baseline.latency_s / 1.02
     assert sweep_network(recommender, answer, "power limit").rows[0].total.latency_s.value == pytest.approx(
         answer.headline.latency_s.value
     )

@@ -19,9 +19,11 @@ def test_every_routed_token_is_in_one_tile_of_its_expert(tokens, experts, rows, 
     assert len(routing.order) == rows * len(routing.experts)
     tiles = routing.order.reshape(-1, rows)
     assert (tiles.min(1) < routing.choices).all()  # no tile is empty
-    of_choice = {c: e for tile, e in zip(tiles, routing.experts, strict=True) for c in tile if c < routing.choices}
+    of_recommendation = {
+        c: e for tile, e in zip(tiles, routing.experts, strict=True) for c in tile if c < routing.choices
+    }
     for token in range(tokens):
-        assert len({of_choice[token * top + place] for place in range(top)}) == top
+        assert len({of_recommendation[token * top + place] for place in range(top)}) == top
 
 
 def test_equal_steps_are_routed_equally():

@@ -35,11 +35,12 @@ def run(data: Data = DATA, problems: int = 405) -> int:
     missing = wrong = 0
     context = Recommender([]).context
     for problem, gpu in _random(problems):
-        lines = baselines_of(context, problem, gpu, DEFAULT_POINT)
-        missing += not lines
+        baselines = baselines_of(context, problem, gpu, DEFAULT_POINT)
+        missing += not baselines
         (roof_s,) = roofs_s([problem], gpu)
         wrong += sum(
-            line.latency_s < 0.999 * roof_s or (line.power_w or 0.0) > 1.001 * line.power_limit_w for line in lines
+            baseline.latency_s < 0.999 * roof_s or (baseline.power_w or 0.0) > 1.001 * baseline.power_limit_w
+            for baseline in baselines
         )
     print(f"{problems} random problems: {missing} without a baseline, {wrong} below their roof or above their limit")
     return int(missing + wrong > 0)

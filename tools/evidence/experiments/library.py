@@ -50,7 +50,7 @@ def predicted(recommender: Recommender, name: str, gpu: str, shapes: list[Shape]
             best = [recommender.recommend(*subject, each).best for each in (query, replace(query, source="predicted"))]
         except KernrecError:
             continue
-        answered_s, model_s = (np.array([choice.latency_s.value]) for choice in best)
+        answered_s, model_s = (np.array([recommendation.latency_s.value]) for recommendation in best)
         more = {"group": shape.group, "chosen": best[0].kernel.name}
         columns = {key: np.array([text], dtype=object) for key, text in more.items()}
         dims = " ".join(f"{key}={size}" for key, size in shape.dims.items())

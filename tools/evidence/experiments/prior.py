@@ -22,7 +22,7 @@ import numpy as np
 from front import DATA, Data, Sources, Table
 
 from evidence.cases import Cases, joined, report
-from evidence.metrics import agreement, choices, heuristics, spread
+from evidence.metrics import agreement, heuristics, recommendations, spread
 from evidence.predicted import TEXTBOOK, Sample, profile, sampled_space
 from evidence.recordings.files import csv_dicts
 from evidence.recordings.spaces import SETS
@@ -53,7 +53,7 @@ def run(
             for columns in (("gpu",), ("kernel", "gpu"))[: 1 + (name == "textbook")]:
                 report(f"\n{name}", joined(parts[-1]), columns, agreement, spread)
         if parts[-1] and recorded is spaces:
-            report("\nefficiency of choices: 1 is perfect", joined(parts[-1]), ("gpu",), choices, heuristics)
+            report("\nefficiency of choices: 1 is perfect", joined(parts[-1]), ("gpu",), recommendations, heuristics)
             every = joined(parts[-1])
             if len(measured := every.take(np.isfinite(every.more["recorded_j"]))):
                 report("\nenergies that were recorded", measured, ("gpu",), energies)

@@ -18,7 +18,7 @@ from front import DATA, Data
 from train_triton_model import SETTINGS
 
 from evidence.cases import Array, Cases, joined, report
-from evidence.metrics import agreement, choices, coverage
+from evidence.metrics import agreement, coverage, recommendations
 from evidence.recordings.files import AbsentError
 from evidence.recordings.triton import FILES, recorded_groups, rows_of
 from kernrec.model.learn.adaptation import adapt
@@ -52,7 +52,7 @@ def run(data: Data = DATA, problems: int = 0) -> None:
         parts += [from_other(own, groups[other]) for other in groups if other != gpu]
     cases = joined([part for each in parts for part in each])
     for by in (("gpu", "way"), ("gpu", "dtype", "way"), ("gpu", "row kind", "way")):
-        report(f"\nby {', '.join(by)}", cases, by, choices, agreement, coverage)
+        report(f"\nby {', '.join(by)}", cases, by, recommendations, agreement, coverage)
 
 
 def _cases(way: str, group: RowGroup, predicted: Array, low: Array, high: Array) -> Cases:

@@ -21,5 +21,5 @@ def recordings(data: Path) -> list[Recording]:
     )  # fmt: skip
     dims = {name: columns[name].astype(np.int64) for name in "nchk"} | {"w": columns["h"].astype(np.int64)}
     count = len(gpu)
-    stack, dtype, layout = (np.full(count, word) for word in ("cuDNN", "f32", "nchw"))
-    return [Recording(recorded, gpu, stack, dtype, layout, dims, columns["latency_s"], np.full(count, np.nan))]
+    backend, dtype, layout = (np.full(count, word) for word in ("cuDNN", "f32", "nchw"))
+    return [Recording(recorded, gpu, backend, dtype, layout, dims, columns["latency_s"], np.full(count, np.nan))]

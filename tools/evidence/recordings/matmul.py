@@ -15,11 +15,11 @@ import numpy as np
 from library_training.table import Recording
 
 from evidence.recordings.exclusions import excluded, power_of
-from evidence.recordings.vendor import SERVING, STACKS, SYSTEMS, catalogued, columns_of, joined, recording
+from evidence.recordings.vendor import BACKENDS, SERVING, SYSTEMS, catalogued, columns_of, joined, recording
+from kernrec.model.vendor.backends import AT, backend_of
 from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing
 from kernrec.model.vendor.recorded_set import RecordedSet
 from kernrec.model.vendor.releases import by_number
-from kernrec.model.vendor.stacks import AT, backend_of
 
 Array = np.ndarray
 
@@ -100,11 +100,11 @@ def _of_dtype(data: Path, dtype: str, serving: Mapping[str, Array]) -> Recording
     whole = _WHOLE if dtype == "bf16" else ()
     versions: dict[str, dict[str, str | None]] = {}
     parts: list[tuple[str, str, Mapping[str, Array], Array]] = []
-    frameworks = {framework.upper(): name for framework, name in STACKS.items()}
+    frameworks = {framework.upper(): name for framework, name in BACKENDS.items()}
     for recorded_as in _DTYPES[dtype]:
         for system, gpu in SYSTEMS.items():
             for framework, name in frameworks.items():
-                stack = name + _STATIC * recorded_as.endswith("static")
+                backend = name + _STATIC * recorded_as.endswith("static")
                 kind = (("system", system), ("framework", framework), ("dtype", recorded_as))
                 rows = np.flatnonzero(np.all([serving[column] == value for column, value in kind], axis=0))
                 if not catalogued(gpu):
@@ -113,7 +113,7 @@ def _of_dtype(data: Path, dtype: str, serving: Mapping[str, Array]) -> Recording
                 columns = {v: {n: c[r] for n, c in serving.items() if n not in ("dtype", "system")}
                            for v, r in by_version.items()}  # fmt: skip
                 for file, *of_whole, version in whole:
-                    if of_whole == [gpu, stack]:
+                    if of_whole == [gpu, backend]:
                         columns[version] = _of_whole(data, file)
                 ordered = sorted(columns, key=by_number)
                 for version in ordered:
@@ -123,7 +123,7 @@ def _of_dtype(data: Path, dtype: str, serving: Mapping[str, Array]) -> Recording
                         or np.isfinite(columns[version]["power_w"]).any()
                         or _differ(columns[version], columns[ordered[-1]])
                     ):
-                        named = stack if newest else f"{stack}{AT}{version}"
+                        named = backend if newest else f"{backend}{AT}{version}"
                         parts.append((gpu, named, columns[version], columns[version]["power_w"]))
                         versions.setdefault(named, {})[gpu] = version
     if dtype == "bf16":

@@ -7,7 +7,7 @@ import numpy as np
 from library_training.table import Recording
 
 from evidence.recordings.exclusions import power_of
-from evidence.recordings.vendor import SERVING, STACKS, SYSTEMS, catalogued, columns_of
+from evidence.recordings.vendor import BACKENDS, SERVING, SYSTEMS, catalogued, columns_of
 from kernrec.model.vendor.bound import Timing, features_of, kind_of
 from kernrec.model.vendor.recorded_set import RecordedSet
 
@@ -33,7 +33,7 @@ def fastest(
         otherwise: expressions for columns that the file lacks or names differently.
 
     Returns:
-        Columns `gpu`, `stack`, `dtype` and `version` with kernrec's names, the sizes, `latency_s` and `power_w`.
+        Columns `gpu`, `backend`, `dtype` and `version` with kernrec's names, the sizes, `latency_s` and `power_w`.
     """
     other = otherwise or {}
     names = (
@@ -46,7 +46,7 @@ def fastest(
         path, names, f"({condition}) AND ({'true' if other else f'system IN ({systems})'}) GROUP BY ALL"
     )
     power_w = np.where(columns["power_w"] > 0, columns["power_w"], np.nan)
-    spelled = (("gpu", "system", SYSTEMS), ("stack", "framework", STACKS), ("dtype", "dtype", _DTYPES))
+    spelled = (("gpu", "system", SYSTEMS), ("stack", "framework", BACKENDS), ("dtype", "dtype", _DTYPES))
     own = {name: np.array([words[str(value)] for value in columns[column]]) for name, column, words in spelled}
     return {**columns, **own, "version": columns["version"].astype(str), "power_w": power_w}
 
@@ -62,9 +62,9 @@ def recording_of(
 ) -> Recording:  # fmt: skip
     """Create a recorded set from rows of `fastest`, with their backends, versions, data types and kinds."""
     versions: dict[str, dict[str, str | None]] = {}
-    for stack, gpu in sorted(set(zip(columns["stack"].tolist(), columns["gpu"].tolist(), strict=True))):
-        rows = (columns["stack"] == stack) & (columns["gpu"] == gpu)
-        versions.setdefault(stack, {})[gpu] = max(columns["version"][rows].tolist())
+    for backend, gpu in sorted(set(zip(columns["stack"].tolist(), columns["gpu"].tolist(), strict=True))):
+        rows = (columns["stack"] == backend) & (columns["gpu"] == gpu)
+        versions.setdefault(backend, {})[gpu] = max(columns["version"][rows].tolist())
     dims = {dim: columns[dim].astype(np.int64) for dim in features_of(op).DIMS}
     dtypes = tuple(sorted(set(columns["dtype"].tolist())))
     about = RecordedSet(
@@ -83,7 +83,7 @@ def _kinds(op: str, columns: Mapping[str, Array], dims: Mapping[str, Array]) -> 
     cached = dims.get("kv_dtype", np.zeros(len(columns["gpu"]), dtype=np.int64))
     rows = set(zip(*(columns[name].tolist() for name in ("stack", "gpu", "dtype")), cached.tolist(), strict=True))
     kinds: dict[str, dict[str, tuple[str, ...]]] = {}
-    for stack, gpu, dtype, kv_dtype in sorted(rows):
-        cards = kinds.setdefault(stack, {})
+    for backend, gpu, dtype, kv_dtype in sorted(rows):
+        cards = kinds.setdefault(backend, {})
         cards[gpu] = (*cards.get(gpu, ()), kind_of(op, dtype, {"kv_dtype": kv_dtype}))
     return kinds

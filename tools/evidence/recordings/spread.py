@@ -58,14 +58,14 @@ class Spread:
             group: Any = key[:4]
             self.again.setdefault(group, []).extend((np.diff(ratios) / np.sqrt(2)).tolist())
 
-    def factors(self, source: str, stack: str, dtype: str, gpu: str, but: str = "") -> Array:
+    def factors(self, source: str, backend: str, dtype: str, gpu: str, but: str = "") -> Array:
         """Return the factors for a GPU, backend and data type, from the narrowest group with enough factors.
 
         Args:
             source, stack, dtype, gpu: keys of the rows.
             but: GPU whose recordings to hold out.
         """
-        wanted = source, stack, dtype, gpu
+        wanted = source, backend, dtype, gpu
         for same in (4, 3, 2, 1):
             groups = [logs for key, logs in self.again.items() if key[:same] == wanted[:same] and key[3] != but]
             if sum(map(len, groups)) >= ENOUGH:

@@ -49,5 +49,5 @@ def rows_of(data: Path, op: str) -> list[Recording]:
     )  # fmt: skip
     dims = {name: columns[name].astype(np.int64) for name in features_of(op).DIMS}
     count = len(gpu)
-    stack, dtype, layout = (np.full(count, word) for word in ("PyTorch", "f32", "row"))
-    return [Recording(recorded, gpu, stack, dtype, layout, dims, columns["latency_s"], np.full(count, np.nan))]
+    backend, dtype, layout = (np.full(count, word) for word in ("PyTorch", "f32", "row"))
+    return [Recording(recorded, gpu, backend, dtype, layout, dims, columns["latency_s"], np.full(count, np.nan))]

@@ -28,7 +28,7 @@ SYSTEMS = {
     "gb200": "gb200",
 }  # fmt: skip
 """Maps the serving recordings' `system` to a GPU."""
-STACKS = {"VLLM": "vLLM", "SGLang": "SGLang", "SGLANG": "SGLang", "TRTLLM": "TensorRT-LLM", "PyTorch": "PyTorch"}
+BACKENDS = {"VLLM": "vLLM", "SGLang": "SGLang", "SGLANG": "SGLang", "TRTLLM": "TensorRT-LLM", "PyTorch": "PyTorch"}
 """Maps the recordings' `framework` to a backend."""
 
 
@@ -48,15 +48,15 @@ def catalogued(gpu: str) -> bool:
 
 
 def recording(recorded: RecordedSet, gpu: str, columns: Mapping[str, Array], power_w: Array) -> Recording:
-    """Return the rows of a GPU. `columns` has the dimensions and `latency_s`, and `stack`, `dtype` and `layout` if
+    """Return the rows of a GPU. `columns` has the dimensions and `latency_s`, and `backend`, `dtype` and `layout` if
     these vary."""
     count = len(power_w)
     dtype = columns.get("dtype", np.full(count, recorded.dtypes[0]))
     layout = columns.get("layout", np.full(count, recorded.layouts[0]))
     ones = np.ones(count, dtype=np.int64)
     dims = {name: np.asarray(columns.get(name, ones)).astype(np.int64) for name in features_of(recorded.op).DIMS}
-    stack = columns.get("stack", np.full(count, next(iter(recorded.stacks))))
-    return Recording(recorded, np.full(count, gpu), stack, dtype, layout, dims, columns["latency_s"], power_w)
+    backend = columns.get("stack", np.full(count, next(iter(recorded.backends))))
+    return Recording(recorded, np.full(count, gpu), backend, dtype, layout, dims, columns["latency_s"], power_w)
 
 
 def joined(parts: Sequence[Recording]) -> Recording:

@@ -63,7 +63,7 @@ _START_S = START_S + LAUNCH_S
 
 
 @dataclass(frozen=True)
-class Yardstick:
+class ReferenceTime:
     """Reference time of a problem, from recordings on a GPU or on similar GPUs."""
 
     name: str
@@ -79,7 +79,7 @@ class Yardstick:
 class Belief:
     """Predicted lead of a kernel over the reference time, and its shrinkage."""
 
-    yardstick: Yardstick | None
+    reference: ReferenceTime | None
     lead: float
     """log(reference time / predicted time of the kernel's best config); 0 if it is not faster."""
     share: float
@@ -110,21 +110,21 @@ def whole_deviation(problem: Problem) -> float:
     return _WHOLE.get((as_matmul(problem).op, _BITS.get(problem.dtype, "")), _UNMEASURED)
 
 
-def beliefs(problem: Problem, latency_s: Sequence[float], yardstick: Yardstick | None) -> list[Belief]:
+def beliefs(problem: Problem, latency_s: Sequence[float], reference: ReferenceTime | None) -> list[Belief]:
     """Return the shrinkage for kernels whose best configs are predicted to take `latency_s`."""
     whole = whole_deviation(problem)
-    if yardstick is None:
+    if reference is None:
         return [Belief(None, 0.0, 1.0, whole)] * len(latency_s)
     own = sqrt(max(whole * whole - AMONG_KERNELS * AMONG_KERNELS, 0.25 * whole * whole))
-    room = hypot(AMONG_KERNELS, yardstick.deviation)
+    room = hypot(AMONG_KERNELS, reference.deviation)
     share = room * room / (own * own + room * room)
     deviation, result = own * sqrt(share), []
     for best_s in latency_s:
-        result.append(Belief(yardstick, max(log(yardstick.latency_s / best_s), 0.0), share, deviation))
+        result.append(Belief(reference, max(log(reference.latency_s / best_s), 0.0), share, deviation))
     return result
 
 
-def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM) -> Yardstick | None:
+def reference_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM) -> ReferenceTime | None:
     """Return the fastest baseline at the GPU's default power limit and clock; None if there is none.
 
     Args:
@@ -136,41 +136,41 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
     if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problem).op)) is None:
         return None
     best, first = None, (True, inf)
-    for stack, latency, launch_s in model.fastest(problem, gpu):
+    for backend, latency, launch_s in model.fastest(problem, gpu):
         if latency.transferred:  # Recordings on this GPU already respect its roof.
             latency = model.at_least_roof(latency, problem, gpu)
         # Replace the recorder's launch overhead with ours, because it does not belong to the kernel.
         started_s = max(latency.value - launch_s, 0.25 * latency.value) + _START_S
         if (latency.transferred, started_s) < first:
-            best, first = (stack, latency), (latency.transferred, started_s)
+            best, first = (backend, latency), (latency.transferred, started_s)
     if best is None:
         return None
-    (stack, latency), (transferred, started_s) = best, first
-    return Yardstick(stack, started_s, log(latency.high / latency.low) / (2.0 * DEVIATIONS), transferred)
+    (backend, latency), (transferred, started_s) = best, first
+    return ReferenceTime(backend, started_s, log(latency.high / latency.low) / (2.0 * DEVIATIONS), transferred)
 
 
-def predict_yardsticks(
+def predict_references(
     problems: Sequence[Problem], gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM
 ) -> None:
-    """Predict the baselines of several problems in one batch, so that later calls of `yardstick_of` are fast."""
+    """Predict the baselines of several problems in one batch, so that later calls of `reference_of` are fast."""
     if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problems[0]).op)) is None:
         return
     from kernrec.model.vendor.operating_point import roofs_s
 
     first, *others = problems
-    lines = model.fastest(first, gpu, others)
-    if any(latency.transferred for _, latency, _ in lines):
+    baselines = model.fastest(first, gpu, others)
+    if any(latency.transferred for _, latency, _ in baselines):
         roofs_s([first, *others], gpu)
 
 
-def fastest(yardsticks: Sequence[Yardstick]) -> Yardstick | None:
+def fastest(references: Sequence[ReferenceTime]) -> ReferenceTime | None:
     """Return the fastest reference time learned on the GPU, or else the fastest transferred reference time.
 
     Times that are nearly equal are averaged, the more certain ones with more weight. So a lead does not change when
     another reference becomes the fastest by a little.
     """
-    learned = [each for each in yardsticks if not each.transferred]
-    alike = learned or yardsticks
+    learned = [each for each in references if not each.transferred]
+    alike = learned or references
     if len(alike) < 2:
         return alike[0] if alike else None
     first = min(alike, key=attrgetter("latency_s"))
@@ -183,10 +183,10 @@ def fastest(yardsticks: Sequence[Yardstick]) -> Yardstick | None:
         lag += weight / total * own_lag
         variance += weight / total * each.deviation**2
     name = alike[weights.index(max(weights))].name
-    return Yardstick(name, first.latency_s * exp(lag), sqrt(variance), first.transferred)
+    return ReferenceTime(name, first.latency_s * exp(lag), sqrt(variance), first.transferred)
 
 
-def without_slow(yardsticks: Sequence[Yardstick], problem: Problem, gpu: GPU) -> list[Yardstick]:
+def without_slow(references: Sequence[ReferenceTime], problem: Problem, gpu: GPU) -> list[ReferenceTime]:
     """Return the reference times of Triton kernels, or the physical baseline if it is certainly faster than all.
 
     If no backend was recorded on the problem, libraries may have kernels that Triton's template lacks, such as
@@ -194,15 +194,15 @@ def without_slow(yardsticks: Sequence[Yardstick], problem: Problem, gpu: GPU) ->
     """
     from kernrec.model.vendor.physics import derived
 
-    by_physics = derived(as_matmul(problem), gpu) if yardsticks else None
-    if by_physics is None or by_physics.latency_s.high >= min(each.latency_s for each in yardsticks):
-        return list(yardsticks)
+    by_physics = derived(as_matmul(problem), gpu) if references else None
+    if by_physics is None or by_physics.latency_s.high >= min(each.latency_s for each in references):
+        return list(references)
     latency = by_physics.latency_s
     deviation = log(latency.high / latency.low) / (2.0 * DEVIATIONS)
-    return [Yardstick(by_physics.stack, latency.value, deviation, True)]
+    return [ReferenceTime(by_physics.backend, latency.value, deviation, True)]
 
 
-def learned_yardstick(name: str, latency_s: float, best: Estimate) -> Yardstick:
+def learned_reference(name: str, latency_s: float, best: Estimate) -> ReferenceTime:
     """Return the fastest config of a kernel by a model of the GPU as a reference time.
 
     Args:
@@ -210,7 +210,7 @@ def learned_yardstick(name: str, latency_s: float, best: Estimate) -> Yardstick:
         latency_s: latency of its fastest config at the default operating point.
         best: latency of this config at the requested operating point, whose interval is as wide.
     """
-    return Yardstick(name, latency_s, log(best.high / best.low) / (2.0 * DEVIATIONS), False)
+    return ReferenceTime(name, latency_s, log(best.high / best.low) / (2.0 * DEVIATIONS), False)
 
 
 def unsure(deviation: float) -> float:
@@ -222,7 +222,7 @@ def unsure(deviation: float) -> float:
     return exp(CERTAIN * deviation)
 
 
-def caution(kinds: np.ndarray, deviation: float, of_card: bool, measured: bool) -> np.ndarray:
+def risk(kinds: np.ndarray, deviation: float, of_card: bool, measured: bool) -> np.ndarray:
     """Return the risk factor of each kind of estimate in comparisons with measured configs, (K,).
 
     Args:

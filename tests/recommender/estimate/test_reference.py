@@ -10,13 +10,13 @@ from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.estimate.costs import Costs
 from kernrec.recommender.estimate.estimates import PRIOR, Source, kinds_of
-from kernrec.recommender.estimate.yardstick import (
+from kernrec.recommender.estimate.reference import (
     Belief,
-    Yardstick,
+    ReferenceTime,
     beliefs,
     fastest,
-    predict_yardsticks,
-    yardstick_of,
+    predict_references,
+    reference_of,
 )
 
 PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
@@ -30,8 +30,8 @@ def recommender() -> Recommender:
     return Recommender([])
 
 
-def yardstick(latency_s: float, deviation: float, transferred: bool = False) -> Yardstick:
-    return Yardstick("cuBLAS", latency_s, deviation, transferred)
+def reference(latency_s: float, deviation: float, transferred: bool = False) -> ReferenceTime:
+    return ReferenceTime("cuBLAS", latency_s, deviation, transferred)
 
 
 def interval(belief: Belief, predicted_s: float) -> tuple[float, float, float]:
@@ -43,34 +43,34 @@ def interval(belief: Belief, predicted_s: float) -> tuple[float, float, float]:
 
 
 @given(seconds, seconds, deviations)
-def test_shrunk_time_lies_between_prediction_and_reference(own_s: float, line_s: float, sd: float) -> None:
-    (belief,) = beliefs(PROBLEM, [own_s], yardstick(line_s, sd))
+def test_shrunk_time_lies_between_prediction_and_reference(own_s: float, reference_s: float, sd: float) -> None:
+    (belief,) = beliefs(PROBLEM, [own_s], reference(reference_s, sd))
     raised_s = own_s * belief.slower
-    if own_s >= line_s:
+    if own_s >= reference_s:
         assert raised_s == own_s
     else:
-        assert own_s * (1 - 1e-9) <= raised_s <= line_s * (1 + 1e-9)
+        assert own_s * (1 - 1e-9) <= raised_s <= reference_s * (1 + 1e-9)
     value, low, high = interval(belief, own_s)
     assert low < value < high
 
 
 @given(seconds, st.lists(seconds, min_size=2, max_size=2), deviations)
-def test_shrinkage_keeps_the_order_of_predictions(line_s: float, own: list[float], sd: float) -> None:
+def test_shrinkage_keeps_the_order_of_predictions(reference_s: float, own: list[float], sd: float) -> None:
     own.sort()
-    first, second = beliefs(PROBLEM, own, yardstick(line_s, sd))
+    first, second = beliefs(PROBLEM, own, reference(reference_s, sd))
     faster, slower = own[0] * first.slower, own[1] * second.slower
     assert faster <= slower * (1 + 1e-9)
 
 
 @given(st.lists(deviations, min_size=2, max_size=2))
 def test_less_certain_reference_shrinks_less(drawn: list[float]) -> None:
-    (sure,), (unsure,) = (beliefs(PROBLEM, [1.0], yardstick(1.3, sd)) for sd in sorted(drawn))
+    (sure,), (unsure,) = (beliefs(PROBLEM, [1.0], reference(1.3, sd)) for sd in sorted(drawn))
     assert sure.share <= unsure.share
     assert sure.deviation <= unsure.deviation
 
 
 def test_learned_baseline_precedes_a_faster_transferred_one() -> None:
-    learned, transferred = yardstick(2.0, 0.03), yardstick(1.0, 0.3, transferred=True)
+    learned, transferred = reference(2.0, 0.03), reference(1.0, 0.3, transferred=True)
     assert fastest([transferred, learned]) is learned
     assert fastest([transferred]) is transferred
     assert fastest([]) is None
@@ -78,12 +78,12 @@ def test_learned_baseline_precedes_a_faster_transferred_one() -> None:
 
 @given(deviations, deviations)
 def test_slightly_faster_reference_changes_little(first: float, second: float) -> None:
-    before, after = (fastest([yardstick(1.0, first), yardstick(time_s, second)]) for time_s in (1.001, 0.999))
+    before, after = (fastest([reference(1.0, first), reference(time_s, second)]) for time_s in (1.001, 0.999))
     assert before is not None
     assert after is not None
     assert after.latency_s == pytest.approx(before.latency_s, rel=0.01)
     assert after.deviation == pytest.approx(before.deviation, rel=0.05)
-    far = fastest([yardstick(1.0, first), yardstick(2.0, second)])
+    far = fastest([reference(1.0, first), reference(2.0, second)])
     assert far is not None
     assert far.latency_s == pytest.approx(1.0, rel=1e-6)
 
@@ -121,7 +121,7 @@ def test_config_costs_the_same_at_an_explicit_limit(recommender: Recommender) ->
 def test_overhead_dominated_baseline_moves_a_prediction_little(recommender: Recommender, size: dict[str, int]) -> None:
     answer = recommender.recommend("conv2d", "rtx4090", size | {"padding": 1}, "f32", "nchw", Query(Objective.LATENCY))
     kernels = recommender.candidates(answer.problem, answer.gpu, (answer.point,)).kernels
-    beliefs = [kernel.belief for kernel in kernels if kernel.belief.yardstick is not None]
+    beliefs = [kernel.belief for kernel in kernels if kernel.belief.reference is not None]
     assert beliefs
     assert all(belief.share > 0.75 for belief in beliefs)
     assert min(belief.slower for belief in beliefs) < 1.3  # once 5.0 and 5.5
@@ -133,9 +133,9 @@ def test_references_predicted_together_equal_single_predictions(gpu: str, dtype:
     layout = "nt" if dtype.startswith("f8") else "nn"
     problems = [op.problem(dtype, layout, m=64 * i + i % 3, n=512 * i, k=320 * i) for i in range(1, 9)]
     together, alone = (Recommender([]).context.models for _ in range(2))
-    predict_yardsticks(problems, card, together)
+    predict_references(problems, card, together)
     for problem in problems:
-        chosen, expected = yardstick_of(problem, card, together), yardstick_of(problem, card, alone)
+        chosen, expected = reference_of(problem, card, together), reference_of(problem, card, alone)
         assert chosen is not None
         assert expected is not None
         assert (chosen.name, chosen.transferred) == (expected.name, expected.transferred)

@@ -8,7 +8,7 @@ from kernrec import paths
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor.model import VendorModel
 from kernrec.model.vendor.model_file import load
-from kernrec.model.vendor.predicted import StackPrediction
+from kernrec.model.vendor.predicted import BaselinePrediction
 from kernrec.op import find_op
 
 ATTENTION = {"heads": 32, "kv_heads": 8, "head_dim": 128}
@@ -20,18 +20,18 @@ def model(op: str) -> VendorModel:
     return load(paths.shipped("db/prebuilt") / "models" / "vendor" / f"{op}.json")
 
 
-def lines(op: str, gpu: str, dtype: str, **sizes: int) -> dict[str, StackPrediction]:
+def baselines(op: str, gpu: str, dtype: str, **sizes: int) -> dict[str, BaselinePrediction]:
     predicted = model(op).predict(find_op(op).problem(dtype, **sizes), find_gpu(gpu))
-    seconds = [line.latency_s.value for line in predicted]
+    seconds = [baseline.latency_s.value for baseline in predicted]
     assert seconds == sorted(seconds)
-    return {line.stack: line for line in predicted}
+    return {baseline.backend: baseline for baseline in predicted}
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f8e4m3", "f8block", "nvfp4", "mxfp4", "mxfp4f8", "w4a16"])
 def test_experts_have_baselines_in_every_dtype_on_blackwell(dtype):
-    predicted = lines("moe", "b200", dtype, tokens=256, **QWEN)
+    predicted = baselines("moe", "b200", dtype, tokens=256, **QWEN)
     assert predicted
-    assert all(not line.latency_s.transferred and line.version for line in predicted.values())
+    assert all(not baseline.latency_s.transferred and baseline.version for baseline in predicted.values())
 
 
 def test_missing_4_bit_arithmetic_is_given_as_the_reason():
@@ -46,7 +46,7 @@ def test_time_grows_with_work_far_beyond_the_recorded_sizes(gpu, within):
         ("moe", "bf16", {"tokens": 1 << 18, **QWEN}, {"tokens": 1 << 20, **QWEN}),
         ("attention", "bf16", *({"queries": n, "keys": n, "causal": 1, **ATTENTION} for n in (1 << 17, 1 << 18))),
     ):
-        before, after = (lines(op, gpu, dtype, **sizes) for sizes in (small, large))
-        for stack, line in after.items():
-            assert line.latency_s.value == pytest.approx(4 * before[stack].latency_s.value, rel=within)
-            assert line.latency_s.value > 0.95 * line.busy["math"]
+        before, after = (baselines(op, gpu, dtype, **sizes) for sizes in (small, large))
+        for backend, baseline in after.items():
+            assert baseline.latency_s.value == pytest.approx(4 * before[backend].latency_s.value, rel=within)
+            assert baseline.latency_s.value > 0.95 * baseline.busy["math"]

@@ -13,47 +13,47 @@ from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.gpu import GPU
-    from kernrec.recommender import Choice, Recommendation
+    from kernrec.recommender import Answer, Recommendation
     from kernrec.recommender.baselines import Baseline
     from kernrec.recommender.estimate.operating_point import OperatingPoint
     from kernrec.recommender.result import Foreign, Saving
 
 
 @dataclass(frozen=True)
-class StackRow:
+class BaselineRow:
     """A baseline as a table row, with the attribute names of a recommendation."""
 
-    line: "Baseline"
+    baseline: "Baseline"
     gpu: "GPU"
 
     @property
     def kernel(self) -> str:
         """Return the backend."""
-        return self.line.name
+        return self.baseline.name
 
     @property
     def point(self) -> "OperatingPoint":
         """Return the power limit and clock of the baseline."""
         from kernrec.recommender.estimate.operating_point import OperatingPoint
 
-        return OperatingPoint(self.line.power_limit_w, self.line.locked_clock_hz)
+        return OperatingPoint(self.baseline.power_limit_w, self.baseline.locked_clock_hz)
 
     @property
     def source(self) -> str:
         """Return `published`, `learned`, `transferred` or `predicted`."""
-        return self.line.source
+        return self.baseline.source
 
     def __getattr__(self, name: str) -> Any:
         if name in ("latency_s", "energy_j", "power_w"):
-            return getattr(self.line, name)
+            return getattr(self.baseline, name)
         raise AttributeError(name)
 
 
 if TYPE_CHECKING:
-    Row = Choice | Foreign | StackRow
+    Row = Recommendation | Foreign | BaselineRow
 
 
-def print_choices(answer: "Recommendation", form: Form = Form.TABLE, notes: NotePrinter | None = None) -> None:
+def print_recommendations(answer: "Answer", form: Form = Form.TABLE, notes: NotePrinter | None = None) -> None:
     """Print the recommendations for one problem. For a single kernel, add the occupancy heuristic's config."""
     notes = notes or NotePrinter()
     if form is Form.JSON:
@@ -65,11 +65,11 @@ def print_choices(answer: "Recommendation", form: Form = Form.TABLE, notes: Note
         print_csv(plain_rows(answer))
         return
     if answer.no_kernel is not None:
-        _print_lines(answer, answer.no_kernel, form, notes)
+        _print_baselines(answer, answer.no_kernel, form, notes)
         return
     about = answer.about_kernel
     title = f"{answer.problem.title} on {answer.gpu.title}, objective {answer.objective}"
-    shown = _with_line(answer, [*_in_order(answer), *answer.beside])
+    shown = _with_baseline(answer, [*_in_order(answer), *answer.beside])
     if answer.layout_chosen:
         title += f", layout {answer.problem.layout} chosen"
     if about is None:
@@ -78,22 +78,25 @@ def print_choices(answer: "Recommendation", form: Form = Form.TABLE, notes: Note
         title = f"{about.kernel.name} {title}"
     if about:
         marks = [*[""] * len(shown), "<- occupancy heuristic"]
-        columns = [*choice_columns([*shown, about.heuristic], form, of_op=False), Column("", "left", marks, below=True)]
+        columns = [
+            *recommendation_columns([*shown, about.heuristic], form, of_op=False),
+            Column("", "left", marks, below=True),
+        ]
     else:
-        ranks = [str(row.place) if row in answer.choices else "" for row in shown]
+        ranks = [str(row.place) if row in answer.recommendations else "" for row in shown]
         unsure = ["unsure" if hasattr(row, "place") and row.place.ambiguous else "" for row in shown]
-        columns = [Column("rank", "right", ranks, styles=unsure), *choice_columns(shown, form)]
+        columns = [Column("rank", "right", ranks, styles=unsure), *recommendation_columns(shown, form)]
     print_table_as(form, title, columns)
     if (faster := _may_be_faster(answer)) is not None:
         print_line(_measure_text(answer, faster))
     if answer.saving is not None:
         print_line(_saving_text(answer.saving, human(answer.power_limit_w, "W")))
-    for text in line_texts(answer.lines, answer.gpu):
+    for text in baseline_texts(answer.baselines, answer.gpu):
         print_line(text)
     notes.print(answer.notes)
 
 
-def print_gpus(answers: "Sequence[Recommendation]", form: Form, notes: NotePrinter) -> None:
+def print_gpus(answers: "Sequence[Answer]", form: Form, notes: NotePrinter) -> None:
     """Print one problem on several GPUs side by side, each with its best config and its best baseline.
 
     Args:
@@ -105,13 +108,13 @@ def print_gpus(answers: "Sequence[Recommendation]", form: Form, notes: NotePrint
     cards: list[str] = []
     shown: list[Row] = []
     for answer in answers:
-        rows: list[Row] = [StackRow(answer.ranked_lines[0], answer.gpu)] if answer.lines else []
+        rows: list[Row] = [BaselineRow(answer.ranked_baselines[0], answer.gpu)] if answer.baselines else []
         if answer.no_kernel is None:
-            rows.insert(0 if answer.leading_line is None else 1, answer.best)
+            rows.insert(0 if answer.leading_baseline is None else 1, answer.best)
         shown += rows
         cards += [answer.gpu.name] * len(rows)
     title = f"{first.problem.title}, objective {first.objective}: the best config and the best baseline of each GPU"
-    columns = choice_columns(shown, form)
+    columns = recommendation_columns(shown, form)
     print_table_as(form, title, [Column("GPU", "left", cards), *columns])
     fastest = min(range(len(shown)), key=lambda number: shown[number].latency_s.value)
     name = shown[fastest].kernel
@@ -121,19 +124,19 @@ def print_gpus(answers: "Sequence[Recommendation]", form: Form, notes: NotePrint
     notes.print(f"{answer.gpu.name}: {answer.no_kernel}" for answer in answers if answer.no_kernel)
 
 
-def _print_lines(answer: "Recommendation", reason: str, form: Form, notes: NotePrinter) -> None:
+def _print_baselines(answer: "Answer", reason: str, form: Form, notes: NotePrinter) -> None:
     limit = human(answer.power_limit_w, "W")
     clock = "" if answer.point.clock_hz is None else f", locked to {human(answer.point.clock_hz, 'Hz')}"
     title = f"{answer.problem.key} on {answer.gpu.title}, power limit {limit}{clock}: baselines, fastest first"
-    print_table_as(form, title, line_columns(answer.lines))
+    print_table_as(form, title, baseline_columns(answer.baselines))
     print_line(f"kernrec has no kernel for it: {reason}.")
     notes.print(answer.notes)
 
 
-def _operating_point(answer: "Recommendation") -> str:
+def _operating_point(answer: "Answer") -> str:
     """Describe the power limit and clock of the rows."""
-    limits = {choice.power_limit_w for choice in (*answer.choices, *answer.beside)}
-    clocks = {choice.point.clock_hz for choice in (*answer.choices, *answer.beside)}
+    limits = {recommendation.power_limit_w for recommendation in (*answer.recommendations, *answer.beside)}
+    clocks = {recommendation.point.clock_hz for recommendation in (*answer.recommendations, *answer.beside)}
     text = "each row at its own power limit"
     if len(limits) == 1:
         (limit_w,) = limits
@@ -144,31 +147,35 @@ def _operating_point(answer: "Recommendation") -> str:
     return text
 
 
-def _with_line(answer: "Recommendation", shown: "list[Choice | Foreign]") -> "list[Row]":
+def _with_baseline(answer: "Answer", shown: "list[Recommendation | Foreign]") -> "list[Row]":
     """Insert the best baseline before the first recommendation, or at its rank by the objective."""
-    if not answer.lines or answer.about_kernel is not None:
+    if not answer.baselines or answer.about_kernel is not None:
         return [*shown]
-    leading = answer.leading_line
-    line = leading or answer.ranked_lines[0]
+    leading = answer.leading_baseline
+    baseline = leading or answer.ranked_baselines[0]
     place = 0
     if leading is None:
-        cost = answer.value_of(line.latency_s, line.energy_j)
+        cost = answer.value_of(baseline.latency_s, baseline.energy_j)
         later = (place for place, row in enumerate(shown) if _value(answer, row) > cost)
         place = max(next(later, len(shown)), 1)
-    return [*shown[:place], StackRow(line, answer.gpu), *shown[place:]]
+    return [*shown[:place], BaselineRow(baseline, answer.gpu), *shown[place:]]
 
 
-def _may_be_faster(answer: "Recommendation") -> "Choice | None":
-    first_s = answer.best.latency_s.value if answer.leading_line is None else answer.leading_line.latency_s
-    rows = [row for row in (*answer.choices, *answer.beside) if row.unsure > 1.0 and row.latency_s.value < first_s]
-    leads = [row for row in rows if row.may_be_faster or answer.leading_line is not None]
+def _may_be_faster(answer: "Answer") -> "Recommendation | None":
+    first_s = answer.best.latency_s.value if answer.leading_baseline is None else answer.leading_baseline.latency_s
+    rows = [
+        row for row in (*answer.recommendations, *answer.beside) if row.unsure > 1.0 and row.latency_s.value < first_s
+    ]
+    leads = [row for row in rows if row.may_be_faster or answer.leading_baseline is not None]
     return min(leads, key=lambda row: row.latency_s.value, default=None)
 
 
-def _measure_text(answer: "Recommendation", faster: "Choice") -> str:
+def _measure_text(answer: "Answer", faster: "Recommendation") -> str:
     """Report that a config may be faster than the first row, and the command that measures it."""
-    problem, line = answer.problem, answer.leading_line
-    name, first_s = (line.stack, line.latency_s) if line else (answer.best.kernel.name, answer.best.latency_s.value)
+    problem, baseline = answer.problem, answer.leading_baseline
+    name, first_s = (
+        (baseline.backend, baseline.latency_s) if baseline else (answer.best.kernel.name, answer.best.latency_s.value)
+    )
     dims = ",".join(f"{name}={value}" for name, value in problem.dims)
     command = f"kernrec collect --op {problem.op} --shape {dims} --dtype {problem.dtype} --layout {problem.layout}"
     return (
@@ -177,17 +184,17 @@ def _measure_text(answer: "Recommendation", faster: "Choice") -> str:
     )
 
 
-def _in_order(answer: "Recommendation") -> "list[Choice | Foreign]":
+def _in_order(answer: "Answer") -> "list[Recommendation | Foreign]":
     """Sort the recommendations, and the measurements of other kernels, by the objective, or by latency for a front."""
-    rows: list[Choice | Foreign] = [*answer.choices, *answer.foreign]
+    rows: list[Recommendation | Foreign] = [*answer.recommendations, *answer.foreign]
     return rows if not answer.foreign else sorted(rows, key=lambda row: _value(answer, row))
 
 
-def _value(answer: "Recommendation", row: "Choice | Foreign") -> float:
+def _value(answer: "Answer", row: "Recommendation | Foreign") -> float:
     return answer.value_of(row.latency_s.value, row.energy_j.value if row.energy_j else None)
 
 
-def choice_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True) -> list[Column]:
+def recommendation_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True) -> list[Column]:
     """Return the columns of recommendations, most important first.
 
     Args:
@@ -201,7 +208,7 @@ def choice_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True) -> li
     columns = [Column("kernel", "left", kernels, below=True)] if of_op else []
     alike = [getattr(row, "alike", 0) for row in shown]
     configs = [
-        "" if isinstance(row, StackRow) else config(row.config) + f" (and {n} alike)" * (n > 0)
+        "" if isinstance(row, BaselineRow) else config(row.config) + f" (and {n} alike)" * (n > 0)
         for row, n in zip(shown, alike, strict=True)
     ]
     columns.append(Column("config", "left", configs, below=True))
@@ -238,7 +245,7 @@ def choice_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True) -> li
     launches = [row.launches[0] if hasattr(row, "launches") else None for row in shown]
     grids = ["" if launch is None else f"{launch.blocks} x {launch.threads}" for launch in launches]
     resident = [f"{row.occupancy * 100:.0f} %" if hasattr(row, "occupancy") else "" for row in shown]
-    measured = ["" if isinstance(row, StackRow) else measurement_text(row) for row in shown]
+    measured = ["" if isinstance(row, BaselineRow) else measurement_text(row) for row in shown]
     return [
         *columns,
         *([Column("measured", "left", measured, below=True)] if any(measured) else []),
@@ -248,7 +255,7 @@ def choice_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True) -> li
 
 
 def _source_text(row: "Row") -> str:
-    if isinstance(row, StackRow):
+    if isinstance(row, BaselineRow):
         return row.source
     return source_text(row) + (": may be faster" if getattr(row, "may_be_faster", False) else "")
 
@@ -269,11 +276,11 @@ def _saving_text(saving: "Saving", compared: str) -> str:
     return f"{change} instead of {compared} costs {slower} and saves {saving.energy_saved * 100:.0f} % energy."
 
 
-def line_texts(lines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
+def baseline_texts(baselines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
     """Describe the fastest baseline, and compare it with the other baselines and the best kernel."""
-    if not lines:
+    if not baselines:
         return []
-    first, *others = lines
+    first, *others = baselines
     text = f"{first.dated_name}: {_interval(first.latency_s, first.latency_interval_s, 's')}"
     if first.energy_j is not None and first.power_w is not None:
         of_others = first.power_transferred and first.source == "learned"
@@ -288,9 +295,9 @@ def line_texts(lines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
 
         saved = "" if first.energy_saved is None else f" and {_more_or_less(-first.energy_saved)} energy"
         uncertain = first.faster or (first.slowdown > NEARLY and not first.beaten)
-        advice = f"; run {first.stack}" if first.advised else ", within the estimates' error" if uncertain else ""
+        advice = f"; run {first.backend}" if first.advised else ", within the estimates' error" if uncertain else ""
         time = f"{_more_or_less(first.slowdown)} time"
-        text = f"{first.stack} is expected to take {time}{saved} than the best kernel{advice}."
+        text = f"{first.backend} is expected to take {time}{saved} than the best kernel{advice}."
         if uncertain and first.source in ("transferred", "predicted") and not first.advised:
             text += f" More likely wrong: {'the baseline' if first.less_sure else 'the kernel'}."
         texts.append(text)
@@ -301,9 +308,9 @@ def _more_or_less(change: float) -> str:
     return f"{percent(abs(change)).removeprefix('+')} {'more' if change >= 0 else 'less'}"
 
 
-def _point(line: "Baseline", gpu: "GPU") -> str:
-    limit = "" if line.power_limit_w == gpu.tdp_w else f" at {human(line.power_limit_w, 'W')}"
-    clock = "" if line.locked_clock_hz is None else f" at {human(line.locked_clock_hz, 'Hz')}"
+def _point(baseline: "Baseline", gpu: "GPU") -> str:
+    limit = "" if baseline.power_limit_w == gpu.tdp_w else f" at {human(baseline.power_limit_w, 'W')}"
+    clock = "" if baseline.locked_clock_hz is None else f" at {human(baseline.locked_clock_hz, 'Hz')}"
     return limit + clock
 
 
@@ -314,22 +321,30 @@ def _interval(value: float, interval: tuple[float, float], unit: str) -> str:
     return f"{human(value, unit)} ({low} to {high})"
 
 
-def line_columns(lines: "Sequence[Baseline]") -> list[Column]:
+def baseline_columns(baselines: "Sequence[Baseline]") -> list[Column]:
     """Return the columns of an answer that has only baselines, with a row per backend."""
-    latencies = [line.latency_interval_s for line in lines]
-    energies = [(line.energy_j, line.energy_interval_j) for line in lines]
-    versus = ["-", *(percent(line.latency_s / lines[0].latency_s - 1) for line in lines[1:])]
+    latencies = [baseline.latency_interval_s for baseline in baselines]
+    energies = [(baseline.energy_j, baseline.energy_interval_j) for baseline in baselines]
+    versus = ["-", *(percent(baseline.latency_s / baselines[0].latency_s - 1) for baseline in baselines[1:])]
     return [
-        Column("backend", "left", [line.dated_name for line in lines]),
-        quantities("latency", "s", [line.latency_s for line in lines], latencies),
+        Column("backend", "left", [baseline.dated_name for baseline in baselines]),
+        quantities("latency", "s", [baseline.latency_s for baseline in baselines], latencies),
         Column("vs first", "right", versus),
         quantities("energy", "J", [value for value, _ in energies], [interval for _, interval in energies], USUALLY),
-        quantities("power", "W", [line.power_w for line in lines], importance=USUALLY),
-        Column("source", "left", [line.source for line in lines], styles=[line.source for line in lines]),
+        quantities("power", "W", [baseline.power_w for baseline in baselines], importance=USUALLY),
+        Column(
+            "source",
+            "left",
+            [baseline.source for baseline in baselines],
+            styles=[baseline.source for baseline in baselines],
+        ),
         Column(
             "recorded on",
             "left",
-            [line.basis.removeprefix(f"{line.source} ").removeprefix("on ").removeprefix("from ") for line in lines],
+            [
+                baseline.basis.removeprefix(f"{baseline.source} ").removeprefix("on ").removeprefix("from ")
+                for baseline in baselines
+            ],
             SELDOM,
         ),
     ]

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from kernrec.errors import fold, unknown
 from kernrec.model.vendor.releases import known_versions
 
-STACKS = ("PyTorch", "vLLM", "SGLang", "TensorRT-LLM", "cuBLAS", "cuDNN", "FlashAttention")
+BACKENDS = ("PyTorch", "vLLM", "SGLang", "TensorRT-LLM", "cuBLAS", "cuDNN", "FlashAttention")
 
 AT = "@"
 """Separator between a backend and a superseded version, as in `TensorRT-LLM@1.2.0rc5`."""
@@ -15,13 +15,13 @@ _LEAST_SM = {"vLLM": 70, "SGLang": 75, "TensorRT-LLM": 80}
 the list of supported hardware of TensorRT-LLM. Other backends run on every GPU of the catalog.
 """
 
-_SPELLINGS = {fold(name): name for name in STACKS} | {
+_SPELLINGS = {fold(name): name for name in BACKENDS} | {
     "torch": "PyTorch", "trtllm": "TensorRT-LLM", "tensorrt": "TensorRT-LLM", "trt": "TensorRT-LLM",
     "flashattn": "FlashAttention", "fa3": "FlashAttention", "fa2": "FlashAttention",
 }  # fmt: skip
 
 
-def stacks_named(names: str | Iterable[str] | None) -> tuple[str, ...]:
+def known_backends(names: str | Iterable[str] | None) -> tuple[str, ...]:
     """Return the backends with these names, given as a sequence or comma-separated; empty for None.
 
     A name may end in `@` and a version.
@@ -36,32 +36,32 @@ def stacks_named(names: str | Iterable[str] | None) -> tuple[str, ...]:
 
 def _named(typed: str) -> str:
     name, _, version = typed.partition(AT)
-    if (stack := _SPELLINGS.get(fold(name))) is None:
-        raise unknown("backend", name, STACKS)
-    if version and version not in (versions := known_versions(stack)):
-        raise unknown(f"version of {stack}", version, versions)
-    return f"{stack}{AT}{version}" if version else stack
+    if (backend := _SPELLINGS.get(fold(name))) is None:
+        raise unknown("backend", name, BACKENDS)
+    if version and version not in (versions := known_versions(backend)):
+        raise unknown(f"version of {backend}", version, versions)
+    return f"{backend}{AT}{version}" if version else backend
 
 
-def backend_of(stack: str) -> str:
+def backend_of(backend: str) -> str:
     """Return the backend without version and variant: `SGLang` of `SGLang (static scales)@0.5.12`."""
-    return stack.partition(AT)[0].partition(" (")[0]
+    return backend.partition(AT)[0].partition(" (")[0]
 
 
-def supports(stack: str, sm: int) -> bool:
+def supports(backend: str, sm: int) -> bool:
     """Return whether a backend runs on GPUs of compute capability `sm`, such as 75."""
-    return sm >= _LEAST_SM.get(backend_of(stack), 0)
+    return sm >= _LEAST_SM.get(backend_of(backend), 0)
 
 
-def is_wanted(stack: str, wanted: Collection[str], version: str | None = None) -> bool:
+def is_wanted(backend: str, wanted: Collection[str], version: str | None = None) -> bool:
     """Return whether a backend is requested; `SGLang (static scales)` counts as SGLang.
 
     Args:
-        stack: Name of the backend.
+        backend: Name of the backend.
         wanted: Requested names, some with `@` and a version; empty for all.
         version: Version of the backend, which may have a variant after a comma.
     """
-    names = stack, stack.partition(" (")[0]
+    names = backend, backend.partition(" (")[0]
     if not wanted or any(name in wanted for name in names):
         return True
     number = (version or "").partition(",")[0]

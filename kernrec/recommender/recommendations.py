@@ -20,7 +20,7 @@ from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.json_form import MeasuredOn
 from kernrec.recommender.request import Objective, Query
-from kernrec.recommender.result import Choice, Estimate, Foreign, Place, Saving
+from kernrec.recommender.result import Estimate, Foreign, Place, Recommendation, Saving
 from kernrec.recommender.select import Picked
 from kernrec.store import MeasuredAnswer
 
@@ -34,13 +34,13 @@ WORTH_SAYING = 2.0 * ENERGY_DRIFT
 Interval = tuple[float, float]
 
 
-def build_choices(
+def build_recommendations(
     candidates: CandidateSet,
     picked: Sequence[Picked],
     objective: Objective,
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
-) -> tuple[Choice, ...]:
+) -> tuple[Recommendation, ...]:
     """Return the picked candidates in order, each with its rank, then the candidates `beside` without ranks.
 
     Args:
@@ -66,7 +66,7 @@ def build_choices(
         intervals = _predicted_intervals(deciding, 0.5 * (len(numbers) > 1))
     ranks = [*places(intervals, exact), *[Place(1, False, True)] * len(beside)]
     counts = [*(alike or [0] * len(picked)), *[0] * len(beside)]
-    return _choices(candidates, every, zip(latency, energy, strict=True), ranks, counts)
+    return _recommendations(candidates, every, zip(latency, energy, strict=True), ranks, counts)
 
 
 def _predicted_intervals(deciding: Sequence[Sequence[Estimate]], common: float) -> list[list[Interval]]:
@@ -120,10 +120,10 @@ def best_of_other_kinds(
     return ((point, position),) if math.isfinite(least) else ()
 
 
-def build_choice(candidates: CandidateSet, point: int, position: int) -> Choice:
+def build_recommendation(candidates: CandidateSet, point: int, position: int) -> Recommendation:
     """Return one candidate at one operating point as a single recommendation, without ranks of neighbors."""
     costs, place = costs_at(candidates, point, position), Place(1, False, True)
-    return _choices(candidates, [(point, position)], [costs], [place], [0])[0]
+    return _recommendations(candidates, [(point, position)], [costs], [place], [0])[0]
 
 
 def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estimate, Estimate]:
@@ -132,26 +132,26 @@ def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estim
     return costs.latency.item(place), costs.energy.item(place)
 
 
-def _choices(
+def _recommendations(
     candidates: CandidateSet,
     picked: Sequence[Picked],
     costs: Iterable[tuple[Estimate, Estimate]],
     ranks: Sequence[Place],
     alike: Sequence[int],
-) -> tuple[Choice, ...]:
+) -> tuple[Recommendation, ...]:
     """Return the picked candidates, given costs, rank and number of similar configs of each."""
     starts, fastest, seconds, joules = candidates.starts, candidates.fastest, candidates.latency_s, candidates.energy_j
     fastest_s, fastest_j = seconds.item(0, fastest), joules.item(0, fastest)
-    choices = []
+    recommendations = []
     for (point, position), (latency, energy), place, count in zip(picked, costs, ranks, alike, strict=True):
         number = bisect_right(starts, position) - 1
         kernel, own = candidates.kernels[number], position - starts[number]
-        row, unsure, measured = kernel.rows.item(own), kernel.caution.item(own), None
+        row, unsure, measured = kernel.rows.item(own), kernel.risk.item(own), None
         if kernel.measurements is not None:
             measured = kernel.measurements.measured[point].get(own)
         heuristic, (clock_hz, bottleneck) = starts[number] + kernel.heuristic, kernel.running(point, own)
-        choices.append(
-            Choice(
+        recommendations.append(
+            Recommendation(
                 kernel=kernel.table.kernel,
                 config=kernel.table.config(row),
                 problem=candidates.problem,
@@ -173,7 +173,7 @@ def _choices(
                 may_be_faster=latency.value < fastest_s and position != fastest and point == 0 and unsure > 1.0,
             )
         )
-    return tuple(choices)
+    return tuple(recommendations)
 
 
 def _measured_on(row: MeasuredAnswer) -> MeasuredOn:

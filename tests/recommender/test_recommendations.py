@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Recommender
-from kernrec.recommender.choices import build_choices, places
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.rank import candidate_set
+from kernrec.recommender.recommendations import build_recommendations, places
 from kernrec.store import Evidence
 
 
@@ -23,18 +23,18 @@ def candidates():
 
 def test_recommendation_at_a_lower_limit_is_compared_with_the_default(candidates):
     position = candidates.fastest
-    (choice,) = build_choices(candidates, [(1, position)], Objective.ENERGY)
+    (recommendation,) = build_recommendations(candidates, [(1, position)], Objective.ENERGY)
     latency, energy = candidates.latency_s[:, position], candidates.energy_j[:, position]
-    assert choice.power_limit_w == 200.0
-    assert choice.versus_fastest.slowdown == latency[1] / latency[0] - 1.0
-    assert choice.versus_fastest.energy_saved == 1.0 - energy[1] / energy[0]
+    assert recommendation.power_limit_w == 200.0
+    assert recommendation.versus_fastest.slowdown == latency[1] / latency[0] - 1.0
+    assert recommendation.versus_fastest.energy_saved == 1.0 - energy[1] / energy[0]
 
 
 def test_predictions_have_an_approximate_rank(candidates):
     order = candidates.latency_s[0].argsort()[:3].tolist()
-    choices = build_choices(candidates, [(0, position) for position in order], Objective.LATENCY)
-    assert [str(choice.place) for choice in choices] == ["~1", "~2", "~3"]
-    assert choices[0].latency_s.low < choices[0].latency_s.value < choices[0].latency_s.high
+    recommendations = build_recommendations(candidates, [(0, position) for position in order], Objective.LATENCY)
+    assert [str(recommendation.place) for recommendation in recommendations] == ["~1", "~2", "~3"]
+    assert recommendations[0].latency_s.low < recommendations[0].latency_s.value < recommendations[0].latency_s.high
 
 
 drawn_choices = st.lists(st.tuples(st.floats(1, 2), st.floats(0, 0.3), st.booleans()), max_size=12)
