@@ -114,8 +114,8 @@ def recommend(
         **dims: the op's dimensions by name.
 
     Returns:
-        An object with the recommendations `recommendations`, best first, and the baselines `lines`. If no kernel can run the
-            problem, it has only baselines, and the reason in `no_kernel`.
+        An `Answer` with `recommendations`, best first, and `baselines`, fastest first. If no kernel can run the
+            problem, it has only baselines, and the reason is in `no_kernel`.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, or a value impossible.

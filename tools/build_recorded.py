@@ -133,7 +133,7 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
         "rows": len(rows),
         "gpus": sorted({str(row["gpu"]) for row in rows}),
         "dtypes": sorted({str(row["dtype"]) for row in rows}),
-        "stacks": sorted({f"{row['stack']} {row['version']}" for row in rows}),
+        "backends": sorted({f"{row['stack']} {row['version']}" for row in rows}),
         "sources": sorted({f"{row['source']} ({row['licence']}), {row['recorded']}" for row in rows}),
         "with_power": sum(row["power_w"] is not None for row in rows),
         "left_out": {reason: count for reason, count in counted.items() if count},

@@ -63,6 +63,15 @@ from kernrec.recommender.many import answer_many
 from kernrec.recommender.request import SOURCES
 
 FORMER = {"predicted": "prior", "published": "recorded"}
+NAMES = {
+    "choices": "recommendations", "lines": "baselines", "stack": "backend", "stacks": "backends",
+    "leading_stack": "leading_backend",
+}
+
+def in_new_names(value):
+    if isinstance(value, dict):
+        return {NAMES.get(name, name): in_new_names(each) for name, each in value.items()}
+    return [in_new_names(each) for each in value] if isinstance(value, list | tuple) else value
 
 def plain(value):
     if isinstance(value, np.generic | np.ndarray):
@@ -73,6 +82,8 @@ def answer(recommender, asked):
     wanted = dict(asked["query"])
     if wanted.get("source", SOURCES[0]) not in SOURCES:
         wanted["source"] = FORMER[wanted["source"]]
+    if "backends" in wanted and not hasattr(Query(), "backends"):
+        wanted["stacks"] = wanted.pop("backends")
     query = Query(**wanted)
     dtype, layout = asked["dtype"], asked["layout"]
     if "shapes" in asked:
@@ -93,7 +104,7 @@ for line in open(sys.argv[1], encoding="utf-8"):
             said = {"refused": str(error), "kind": type(error).__name__}
         except Exception:
             said = {"crashed": traceback.format_exc().splitlines()[-4:]}
-        print(json.dumps(said, default=plain), file=answers, flush=True)
+        print(json.dumps(in_new_names(json.loads(json.dumps(said, default=plain)))), file=answers, flush=True)
 """
 
 

@@ -162,7 +162,7 @@ def _wanted(draw: random.Random, gpu: GPU) -> dict[str, Any]:
         (0.08, "max_power_w", lambda: draw.uniform(0.6, 1.0) * gpu.tdp_w),
         (0.05, "inputs", lambda: "zeros"),
         (0.04, "source", lambda: draw.choice(["predicted", "predicted", "predicted", "learned", "published"])),
-        (0.05, "stacks", lambda: draw.sample(_BACKENDS, 2)),
+        (0.05, "backends", lambda: draw.sample(_BACKENDS, 2)),
         (0.05, "each_config", lambda: True),
         (0.0 if "clock_hz" in point else 0.06, "clocks", lambda: True),
     )

@@ -35,8 +35,8 @@ class ListOptions(options.Options):
 def list_known(wanted: ListOptions) -> None:
     """List the GPUs, operators or kernels that kernrec knows.
 
-    GPUs: "lines" under "predicted" marks a GPU before sm_75, for which only baselines are predicted. Ops: "codes"
-    explains dimensions whose values are codes, such as an activation. "lines" are data types that only baselines
+    GPUs: "baselines" under "predicted" marks a GPU before sm_75, for which only baselines are predicted. Ops: "codes"
+    explains dimensions whose values are codes, such as an activation. "baselines" are data types that only baselines
     support.
     """
     if wanted.kind not in _KINDS:
@@ -60,7 +60,7 @@ def _list_gpus(form: Form) -> None:
         [
             {name: getattr(gpu, name) for name in figures}
             | {"power_limits": f"{gpu.power_min_w:g} to {gpu.power_max_w:g} W{' assumed' * gpu.power_range_assumed}"}
-            | {"predicted": "lines" if gpu.baselines_only else "kernels, lines", "aliases": list(gpu.aliases)}
+            | {"predicted": "baselines" if gpu.baselines_only else "kernels, baselines", "aliases": list(gpu.aliases)}
             for gpu in all_gpus()
         ],
         {
@@ -91,7 +91,7 @@ def _list_ops(form: Form) -> None:
                 "dimensions": [d.name if d.default is None else f"{d.name}={d.default}" for d in op.dims],
                 "codes": {d.name: d.meaning for d in op.dims if d.maximum < 10},
                 "dtypes": [dtype for dtype in op.dtypes if kernels_for(op.name, dtype)],
-                "lines": recorded_dtypes(models, op),
+                "baselines": recorded_dtypes(models, op),
                 "layouts": list(op.layouts),
                 "workload": op.workload,
                 "title": op.title,
@@ -99,7 +99,7 @@ def _list_ops(form: Form) -> None:
             for op in all_ops()
         ],
         {"codes": lambda v: "; ".join(f"{name} {meaning}" for name, meaning in v.items())},
-        ("name", "dimensions", "dtypes", "lines", "layouts"),
+        ("name", "dimensions", "dtypes", "baselines", "layouts"),
         form,
     )
 

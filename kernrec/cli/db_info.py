@@ -154,7 +154,7 @@ def _print_shipped(as_json: bool) -> None:
         left_out = ", ".join(f"{count} {reason}" for reason, count in about["left_out"].items())
         print(f"{op}: {about['rows']} rows, {about['with_power']} with power; {', '.join(about['dtypes'])}")
         print(f"  cards: {', '.join(about['gpus'])}")
-        print(f"  stacks: {', '.join(about['stacks'])}")
+        print(f"  backends: {', '.join(about['backends'])}")
         for source in about["sources"]:
             print(f"  source: {source}")
         if left_out:
@@ -179,7 +179,7 @@ def _show_coverage(wanted: InfoOptions) -> None:
         cards = cards_coverage(stack)
         open_gaps = gaps(stack)
     if wanted.as_json:
-        answer = {"cards": [asdict(card) for card in cards], "gaps": [asdict(gap) for gap in open_gaps]}
+        answer = {"gpus": [asdict(card) for card in cards], "gaps": [asdict(gap) for gap in open_gaps]}
         print(json.dumps(answer, indent=2))
         return
     _print_cards(cards)
@@ -197,7 +197,7 @@ def _print_cards(cards: "list[CardCoverage]") -> None:
     print_table("layers of the standard workloads", columns, cells)
     if others := len(cards) - len(cells):
         print_notes(
-            [f"{counted(others, 'card')} more have recorded rows of other problems (`kernrec db info --db shipped`)"]
+            [f"{counted(others, 'GPU')} more have recorded rows of other problems (`kernrec db info --db shipped`)"]
         )
 
 

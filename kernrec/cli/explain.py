@@ -127,11 +127,13 @@ def _print(subject: "Explanation") -> None:
         else f", clock locked at {human(recommendation.point.clock_hz, 'Hz')}"
     )
     print_line(
-        f"{recommendation.kernel.name} {recommendation.problem.title} on {recommendation.gpu.title}, {recommendation.power_limit_w:g} W{locked}"
+        f"{recommendation.kernel.name} {recommendation.problem.title} on {recommendation.gpu.title},"
+        f" {recommendation.power_limit_w:g} W{locked}"
     )
     print_line(f"  {config_text(recommendation.config)}")
     print_line(
-        f"  {source_text(recommendation)}: {interval_text(recommendation.latency_s, 's')}, {interval_text(recommendation.energy_j, 'J')},"
+        f"  {source_text(recommendation)}: {interval_text(recommendation.latency_s, 's')},"
+        f" {interval_text(recommendation.energy_j, 'J')},"
         f" {human(recommendation.power_w, 'W')}"
         + (f" ({measurement_text(recommendation)})" if recommendation.measurement else "")
     )

@@ -49,7 +49,7 @@ def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) ->
         baseline = (
             {}
             if layer.baseline is None
-            else {f"stack_{name}": value for name, value in layer.baseline.as_dict().items()}
+            else {f"backend_{name}": value for name, value in layer.baseline.as_dict().items()}
         )
         chosen = plain_rows(layer.answer)[:1] or [{"problem": layer.answer.problem.key, "gpu": answer.gpu.name}]
         rows.append(

@@ -236,7 +236,7 @@ def make_server(tools: Tools) -> Any:
         inputs: inputs = RANDOM,
         backend: backends = None,
     ) -> dict[str, Any]:
-        """Recommend configs for an operator on a GPU, with latency, energy, intervals and sources. `lines` has the
+        """Recommend configs for an operator on a GPU, with latency, energy, intervals and sources. `baselines` has the
         baselines of today's backends.
         """
 

@@ -15,7 +15,29 @@ from kernrec.util.light_dataclass import dataclass
 _Value = TypeVar("_Value")
 
 
-class JsonForm:
+_FORMER_NAMES = {
+    "choices": "recommendations", "choice": "recommendation", "lines": "baselines", "line": "baseline",
+    "leading_line": "leading_baseline", "ranked_lines": "ranked_baselines", "stack": "backend", "stacks": "backends",
+    "leading_stack": "leading_backend", "pays": "worth_it", "may_pay": "may_be_worth_it",
+    "versus_occupancy": "versus_occupancy_heuristic", "recommendation": "answer", "failures": "failed",
+    "seconds": "analysis_s",
+}  # fmt: skip
+"""Names of attributes and JSON keys in version 0.1, and their present names."""
+
+
+class FormerNames:
+    """Record that names the replacement of an attribute of version 0.1."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            new = _FORMER_NAMES.get(name, "")
+            known = hasattr(type(self), new) or new in getattr(type(self), "__match_args__", ())
+            hint = f"; it is called {new}" if known else ""
+            raise AttributeError(f"{type(self).__name__} has no attribute {name}{hint}")
+
+
+class JsonForm(FormerNames):
     """Record with a JSON form of some of its attributes."""
 
     JSON = ""

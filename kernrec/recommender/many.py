@@ -13,6 +13,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.baselines import Baseline
+from kernrec.recommender.json_form import FormerNames
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Answer, Recommendation
@@ -25,7 +26,7 @@ _TOGETHER = 64
 
 
 @dataclass(frozen=True, eq=False)
-class ManyAnswers:
+class ManyAnswers(FormerNames):
     """Top recommendation for each shape, or the fastest backend if no kernel runs it.
 
     Arrays have shape (N, ...) and SI units. Values are NaN if nothing runs a shape, or if a backend's power is unknown.

@@ -142,7 +142,8 @@ def of_peak(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[str
     for name, recommendation in fastest.items():
         peak, boost = published_peak(gpu, recommendation.problem.dtype), gpu.boost_clock_hz
         yield Note(
-            f"{name} is above the published peak: assumes {human(recommendation.clock_hz, 'Hz')}, not {human(boost, 'Hz')}",
+            f"{name} is above the published peak: assumes {human(recommendation.clock_hz, 'Hz')},"
+            f" not {human(boost, 'Hz')}",
             f"The data sheet states {human(peak, 'FLOP/s')} at the boost clock of {human(boost, 'Hz')}. Such GPUs run"
             " faster while power and temperature allow.",
         )

@@ -112,7 +112,7 @@ class Query:
         if self.source and self.source not in SOURCES:
             raise unknown("source", self.source, SOURCES)
         if self.backends:
-            object.__setattr__(self, "stacks", known_backends(self.backends))
+            object.__setattr__(self, "backends", known_backends(self.backends))
         if not isinstance(self.top, int) or self.top < 1:
             raise UsageError(f"top is {self.top!r}; expected a whole number of at least 1")
         for name, value, expected in (

@@ -203,8 +203,8 @@ class Answer(AnswerNames, JsonForm):
 
     JSON = (
         "op problem shape dtype layout layout_chosen gpu objective power_limit_w inputs candidates calibration models"
-        " kernel kernel_hash sampled_blocks occupancy_heuristic saving no_kernel baselines leading_backend recommendations beside"
-        " foreign notes"
+        " kernel kernel_hash sampled_blocks occupancy_heuristic saving no_kernel baselines leading_backend"
+        " recommendations beside foreign notes"
     )
 
     problem: Problem

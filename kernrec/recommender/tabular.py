@@ -17,7 +17,7 @@ _COMMON = ("op", "problem", "dtype", "layout", "gpu", "objective")
 
 
 def plain_rows(answer: Any) -> list[dict[str, Any]]:
-    """Return a row of nested plain values for each recommendation, then each baseline; only baselines have `backend`."""
+    """Return a row of plain values for each recommendation, then each baseline; only baselines have `backend`."""
     whole = answer.as_dict()
     common = {name: whole[name] for name in _COMMON}
     return [common | row for row in (*whole["recommendations"], *whole["baselines"])]
@@ -42,14 +42,15 @@ def summary(answer: Any) -> str:
     """Return the answer in one line."""
     about = f"Recommendation {answer.problem.title} on {answer.gpu.name}, {answer.objective}"
     if not answer.recommendations:
-        return f"<{about}: no choice, {len(answer.baselines)} lines of stacks>"
-    count = f"{len(answer.recommendations)} choice{'s' * (len(answer.recommendations) > 1)}"
+        return f"<{about}: no recommendation, {len(answer.baselines)} baselines>"
+    count = f"{len(answer.recommendations)} recommendation{'s' * (len(answer.recommendations) > 1)}"
     return f"<{about}: {count}, first {_words(answer.best)}>"
 
 
 def recommendation_summary(recommendation: Any) -> str:
     """Return a recommendation in one line."""
-    return f"<Choice {recommendation.place} of {recommendation.problem.title} on {recommendation.gpu.name}: {_words(recommendation)}>"
+    where = f"{recommendation.problem.title} on {recommendation.gpu.name}"
+    return f"<Recommendation {recommendation.place} of {where}: {_words(recommendation)}>"
 
 
 def _words(recommendation: Any) -> str:

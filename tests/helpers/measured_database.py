@@ -31,8 +31,8 @@ def make_measured_database(path: Path, problems: int = 12, configs: int = 12, fa
             rows.append(
                 {
                     "gpu": answer.gpu.name, "device": answer.gpu.title, "kernel": recommendation.kernel.name,
-                    "kernel_hash": recommendation.kernel.hash, "config": dict(recommendation.config), "problem": answer.problem,
-                    "protocol_version": 1, "tier": "final", "session": "simulated",
+                    "kernel_hash": recommendation.kernel.hash, "config": dict(recommendation.config),
+                    "problem": answer.problem, "protocol_version": 1, "tier": "final", "session": "simulated",
                     "measured_at": "2026-03-01T12:00:00", "latency_s": latency_s,
                     "energy_j": latency_s * recommendation.power_w, "outcome": "ok",
                 }

@@ -67,9 +67,10 @@ def test_rows_measured_in_one_layout_are_used_without_a_layout(
         recommendation = recommender.answer(Request(gpu, None, "matvec_rows", measured, dtype, None, LATENCY)).best
     row = {
         "gpu": gpu, "device": None, "kernel": recommendation.kernel.name, "kernel_hash": recommendation.kernel.hash,
-        "config": dict(recommendation.config), "problem": recommendation.problem, "protocol_version": 1, "tier": "final",
-        "session": "monday", "measured_at": "2026-03-01T12:00:00", "latency_s": recommendation.latency_s.value,
-        "energy_j": recommendation.energy_j.value, "power_w": recommendation.power_w, "outcome": "ok",
+        "config": dict(recommendation.config), "problem": recommendation.problem, "protocol_version": 1,
+        "tier": "final", "session": "monday", "measured_at": "2026-03-01T12:00:00",
+        "latency_s": recommendation.latency_s.value, "energy_j": recommendation.energy_j.value,
+        "power_w": recommendation.power_w, "outcome": "ok",
     }  # fmt: skip
     path = tmp_path / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:

@@ -33,14 +33,15 @@ def predicted() -> tuple[Recommendation, ...]:
 
 
 def row(recommendation: Recommendation, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
-    """Return a measurement of a choice: `factor` times its predicted latency, at its predicted power."""
+    """Return a measurement of a recommendation: `factor` times its predicted latency, at its predicted power."""
     latency = recommendation.latency_s.value * factor
     usual = {
-        "gpu": GPU, "device": "NVIDIA H200", "kernel": recommendation.kernel.name, "kernel_hash": recommendation.kernel.hash,
-        "config": dict(recommendation.config), "problem": PROBLEM, "protocol_version": 1, "tier": "final", "session": "monday",
+        "gpu": GPU, "device": "NVIDIA H200", "kernel": recommendation.kernel.name,
+        "kernel_hash": recommendation.kernel.hash, "config": dict(recommendation.config), "problem": PROBLEM,
+        "protocol_version": 1, "tier": "final", "session": "monday",
         "measured_at": "2026-03-01T12:00:00", "latency_s": latency, "latency_low_s": latency * 0.98,
-        "latency_high_s": latency * 1.03, "energy_j": latency * recommendation.power_w, "power_w": recommendation.power_w,
-        "outcome": "ok",
+        "latency_high_s": latency * 1.03, "energy_j": latency * recommendation.power_w,
+        "power_w": recommendation.power_w, "outcome": "ok",
     }  # fmt: skip
     return usual | changes
 

@@ -14,7 +14,7 @@
   // What plots side by side share: units, and ranges that hold the front of each with its surroundings.
   function scales(fronts) {
     const both = ["latency_s", "energy_j"].map((quantity) => {
-      const stacks = fronts.flatMap((front) => front.lines.map((line) => line[quantity])).filter((value) => value);
+      const stacks = fronts.flatMap((front) => front.baselines.map((line) => line[quantity])).filter((value) => value);
       const onFront = [...fronts.flatMap((front) => front.front.map((number) => front.points[quantity][number])), ...stacks];
       const all = fronts.flatMap((front) => extent(front.points[quantity]));
       const [low, high] = extent(onFront);
@@ -140,7 +140,7 @@
         source: sources[1], size: 9, marker: "square", fill_color: color("measured"), line_color: color("panel"), ...PLAIN,
       }));
     }
-    for (const line of front.lines) drawLine(plot, line, scale);
+    for (const line of front.baselines) drawLine(plot, line, scale);
     const crossed = segments(plot, crosses(front, [], scale), { line_color: color("chosen") });
     const ringed = plot.scatter([], [], { size: 15, fill_color: null, line_color: color("chosen"), line_width: 3 });
     const marks = [crossed, ringed];

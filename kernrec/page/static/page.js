@@ -88,8 +88,8 @@
     panel.append(
       element("h2", {}, front.title),
       element("p", { class: "legend" }, legend("predicted", "predicted"), legend("measured", `measured (${measured})`),
-        legend("front", "front, with 90 % intervals"), front.lines.length ? legend("vendor", front.lines.map((line) => line.name).join(", ")) : null, thinned),
-      place, box, codes(front), allPoints(entry), notes([...front.lines.map(lineText), ...front.notes]));
+        legend("front", "front, with 90 % intervals"), front.baselines.length ? legend("vendor", front.baselines.map((line) => line.name).join(", ")) : null, thinned),
+      place, box, codes(front), allPoints(entry), notes([...front.baselines.map(lineText), ...front.notes]));
     fillTable(entry);
     const drawn = await drawFront(place, front, scale, {
       describe: (n) => describe(front, n),

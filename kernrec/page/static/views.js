@@ -71,7 +71,7 @@
       ["energy", (line) => (known(line) ? interval(line.energy_j, ...line.energy_interval_j, "J") : "")],
       ["power", (line) => (known(line) ? human(line.power_w, "W") : "")],
       ["source", (line) => line.basis, "text"],
-    ], front.lines);
+    ], front.baselines);
   }
 
   // A baseline compared with the fastest config, in a sentence.
@@ -79,7 +79,7 @@
     const drawn = line.power_w === null ? "" : `, ${interval(line.energy_j, ...line.energy_interval_j, "J")}`;
     const much = line.slowdown === null ? "" : ` ${percent(Math.abs(line.slowdown), 1)} ${line.slowdown < 0 ? "less" : "more"} time than the fastest config here`;
     const uncertain = line.faster || (line.slowdown > 0.02 && line.beaten === false);
-    const advice = line.advised ? `; run ${line.stack}` : uncertain ? ", within the estimates' error" : "";
+    const advice = line.advised ? `; run ${line.backend}` : uncertain ? ", within the estimates' error" : "";
     return `${line.name}: ${interval(line.latency_s, ...line.latency_interval_s, "s")}${drawn} (${line.basis})${much ? ";" : ""}${much}${advice}.`;
   }
 

@@ -22,6 +22,7 @@ from kernrec.recommender.analyze.profile_configs import ConfigProfiler, Profilin
 from kernrec.recommender.analyze.promising import LARGE, PartOfSpace, profile_promising
 from kernrec.recommender.context import answering_with
 from kernrec.recommender.infeasible import empty_space
+from kernrec.recommender.json_form import FormerNames
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Answer
@@ -30,8 +31,8 @@ from kernrec.util.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class Analysis:
-    """Recommendation, with counts of the profiled, cached, failed and skipped configs."""
+class Analysis(FormerNames):
+    """Answer, with counts of the profiled, cached, failed and skipped configs."""
 
     answer: Answer
     profiled: int

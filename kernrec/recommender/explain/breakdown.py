@@ -117,7 +117,7 @@ class Explanation:
     bottleneck: str
     """Resource that takes longest at the actual clock, or `power limit` if the limit slows a core-bound launch."""
     energy_j: Mapping[str, float]
-    """Energy by component in joules; the parts add up to the energy of `recommendation`, in the predicted proportions."""
+    """Energy by component in joules, in the predicted proportions; the sum is the energy of `recommendation`."""
     roofline: Roofline
     figures: Mapping[str, float]
     """Values that are compared between configs, by name."""

@@ -231,6 +231,7 @@ def verdict(rows: Sequence[ComparedGpu]) -> str:
     slower, less = fastest.rate / lowest_energy.rate - 1.0, 1.0 - lowest_energy.energy_j / fastest.energy_j
     longer = f"{1.0 + slower:.2g} times as long" if slower >= _FACTOR - 1.0 else f"{slower * 100:.2g} % longer"
     return (
-        f"{fastest.gpu.title} is expected to be the fastest; {lowest_energy.gpu.title} to take {less * 100:.2g} % less energy"
+        f"{fastest.gpu.title} is expected to be the fastest;"
+        f" {lowest_energy.gpu.title} to take {less * 100:.2g} % less energy"
         f" and {longer}."
     )

@@ -9,6 +9,7 @@ import numpy as np
 from kernrec.op import Problem
 from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.estimate.estimates import Source
+from kernrec.recommender.json_form import FormerNames
 from kernrec.recommender.request import Objective
 from kernrec.recommender.result import Answer, Estimate, Recommendation
 from kernrec.util.config_short import short_config
@@ -26,7 +27,7 @@ Costs = tuple[Estimate, Estimate]
 
 
 @dataclass(frozen=True)
-class LayerAnswer:
+class LayerAnswer(FormerNames):
     """Answer for one layer of a network."""
 
     name: str
@@ -59,7 +60,7 @@ class LayerAnswer:
                 return best.latency_s, best.energy_j
             return cold_costs(best.latency_s, best.energy_j, best.problem, best.gpu)
         costs = self.baseline_costs
-        assert costs is not None, "a layer has a choice or a line"
+        assert costs is not None, "a layer has a recommendation or a baseline"
         return costs
 
     @cached_property

@@ -248,7 +248,8 @@ class NetworkAnswer(NetworkNames, JsonForm):
         )
         if not self.paying:
             sure = " for certain" * bool(unsure)
-            return f"{whole} Custom kernels would not save {100 * WORTH_IT:.0f} %{sure} in any layer. Keep your backend.{more}"
+            least = f"{100 * WORTH_IT:.0f} %{sure}"
+            return f"{whole} Custom kernels would not save {least} in any layer. Keep your backend.{more}"
         time, energy = self.total(MIXTURE).versus(backend)
         judged = sum(layer.worth_it is not None for layer in self.layers)
         return (
