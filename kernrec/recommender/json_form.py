@@ -32,8 +32,8 @@ class FormerNames:
 
         def __getattr__(self, name: str) -> Any:
             new = _FORMER_NAMES.get(name, "")
-            known = hasattr(type(self), new) or new in getattr(type(self), "__match_args__", ())
-            hint = f"; it is called {new}" if known else ""
+            exists = hasattr(type(self), new) or new in getattr(type(self), "__match_args__", ())
+            hint = f"; it is called {new}" if exists else ""
             raise AttributeError(f"{type(self).__name__} has no attribute {name}{hint}")
 
 

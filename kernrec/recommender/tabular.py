@@ -49,8 +49,8 @@ def summary(answer: Any) -> str:
 
 def recommendation_summary(recommendation: Any) -> str:
     """Return a recommendation in one line."""
-    where = f"{recommendation.problem.title} on {recommendation.gpu.name}"
-    return f"<Recommendation {recommendation.place} of {where}: {_words(recommendation)}>"
+    subject = f"{recommendation.problem.title} on {recommendation.gpu.name}"
+    return f"<Recommendation {recommendation.place} of {subject}: {_words(recommendation)}>"
 
 
 def _words(recommendation: Any) -> str:

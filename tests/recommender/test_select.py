@@ -18,7 +18,7 @@ def table(latency: Any, energy: Any, source: Any = None) -> CandidateSet:
     sources = np.full(latency_s.shape, PRIOR) if source is None else np.array(source)
     columns: dict[str, Any] = {"any_measured": bool((sources == MEASURED).any())}
     columns |= {"latency_s": latency_s, "energy_j": energy_j, "latency_source": sources}
-    columns["caution"] = None
+    columns["risk"] = None
     columns["power_w"] = energy_j / np.where(np.isinf(latency_s), 1.0, latency_s)
     return cast(CandidateSet, SimpleNamespace(**columns))
 

@@ -11,7 +11,7 @@ from tests.helpers.paths import ROOT
 UNDATED = {"TensorRT-LLM 1.3.0rc17", "TensorRT-LLM 1.3.0rc20", "cuDNN 8.9"}
 
 
-@pytest.mark.parametrize(("stack", "version", "date"), [
+@pytest.mark.parametrize(("backend", "version", "date"), [
     ("vLLM", "0.24.0", "2026-06-30"), ("SGLang (static scales)", "0.5.12", "2026-05-16"),
     ("SGLang", "0.5.12, static scales", "2026-05-16"), ("vLLM", "0.14.0 to 0.24.0", "2026-01-20 to 2026-06-30"),
     ("TensorRT-LLM", "1.0.0 to 1.3.0rc20", None), ("vLLM", "0.99.0", None), ("vLLM", None, None),
@@ -32,7 +32,7 @@ def test_every_shipped_version_has_a_date_or_is_known_to_lack_one():
     folder = ROOT / "db/prebuilt"
     named = set()
     for about in json.loads((folder / "recorded/contents.json").read_text()).values():
-        named |= {re.sub(r"@\S+", "", name) for name in about["stacks"]}
+        named |= {re.sub(r"@\S+", "", name) for name in about["backends"]}
     for path in (folder / "models/vendor").glob("*.json"):
         for entry in json.loads(path.read_text())["sets"]:
             for backend, cards in entry["stacks"].items():
