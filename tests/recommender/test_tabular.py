@@ -25,11 +25,24 @@ def missing(answer: Any) -> list[str]:
     return [name for name in answer.as_dict() if not hasattr(answer, name)]
 
 
+def test_former_name_is_refused_with_its_replacement(answer, network):
+    former = (
+        (answer, "choices", "recommendations"),
+        (answer, "leading_line", "leading_baseline"),
+        (answer.baselines[0], "stack", "backend"),
+        (network.layers[0], "pays", "worth_it"),
+    )
+    for part, old, new in former:
+        with pytest.raises(AttributeError, match=f"has no attribute {old}; it is called {new}$"):
+            getattr(part, old)
+    with pytest.raises(AttributeError, match=r"Answer has no attribute other$"):
+        getattr(answer, "other")  # noqa: B009 - mypy knows that it does not exist
+
+
 def test_python_names_equal_json_names(answer, network):
     assert answer.baselines
-    assert [missing(part) for part in (answer, answer.best, answer.baselines[0], network, network.recommendation)] == [
-        []
-    ] * 5
+    for part in (answer, answer.best, answer.baselines[0], network, network.recommendation):
+        assert not missing(part)
     values = answer.best.as_dict()
     for name in ("rank", "kernel_hash", "power_limit_w", "locked_clock_hz", "energy_source", "sessions", "bottleneck"):
         assert getattr(answer.best, name) == values[name], name
