@@ -24,53 +24,57 @@ WORTH_PADDING = 0.10
 """Minimum saving of time, as a fraction, that justifies padding: padded data must be stored and zeroed."""
 
 
-def baseline_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str] = ()) -> Iterator[str]:
+def baseline_notes(context: "Context", problem: Problem, gpu: GPU, backends: Sequence[str] = ()) -> Iterator[str]:
     """Yield notes on backends that cannot run a problem, on backends without data, and on padded sizes."""
     from kernrec.model.vendor.physics import derived
 
-    by_physics = derived(problem, gpu) if len(stacks) == 1 and context.inputs == RANDOM else None
+    by_physics = derived(problem, gpu) if len(backends) == 1 and context.inputs == RANDOM else None
     if (model := model_of(context, problem)) is None:
-        there = [row.stack for row in recorded_baselines(as_recorded(problem), gpu)]
-        there += [] if by_physics is None else [by_physics.stack]
-        yield from (_no_baseline(stack, no_baselines(context, problem)) for stack in stacks if stack not in there)
+        there = [row.backend for row in recorded_baselines(as_recorded(problem), gpu)]
+        there += [] if by_physics is None else [by_physics.backend]
+        yield from (
+            _no_baseline(backend, no_baselines(context, problem)) for backend in backends if backend not in there
+        )
         return
     problem = as_recorded(problem)
     for each in model.predict(problem, gpu):
-        if not is_number(each) and is_wanted(each.stack, stacks):
-            yield f"no baseline of {each.stack}: its model's estimate is impossible ({each.latency_s.value:g} s)"
+        if not is_number(each) and is_wanted(each.backend, backends):
+            yield f"no baseline of {each.backend}: its model's estimate is impossible ({each.latency_s.value:g} s)"
     refusals = model.refusals(problem, gpu)
-    yield from _refusal_texts(refusals, stacks)
-    if stacks:
-        versions = {row.stack: row.version for row in recorded_baselines(problem, gpu)}
-        versions |= {each.stack: each.version or "" for each in model.predict(problem, gpu)}
+    yield from _refusal_texts(refusals, backends)
+    if backends:
+        versions = {row.backend: row.version for row in recorded_baselines(problem, gpu)}
+        versions |= {each.backend: each.version or "" for each in model.predict(problem, gpu)}
         old = [name for name in superseded(context, problem, gpu) if name.partition(AT)[0] in versions]
-        for stack in stacks:
-            run = any(is_wanted(name, (stack,), version) for name, version in versions.items())
-            run = run or (by_physics is not None and by_physics.stack == stack)
-            if not run and stack not in (*old, *refusals):
+        for backend in backends:
+            run = any(is_wanted(name, (backend,), version) for name, version in versions.items())
+            run = run or (by_physics is not None and by_physics.backend == backend)
+            if not run and backend not in (*old, *refusals):
                 names = [f"{name}{AT}{version}" if version else name for name, version in versions.items()]
                 names += sorted(old)
                 if names:
-                    yield Note(f"no {stack} data for this problem; available: {', '.join(versions)}", ", ".join(names))
+                    yield Note(
+                        f"no {backend} data for this problem; available: {', '.join(versions)}", ", ".join(names)
+                    )
                 else:
-                    yield _no_baseline(stack, no_baselines(context, problem))
-    yield from _padding(model, problem, gpu, stacks)
+                    yield _no_baseline(backend, no_baselines(context, problem))
+    yield from _padding(model, problem, gpu, backends)
 
 
-def _refusal_texts(refusals: Mapping[str, str], stacks: Sequence[str]) -> Iterator[str]:
+def _refusal_texts(refusals: Mapping[str, str], backends: Sequence[str]) -> Iterator[str]:
     """Yield a text for each reason, with the backends that it applies to but without their versions and variants."""
     by_reason: dict[str, list[str]] = {}
-    for stack, reason in refusals.items():
-        if is_wanted(stack, stacks):
-            by_reason.setdefault(reason, []).append(stack)
+    for backend, reason in refusals.items():
+        if is_wanted(backend, backends):
+            by_reason.setdefault(reason, []).append(backend)
     for reason, names in by_reason.items():
         bases = [name.partition(AT)[0].partition(" (")[0] for name in names]
         plain = [name for name, base in zip(names, bases, strict=True) if name == base or base not in names]
         yield f"{', '.join(plain)} {'does' if len(plain) == 1 else 'do'} not run it: {reason}"
 
 
-def _no_baseline(stack: str, instead: str) -> Note:
-    text = f"no {stack} data for this problem"
+def _no_baseline(backend: str, instead: str) -> Note:
+    text = f"no {backend} data for this problem"
     return Note(f"{text}; {instead}") if len(instead) < 60 else Note(text, f"{instead[0].upper()}{instead[1:]}.")
 
 
@@ -82,9 +86,9 @@ def no_baselines(context: "Context", problem: Problem) -> str:
         return f"no backend was recorded for {problem.op}"
     recorded: dict[str, dict[str, None]] = {}
     for entry in model.sets:
-        for stack in dict.fromkeys(name.partition(AT)[0] for name in entry.recorded.stacks):
-            recorded.setdefault(stack, {}).update(dict.fromkeys(entry.recorded.dtypes))
-    listed = "; ".join(f"{stack}: {', '.join(dtypes)}" for stack, dtypes in recorded.items())
+        for backend in dict.fromkeys(name.partition(AT)[0] for name in entry.recorded.backends):
+            recorded.setdefault(backend, {}).update(dict.fromkeys(entry.recorded.dtypes))
+    listed = "; ".join(f"{backend}: {', '.join(dtypes)}" for backend, dtypes in recorded.items())
     return f"recorded for {problem.op} are {listed}"
 
 
@@ -97,31 +101,33 @@ def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
 
 
 def without_baseline(
-    reason: KernrecError, context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str]
+    reason: KernrecError, context: "Context", problem: Problem, gpu: GPU, backends: Sequence[str]
 ) -> KernrecError:
     """Return an error of the type of `reason` for a problem without kernels and baselines."""
     model = model_of(context, problem)
     refused = {} if model is None else model.refusals(as_recorded(problem), gpu)
-    there = "; ".join(_refusal_texts(refused, stacks))
+    there = "; ".join(_refusal_texts(refused, backends))
     if not there:
-        there = f"and there is no baseline of {' or '.join(stacks) or 'any backend'} ({no_baselines(context, problem)})"
+        there = (
+            f"and there is no baseline of {' or '.join(backends) or 'any backend'} ({no_baselines(context, problem)})"
+        )
     return type(reason)(f"{reason}; {there}")
 
 
-def _padding(model: "VendorModel", problem: Problem, gpu: GPU, stacks: Sequence[str]) -> Iterator[str]:
+def _padding(model: "VendorModel", problem: Problem, gpu: GPU, backends: Sequence[str]) -> Iterator[str]:
     """Yield a note if padding unaligned matmul rows makes the fastest backend clearly faster."""
     sizes = problem.dim
     if not (others := padded(problem)):
         return
     fastest: dict[str, tuple[float, Problem]] = {}
     for other in others:
-        for stack, latency, _ in model.latencies(other, gpu, others):
-            if is_wanted(stack, stacks) and (stack not in fastest or latency.value <= fastest[stack][0]):
-                fastest[stack] = latency.value, other
-    plain = [(latency.value, stack) for stack, latency, _ in model.latencies(problem, gpu) if stack in fastest]
+        for backend, latency, _ in model.latencies(other, gpu, others):
+            if is_wanted(backend, backends) and (backend not in fastest or latency.value <= fastest[backend][0]):
+                fastest[backend] = latency.value, other
+    plain = [(latency.value, backend) for backend, latency, _ in model.latencies(problem, gpu) if backend in fastest]
     if plain:
-        plain_s, stack = min(plain)
-        latency_s, other = fastest[stack]
+        plain_s, backend = min(plain)
+        latency_s, other = fastest[backend]
         if (saved := 1 - latency_s / plain_s) > WORTH_PADDING:
             changed = ", ".join(f"{name} = {size}" for name, size in other.dim.items() if size != sizes[name])
-            yield f"{stack} would take {100 * saved:.0f} % less time with aligned rows: padded to {changed}"
+            yield f"{backend} would take {100 * saved:.0f} % less time with aligned rows: padded to {changed}"

@@ -79,7 +79,7 @@ def peak_at(gpu: GPU, dtype: str, clock_hz: float | None) -> float:
 
 
 def _of_row(row: Mapping[str, Any], problem: Problem | None, gpu: GPU, clock_hz: float | None) -> Iterator[str]:
-    name = row.get("kernel") or row.get("stack")
+    name = row.get("kernel") or row.get("backend")
     figures = {key: row[key] for key in ("latency_s", "energy_j", "power_w") if row[key] is not None}
     for key in ("latency_interval_s", "energy_interval_j"):
         figures |= {f"{key}[{i}]": value for i, value in enumerate(row[key] or ())}

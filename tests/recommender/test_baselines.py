@@ -139,7 +139,7 @@ def test_problem_without_kernels_is_answered_by_baselines(recommender, capsys):
     assert document["no_kernel"] == answer.no_kernel
     assert document["regret"] == {}
     assert run([*question, "--format", "csv"]) == 0
-    assert answer.lines[0].backend in capsys.readouterr().out
+    assert answer.baselines[0].backend in capsys.readouterr().out
 
 
 def test_problem_without_kernel_and_baseline_is_refused_in_one_sentence(recommender):
