@@ -40,11 +40,11 @@ with Database.open(sys.argv[1], read_only=False, create=True) as database:
         problem = find_op("matmul").problem("f32", None, **dims)
         database.add_measurements(
             Measurement.from_columns(usual | {
-                "problem": problem, "kernel": choice.kernel.name, "kernel_hash": choice.kernel.hash,
-                "config": dict(choice.config), "outcome": "ok", "latency_s": choice.latency_s.value,
-                "energy_j": choice.energy_j.value,
+                "problem": problem, "kernel": row.kernel.name, "kernel_hash": row.kernel.hash,
+                "config": dict(row.config), "outcome": "ok", "latency_s": row.latency_s.value,
+                "energy_j": row.energy_j.value,
             })
-            for choice in answer.choices
+            for row in answer.recommendations
         )
 """
 _OF_A_PROBLEM = 100

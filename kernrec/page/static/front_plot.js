@@ -1,4 +1,4 @@
-// The plot of a front: what is predicted, what was measured, what stacks take, and what marks a point.
+// The plot of a front: what is predicted, what was measured, what backends take, and what marks a point.
 "use strict";
 (() => {
   const { prefixOf, color, figure, show, logTicks } = kernrec;
@@ -14,8 +14,8 @@
   // What plots side by side share: units, and ranges that hold the front of each with its surroundings.
   function scales(fronts) {
     const both = ["latency_s", "energy_j"].map((quantity) => {
-      const stacks = fronts.flatMap((front) => front.baselines.map((line) => line[quantity])).filter((value) => value);
-      const onFront = [...fronts.flatMap((front) => front.front.map((number) => front.points[quantity][number])), ...stacks];
+      const baselines = fronts.flatMap((front) => front.baselines.map((line) => line[quantity])).filter((value) => value);
+      const onFront = [...fronts.flatMap((front) => front.front.map((number) => front.points[quantity][number])), ...baselines];
       const all = fronts.flatMap((front) => extent(front.points[quantity]));
       const [low, high] = extent(onFront);
       const [scale, prefix] = prefixOf(low);
@@ -72,7 +72,7 @@
     }
   }
 
-  // The point of a stack, or a line at its latency where what it draws is not known.
+  // The point of a baseline, or a line at its latency where what it draws is not known.
   function drawLine(plot, vendor, scale) {
     const look = { line_color: color("vendor"), line_width: 2 };
     const x = vendor.latency_s / scale.latency.scale;

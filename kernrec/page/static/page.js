@@ -67,7 +67,7 @@
     document.body.dataset.drawn = String(state.asked);
   }
 
-  // A problem that no kernel runs: the lines of stacks, and why.
+  // A problem that no kernel runs: the baselines, and why.
   function showLines(panel, front) {
     panel.append(element("h2", {}, front.title), linesTable(front), notes([`No kernel of kernrec's own: ${front.no_kernel}.`, ...front.notes]));
   }
