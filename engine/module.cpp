@@ -226,7 +226,7 @@ class Kernel {
         };
         {
             nb::gil_scoped_release release;
-            // The order of blocks affects the results of atomic operations, and waits for other blocks.
+            // Results of atomic operations depend on the order of blocks, and so does code that waits for other blocks.
             bool in_order = program_.has_atomics || threads <= 1 || batches <= 1 || launch_.checks;
             for (const BasicBlock& block : program_.blocks) in_order |= block.spins;
             in_order |= launch_.check_races && program_.hands_over;

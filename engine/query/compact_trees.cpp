@@ -103,8 +103,8 @@ class CompactTrees {
 // Where the trees' features come from, for one kind of problem in S backends.
 class Reader {
    public:
-    // rows: features of each backend, (S, F). At `columns`, features that differ between problems are filled in from
-    // the rows `places` of a feature table. At `own_columns`, features that also differ between backends are filled in.
+    // rows: features of each backend, (S, F). Each problem replaces the features at `columns` by rows `places` of a
+    // feature table. Those at `own_columns` differ between backends, too.
     Reader(nb::object trees, Array<const float, 2> rows, Array<const int64_t, 1> columns,
            Array<const int64_t, 1> places, Array<const int64_t, 1> own_columns)
         : kept_(trees), trees_(&nb::cast<const CompactTrees&>(trees)), columns_(copied(Row<const int64_t>(columns))),

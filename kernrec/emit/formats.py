@@ -74,7 +74,7 @@ REMOVED = {
 
 
 def format_named(name: str) -> Format:
-    """Return the format of a name, which a colon and a detail may follow. Raises `UsageError` with the nearest name if
+    """Return the format with a name, such as `ptx` or `ptx:detail`. Raises `UsageError` with the nearest name if
     the name is unknown.
     """
     base, colon, detail = name.partition(":")

@@ -87,7 +87,7 @@ class SpecArguments:
         """Select the shape of every buffer.
 
         Args:
-            expression: function that translates a user's expression, from the name of its option and its text.
+            expression: function (name of the option, text of the user's expression) -> translated expression.
         """
         by_size: dict[str, list[str]] = {}
         for name, tensor in self.tensors.items():

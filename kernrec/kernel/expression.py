@@ -227,7 +227,7 @@ class _Compiler:
         return _refuse(self.text, self.lead + getattr(node, "col_offset", 0), reason)
 
     def compile(self, node: ast.expr, depth: int) -> tuple[Tree, str]:
-        """Return (tree of a node, kind of its value). A name counts as a number until it is evaluated."""
+        """Return (compiled node, kind of the node's value). A name counts as a number until it is evaluated."""
         if depth > MAX_DEPTH:
             raise self.refuse(node, f"nested too deeply, at most {MAX_DEPTH} levels are accepted")
         depth += 1

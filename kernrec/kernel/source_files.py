@@ -151,7 +151,7 @@ def read_toml(path: Path, place: str) -> dict[str, Any]:
 
     try:
         return tomllib.loads(read_text(path, place))
-    except ValueError as error:  # The error is a TOMLDecodeError, or from an integer with thousands of digits.
+    except ValueError as error:  # Either a TOMLDecodeError, or Python's error for an integer with thousands of digits.
         raise UsageError(f"{place}: not TOML: {error}") from None
     except RecursionError:
         raise UsageError(f"{place}: not TOML: nested too deeply") from None

@@ -82,7 +82,8 @@ class Shapes:
             values[name] = int(by_input[tensor][axis])
             if values[name] not in self.ranged[name]:
                 accepted = _shown(self.ranged[name])
-                raise UsageError(f"{name} is {values[name]} (axis {axis} of {tensor}); built for {accepted}")
+                size = f"{name} is {values[name]} (axis {axis} of {tensor})"
+                raise UsageError(f"{size}; the kernel was built for {accepted}")
         problem = self.problem(values)
         for tensor, shape in by_input.items():
             expected = problem.tensors[tensor].shape

@@ -36,7 +36,7 @@ _REWRITTEN = {4: "block_open OR replayed"}
 """By migration number, an SQL condition for the rows of `measurement` that it changes; their keys are recomputed."""
 
 _VIEWS_APART = 5
-"""Number of the first migration from which on `views.sql` defines the views."""
+"""Number of the first migration after which `views.sql` defines the views."""
 
 
 @dataclass(frozen=True)

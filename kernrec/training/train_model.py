@@ -136,7 +136,7 @@ def _transfer_predictions(
     problems: Array | None,
     settings: TrainingSettings,
 ) -> tuple[dict[str, Array], Array]:
-    """Predict rows by models that were trained without their GPU (or kernel) and without their problem.
+    """Predict each row by a model trained without the row's GPU (or kernel) and without the row's problem.
 
     Such a model predicts unmeasured problems on a new GPU or kernel. If there are many rows, a random sample is
     predicted.

@@ -107,7 +107,7 @@ def test_grid_is_a_number_or_unknown(grid, expected):
     assert (launch.grid, launch.block, launch.arguments) == (expected, (64,), ())
 
 
-def test_empty_initializer_determines_neither_instance_nor_variable():
+def test_empty_initializer_leaves_instance_and_variable_unknown():
     program = (
         "__constant__ int c; template <int N> __global__ void f() {}\n"
         "int main() { int s[4] = {}; cudaMemcpyToSymbol(c, s[0], 4); f<s[0]><<<1, 1>>>(); }"

@@ -154,7 +154,7 @@ def test_new_gpu_gets_only_corrections_between_configs():
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 4.0])
-def test_common_corrections_keep_the_level_of_the_best_configs(sharpness):
+def test_shared_correction_does_not_shift_predictions_of_the_best_configs(sharpness):
     data = Dataset(tuple(simulated_groups(1, 40, own_factor(2.0))))
     weights = loss_weights(data.latency_s, np.zeros(40), sharpness)
     target = HeadData.of_shape(data, replace(QUICK, sharpness=sharpness)).target

@@ -71,7 +71,7 @@ def present_entry(uuid: str) -> LimitsEntry | None:
 
 
 def _entry(text: bytes) -> LimitsEntry | None:
-    """Parse an entry; ignore an incomplete entry, because it is written before any limit is set."""
+    """Parse an entry; return None for an incomplete one, whose writer ended before it set a limit."""
     try:
         return LimitsEntry(**json.loads(text)) if text else None
     except (ValueError, TypeError):

@@ -44,7 +44,7 @@ class ClockTable:
     clock_hz: Floats
     at_clock: Floats
     """Rows: clock over the boost clock, power of board and leakage (W), power of the clock tree at nominal voltage (W),
-    square of the core voltage over that at the boost clock.
+    square of (core voltage over core voltage at the boost clock).
     """
 
     @cached_property

@@ -18,7 +18,7 @@ _PRODUCTS = frozenset({"mul", "mul24", "mad", "mad24", "fma"})
 _POINTER_BYTES = 8
 
 Step = tuple[int, tuple[str, ...]]
-"""Factor in bytes per index: a number times parameters."""
+"""Bytes between neighboring indices: a number, and the names of the parameters that multiply it."""
 
 
 @dataclass(frozen=True)

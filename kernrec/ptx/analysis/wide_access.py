@@ -174,7 +174,7 @@ def _wide(ins: Instruction, base: Register, members: list[_Access]) -> Instructi
 
 
 class _KnownBits:
-    """Low bits of each register that are equal after every write."""
+    """Low bits of each register that have the same value whichever instruction wrote the register."""
 
     def __init__(self, function: Function, module: Module, def_use: DefUse) -> None:
         variables = [*module.variables.values(), *function.variables.values()]

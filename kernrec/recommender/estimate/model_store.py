@@ -180,7 +180,7 @@ class ModelStore:
 
     def _load(self, name: str) -> "TrainedModel | None":
         try:
-            # A link to itself does not exist for `exists`, but must be reported.
+            # `exists` returns False for a link to itself, which must be reported.
             places = [folder / f"{name}.json" for folder in self._folders]
             path = next((path for path in places if path.exists() or path.is_symlink()), None)
         except OSError as error:

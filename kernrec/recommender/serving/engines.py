@@ -256,7 +256,7 @@ def _state_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     )
     if space.heads % served.tp:
         raise UsageError(
-            f"--tp is {served.tp}, and {model.title} has {space.heads} heads of state, which it does not divide;"
+            f"--tp {served.tp} does not divide the {space.heads} state heads of {model.title};"
             f" {_divisors_near(space.heads, served.tp)}"
         )
     groups = max(1, space.groups // served.tp)

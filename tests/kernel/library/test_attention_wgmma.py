@@ -32,7 +32,8 @@ def test_warpgroup_trip_loads_each_byte_once_and_multiplies_its_tiles(case):
     trip = per_trip(profiled(kernel, [config], dtype, "bhsd", 90, compiled)[0])
     tile = config["block_k"] * config["head"]
     size = 1 if dtype == "f8e4m3" else 2
-    assert trip["mma.f16"] == trip["wgmma.f16"] == 2 * size * config["block_q"] * tile  # 8-bit runs at twice the rate
+    # 8-bit products run at twice the rate.
+    assert trip["mma.f16"] == trip["wgmma.f16"] == 2 * size * config["block_q"] * tile
     # Each warpgroup reads queries and keys for its first product, and values for its second.
     of_warpgroup = size * (64 * config["head"] + 2 * tile)
     assert trip["wgmma.shared_bytes"] == config["block_q"] // 64 * of_warpgroup

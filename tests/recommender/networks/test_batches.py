@@ -34,8 +34,8 @@ def drawn() -> list[tuple[str, str, int]]:
 
 
 FORMER = [("a100-sxm4-80gb", "vgg16", 15), ("a100-sxm4-80gb", "vit-l-16", 35), ("a100-sxm4-80gb", "resnet50", 1)]
-"""Batches where one more item once gave up to 2.1 times the speed, because the reference time changed or was
-missing."""
+"""Batches for which one more item raised the predicted speed by up to 2.1 times in earlier versions, because the
+reference time changed or was missing."""
 
 
 @pytest.mark.parametrize(("gpu", "name", "batch"), [*FORMER, *drawn()])

@@ -47,7 +47,7 @@ _FEW_BLOCKS = 0.6
 
 
 def kind(dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the key of recordings: the data type of queries, and of keys and values if different."""
+    """Return the data types that identify recordings: that of queries, and that of keys and values if it differs."""
     return f"{dtype}, kv f8e4m3" if sizes["kv_dtype"] else dtype
 
 
