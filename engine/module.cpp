@@ -246,7 +246,7 @@ class Kernel {
                               total.by_warp);
     }
 
-    // Enable checks. Takes arrays of shared memory (name, start, size) and the numbers of unwritten buffers.
+    // Enable checks. Takes arrays of shared memory (name, start, size) and the indices of buffers that are unwritten at the start.
     void check(const std::vector<std::string>& names, const std::vector<uint32_t>& starts, const std::vector<uint32_t>& sizes,
                const std::vector<uint32_t>& uninitialized, bool shared_memory, bool global_races) {
         launch_.checks = std::make_shared<Watch>();

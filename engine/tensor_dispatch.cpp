@@ -146,7 +146,7 @@ void run_wmma_move(Batch& batch, const Instruction& ins) {
             for (uint32_t i = 0; i < units; ++i) {
                 const int element = piece.first_element + int(i) * piece.elements / int(units);
                 const uint32_t shift = uint32_t(element % p) * uint32_t(bits) / 8;
-                // Loads also fill the registers that repeat an element.
+                // Several registers may hold the same element; a load fills all of them.
                 const int stop = form.store ? element / p + 1 : form.registers;
                 for (int r = element / p; r < stop; r += form.distinct) {
                     uint8_t* row =

@@ -124,7 +124,7 @@ def levels(text: str) -> dict[str, int]:
 
 
 def upward(imports: Imports, level_of: dict[str, int], room: str | None = None) -> list[str]:
-    """Return the imports, among packages or the folders of one package, that do not go down."""
+    """Return the imports between packages, or between folders of a package, that do not go to a lower layer."""
 
     def place(module: str) -> str | None:
         names = module.split(".")

@@ -119,7 +119,7 @@ class Change:
     gpus: Sequence[str] = ()
     dtypes: Sequence[str] = ()
     most: float = 0.0
-    """Largest ratio of the two numbers of a difference; 0 if any difference is covered."""
+    """Largest allowed ratio of the new to the old number, or of old to new; 0 allows any difference."""
 
     def covers(self, query: dict[str, Any], difference: str) -> bool:
         """Return whether this change explains a difference between two answers to a query."""

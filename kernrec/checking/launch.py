@@ -107,8 +107,8 @@ def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str
     check_descriptions(descriptions, limits)
     read = read_arguments(descriptions)
     if read.images or any(isinstance(argument, TensorMap) for argument in read.order):
-        raise UsageError("textures and tensor maps are not checked here; `kernrec check` runs them")
+        raise UsageError("textures and tensor maps cannot be checked here; use `kernrec check FILE.cu`")
     if any(isinstance(argument, BufferPlace | bytes) for argument in read.order):
-        raise UsageError("structures and pointers into a buffer are not checked here; `kernrec check` runs them")
+        raise UsageError("structures and pointers into a buffer cannot be checked here; use `kernrec check FILE.cu`")
     named = {a if isinstance(a, str) else f"argument{n}": a for n, a in enumerate(read.order)}
     return {name: read.buffers[name] if isinstance(value, str) else value for name, value in named.items()}

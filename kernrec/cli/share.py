@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kernrec.store.share.outgoing import Outgoing, Selection
 
 Place = Annotated[
-    str, typer.Argument(metavar="PLACE", help="Folder, or a URL of s3://, gs:// or https:// (only read).")
+    str, typer.Argument(metavar="PLACE", help="Folder, or a URL of s3://, gs:// or https:// (read-only).")
 ]
 Licence = Annotated[str | None, typer.Option(help="License of the rows, such as CC0-1.0.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would leave or be withdrawn.")]

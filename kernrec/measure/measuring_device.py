@@ -81,7 +81,7 @@ def card_device(
         card: The GPU.
         scratch: Folder for the device's process.
         inputs: Inputs of kernels, as stored in rows.
-        kernel: Additional items of the opening request, for a kernel of the user.
+        kernel: Further fields of the request that opens the device, for a user's kernel.
 
     Raises:
         UsageError: The catalog does not contain the GPU.

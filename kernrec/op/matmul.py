@@ -67,7 +67,7 @@ def _of_dtype(dtype: str) -> dict[str, int]:
 def _derive(d: Names) -> dict[str, int]:
     for name in ("scales", "output"):
         if d[name] and not d["scaled"]:
-            raise UsageError(f"matmul dimension {name} is {d[name]}; it applies to {' and '.join(_SCALED)}; use 0 here")
+            raise UsageError(f"matmul dimension {name} is {d[name]}, which needs {' or '.join(_SCALED)}; use 0 here")
     return {}
 
 

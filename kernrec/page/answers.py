@@ -193,7 +193,7 @@ def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:
     clock = [] if point.clock_hz is None else ["--clock", f"{point.clock_hz / 1e6:g}MHz"]
     config = config_text(recommendation.config)
     subject_options, at_clock = ["--op", problem.op], clock
-    if subject.kernel is not None:  # A single kernel is recommended at all clocks.
+    if subject.kernel is not None:  # If there is only one kernel, it is the recommendation at every clock.
         subject_options, at_clock = ["--kernel", subject.kernel.name], ["--clock", "any"] if clock else []
     shown = {"recommend": ["kernrec", "recommend", *subject_options, *about, *limit, *at_clock]}
     if subject.inputs == RANDOM:  # `kernrec explain` only supports random inputs

@@ -1,4 +1,4 @@
-"""Convert bound launches for the emulator, and run all launches of a config on the CPU."""
+"""Convert launches with bound arguments to the emulator's form, and run all launches of a config on the CPU."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -213,8 +213,9 @@ def baselines_of(
 def _at_most_more_rows(
     context: "Context", by_physics: "BaselinePrediction", problem: Problem, gpu: GPU
 ) -> "BaselinePrediction":
-    """Return a baseline predicted by physics, no slower than the learned baseline with the fewest recorded rows,
-    because a smaller problem can be padded to this number of rows."""
+    """Return a baseline predicted by physics, no slower than the learned baseline for the smallest recorded m.
+
+    A smaller problem can be padded to this m."""
     from kernrec.model.vendor.features.matmul import FEW_ROWS
 
     product = as_matmul(problem)

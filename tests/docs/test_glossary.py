@@ -54,7 +54,7 @@ def _known(term: str) -> bool:
 
 
 def _heads() -> set[str]:
-    """Return the column headings in the CLI code, without units: (name, "left" or "right") pairs and `Column`s."""
+    """Return the column headings, without units, that the CLI's code has as (name, "left" or "right") or `Column`."""
     heads = set()
     for path in (ROOT / "kernrec" / "cli").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -22,7 +22,7 @@ def test_matvec_and_small_matmul_have_the_same_forms():
     ("bf16", "nt", {"m": 4, "bias": 1}), ("bf16", "nt", {"m": 4, "activation": 1}), ("i8", "nt", {"m": 4}),
     ("f8block", "nt", {"m": 4}),
 ])  # fmt: skip
-def test_other_matmuls_have_no_matvec_form(dtype, layout, dims):
+def test_matmul_of_several_rows_has_no_matvec_form(dtype, layout, dims):
     problem = MATMUL.problem(dtype, layout, **{"n": 64, "k": 128} | dims)
     assert equivalents(problem) == (problem,)
     assert as_op(problem, "matvec") is None

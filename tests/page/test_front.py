@@ -43,7 +43,7 @@ def test_front_contains_exactly_the_undominated_points(recommender):
     assert [latency[n] for n in front["front"]] == sorted(latency[n] for n in front["front"])
 
 
-def test_front_ends_equal_the_top_recommendations(recommender):
+def test_ends_of_the_front_equal_the_top_recommendations(recommender):
     front = front_answer(recommender, Subject(PROBLEM), GPU)
     recommendations = recommender.answer_problem(PROBLEM, GPU, Query(top=2)).recommendations
     points, ends = front["points"], (front["front"][0], front["front"][-1])

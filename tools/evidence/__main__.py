@@ -12,7 +12,8 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 TOOLS = Path(__file__).resolve().parents[1]
-sys.path[:1] = [str(TOOLS), str(TOOLS.parent)]  # replaces this folder, whose modules have the names of packages
+# The modules of this folder would hide packages of the same name.
+sys.path[:1] = [str(TOOLS), str(TOOLS.parent)]
 
 from front import main  # noqa: E402
 

@@ -28,7 +28,7 @@ def left_out_errors(table: Table, quantity: str, gpu: str, folds: int = FOLDS) -
 
 
 def between_errors(table: Table, quantity: str, gpu: str) -> Array:
-    """Return errors like `left_out_errors`, by trees trained without the row's size in one dimension of the grid. They
+    """Return errors as `left_out_errors` does, of trees trained without the row's size in one grid dimension. They
     hold out a fifth of each dimension's sizes at once; rows with other sizes are NaN."""
     rows = table.on(gpu, quantity)
     folds = [group_folds(table.recording.dims[name], FOLDS, seed=7) for name in table.recording.recorded.grid]

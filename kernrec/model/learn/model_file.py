@@ -216,7 +216,7 @@ def _extent(path: Path, entry: Mapping[str, Any], columns: Sequence[str]) -> Ext
 
 
 class _Forests(Mapping[str, Forest]):
-    """Trees of the heads of a card, each read on first use."""
+    """Trees of each head of a model; read on first use."""
 
     def __init__(self, card: Path, heads: Mapping[str, Any], features: int) -> None:
         for head in heads:

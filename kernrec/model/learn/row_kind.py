@@ -1,4 +1,4 @@
-"""Kinds of problems by the row granularity of matrices that the compiler knows. Each kind has its own intervals.
+"""Kinds of problems by what the compiler knows about the length of matrix rows. Each kind has its own intervals.
 
 Unless a compiler knows that rows are whole vectors, it generates code that copies single elements and compares each
 with the edge. The analytical model is less accurate for this code, and training data contains few such problems. A

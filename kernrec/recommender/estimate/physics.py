@@ -2,8 +2,8 @@
 
     memory   the tensors of a problem must fit into the GPU's memory
     finite   every time, power and energy is a positive number
-    bytes    no time is shorter than the transfer of the compulsory bytes beyond L2 at the memory's bandwidth
-    roof     no time is shorter than the operations take at the peak rate of the row's clock
+    bytes    a time is at least the compulsory DRAM bytes over the memory's bandwidth
+    roof     a time is at least the operations over the peak rate at the row's clock
     watts    no mean power exceeds the limit of its row
 
 `rank` checks candidates with `possible`, `measured_rows` checks measured rows with `impossible`, and `baselines_of`

@@ -44,9 +44,9 @@ CERTAIN = 1.28
 """Standard deviations added to the expected cost of an unmeasured kernel when it is compared with a measured kernel. It
 ranks first if it is faster with a probability of 90 %."""
 AMONG_KERNELS = 0.10
-"""Standard deviation of log(time of a kernel / best backend) among measured kernels of independent authors, taken
-from Triton's best kernel against cuBLAS where Triton is faster (A100 .07 in bf16 and TF32, .08 in f32, .24 in f16 with
-its odd sizes; H100 .05 to .18; RTX 3090 .07 to .11)."""
+"""Standard deviation of log(time of a kernel / time of the best backend) for kernels of independent authors. It is
+estimated from Triton's best kernel and cuBLAS, on problems where Triton is faster (A100 .07 in bf16 and TF32, .08 in
+f32, .24 in f16 with its odd sizes; H100 .05 to .18; RTX 3090 .07 to .11)."""
 _WHOLE = {
     ("matmul", "16"): 0.15, ("matmul", "32"): 0.15, ("matmul", "8"): 0.42, ("attention", "16"): 0.40,
     ("conv2d", "32"): 0.50,
@@ -223,10 +223,10 @@ def unsure(deviation: float) -> float:
 
 
 def risk(kinds: np.ndarray, deviation: float, of_card: bool, measured: bool) -> np.ndarray:
-    """Return the risk factor of each kind of estimate in comparisons with measured configs, (K,).
+    """Return the factors that multiply estimates in comparisons with measured configs, (K,).
 
     Args:
-        kinds: intervals and sources of latencies, as from `estimates.kinds_of`.
+        kinds: (interval, source) pairs of latencies, as `estimates.kinds_of` returns them.
         deviation: standard deviation of the logarithm of the kernel's time.
         of_card: whether a model learned the kernel on this GPU, so that its estimates carry no risk factor.
         measured: whether any of its configs was measured, so that predictions are scaled to measurements.

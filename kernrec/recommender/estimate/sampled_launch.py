@@ -64,7 +64,7 @@ class SampledLaunch:
     """Part of L1 per block, by row."""
 
     def rereads(self, variants: Array) -> Rereads | None:
-        """Return what a block of these variants loads again after other data; None if nothing was sampled."""
+        """Return the data that a block of these variants loads again after other data; None if no block was sampled."""
         names = [m for m in self.requested.metrics if m.startswith("again.")]
         sizes = sorted(int(size) for m in names if (size := m.removeprefix("again.")).isdigit())
         if len(sizes) < 2:

@@ -74,7 +74,7 @@ def test_very_short_launches_are_timed_back_to_back() -> None:
     assert measured(card(constant_time(2e-4)), SUBJECT, Tier.SCREEN, None, KNOWN)["l2_policy"] == "flushed"
 
 
-def test_short_launch_is_abandoned_by_its_back_to_back_time() -> None:
+def test_back_to_back_time_decides_whether_a_short_launch_is_abandoned() -> None:
     """A single launch of three microseconds seems to take eight, which must not abandon the config."""
 
     def draw(n: int) -> np.ndarray:

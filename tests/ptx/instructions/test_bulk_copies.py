@@ -124,7 +124,7 @@ def rows(bytes_: int = 256, x: int = 64) -> tuple[np.ndarray, np.ndarray, np.nda
     return values, before, out
 
 
-def test_row_passes_through_shared_memory_and_is_combined():
+def test_row_is_copied_to_shared_memory_and_reduced_into_global_memory():
     values, before, out = rows()
     np.testing.assert_array_equal(out, np.maximum(values, before))
 

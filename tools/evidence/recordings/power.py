@@ -255,7 +255,7 @@ def published_gemms() -> Iterator[Load]:
     A100 SXM: 257 TFLOP/s with random numbers, and 295 with zeros at 1,410 MHz (gemm_a100.parquet; H. He, "Strangely,
     Matrix Multiplications on GPUs Run Faster When Given Predictable Data", 2024). RTX 5090: 202.9 TFLOP/s at 400 W
     (matmul_bf16_rtx5090.csv) and 247 at 575 W. RTX A6000: 118 TFLOP/s, 0.93 of the peak at 1,475 MHz
-    (serving_gemm_geforce.parquet, from 1,024 tokens on, the upper twentieth).
+    (serving_gemm_geforce.parquet, the fastest 5 % of the rows with at least 1,024 tokens).
     """
     arguments = (("a100-sxm4-80gb", 257e12, 1228e6, 400.0), ("rtx5090", 202.9e12, 2.38e9, 400.0),
              ("rtx5090", 247e12, 2.85e9, 575.0), ("rtx-a6000", 118e12, 1.475e9, 300.0))  # fmt: skip
