@@ -225,9 +225,9 @@ def answers() -> dict[str, Any]:
 
 def meaning_of(command: str, field: str) -> str:
     """Return the meaning of a field: the command's entry, else the entry of `kernrec recommend`, else an empty text."""
-    like_recommendations = re.sub(r"^(choices|beside|totals|rows|gpus)\[\]\.", "", field)
+    like_recommendations = re.sub(r"^(recommendations|beside|totals|rows|gpus)\[\]\.", "", field)
     for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_recommendations)):
-        for path in (name, f"choices[].{name}"):
+        for path in (name, f"recommendations[].{name}"):
             if text := about.get(path) or about.get(path.rpartition(".")[0]):
                 return text
     return ""

@@ -38,7 +38,7 @@ TRUTH_CONFIGS = 600
 def main() -> int:
     """Install the packages, then run this file again with these packages."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("plan", recommendations=("broad", "deep", "truth"))
+    parser.add_argument("plan", choices=("broad", "deep", "truth"))
     parser.add_argument("--out", type=Path, default=ROOT / ".campaign" / "out", help="folder for what is to be kept")
     parser.add_argument("--list", action="store_true", help="print the problems of the plan, and measure nothing")
     parser.add_argument("--minutes", type=float, default=9.0, help="when the whole command has to be over")

@@ -36,7 +36,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--out", type=Path, default=ROOT / "db" / "prebuilt" / "models")
-    parser.add_argument("--gpu", recommendations=sorted(FILES), action="append", help="only this card's recording")
+    parser.add_argument("--gpu", choices=sorted(FILES), action="append", help="only this card's recording")
     arguments = parser.parse_args()
     groups: list[RowGroup] = []
     left_out = {}

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -50,6 +50,14 @@ class DriverError(RuntimeError):
         self.status = status
 
 
+def _hide_from_triton() -> None:
+    """Make Triton find no GPU in this process: it would load the library, which stays loaded, and launch on it."""
+    with suppress(ImportError):
+        from triton.backends import backends
+
+        backends["nvidia"].driver.is_active = staticmethod(lambda: False)
+
+
 class Driver:
     """kernrec's driver library, and the thread that serves its calls."""
 
@@ -61,6 +69,7 @@ class Driver:
         self._listener.listen()
         threading.Thread(target=accept, args=(self._listener, gpu, self.recorder, _BUDGET), daemon=True).start()
         self._library = ctypes.CDLL(str(libraries() / "libcuda.so.1"), ctypes.RTLD_GLOBAL)
+        _hide_from_triton()
         os.environ[SOCKET_VARIABLE] = path
         try:
             self.call("cuInit", 0)

@@ -67,7 +67,7 @@ def test_coverage_fits_80_columns(path: Path, tmp_path: Path) -> None:
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     assert "l40s" in done.stdout
     done = run_here("db", "info", "--coverage", "--db", path, "--json", home=tmp_path)
-    cards = {card["gpu"]: card for card in json.loads(done.stdout)["cards"]}
+    cards = {card["gpu"]: card for card in json.loads(done.stdout)["gpus"]}
     assert cards["l40s"]["ops"]["reduce"]["measured"] == 1
 
 

@@ -130,8 +130,9 @@ ASK = """
 import sys
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
-from kernrec.store.recorded import recorded_lines
-print(len(recorded_lines(find_op("softmax").problem(rows=int(sys.argv[1]), columns=int(sys.argv[2])), find_gpu("t4"))))
+from kernrec.store.recorded import recorded_baselines
+problem = find_op("softmax").problem(rows=int(sys.argv[1]), columns=int(sys.argv[2]))
+print(len(recorded_baselines(problem, find_gpu("t4"))))
 print("duckdb" in sys.modules)
 """
 

@@ -109,7 +109,7 @@ def test_layer_with_only_baselines_counts_in_the_totals(decode):
     assert alone.best is None
     assert alone.worth_it is False
     assert alone.latency_s == pytest.approx(layer.count * layer.baseline.latency_s if layer.baseline else 0.0)
-    assert alone.program[0].startswith(layer.line.backend if layer.line else "")
+    assert alone.program[0].startswith(layer.baseline.backend if layer.baseline else "")
 
 
 def test_repr_of_a_network_answer_is_one_line(decode):
