@@ -107,7 +107,7 @@ def triton_function(
         return None
     if len(set(launches)) != 1 or launches[0][1] < SCRATCH:
         raise top.error(
-            "all launches of a Triton kernel must call one function with the same arguments, ending with {SCRATCH} "
+            f"all launches of a Triton kernel must call one function with the same arguments, ending with {SCRATCH} "
             "times 'u64 0'"
         )
     table = top.inner("[triton]", data)

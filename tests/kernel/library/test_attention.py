@@ -99,7 +99,7 @@ def test_attention_matches_the_reference_within_its_rounding(case):
 def test_attention_on_a_gpu_is_within_the_measurement_tolerance(card, case):
     kernel, config, dtype, dim = case
     if not kernel.runs_on(dtype, card.sm):
-        pytest.skip(f"{kernel.name} has no {dtype} on {card.name}, sm_{card.sm}")
+        pytest.skip(f"the GPU {card.name}, sm_{card.sm}, does not run {kernel.name} in {dtype}")
     code = card.code(kernel, config, dtype, "bhsd")
     for number, shape in enumerate(SHAPES[: 1 if card.emulated else None]):
         problem = problem_of(dtype, dim, shape, kernel.layouts[number % 2])

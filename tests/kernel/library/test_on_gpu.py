@@ -15,7 +15,7 @@ from tests.helpers.trial import CASES, Case, flaws, given_inputs, runs
 )
 def test_extreme_configs_compute_the_op_on_the_gpu(card, kernel, dtype, layout):
     if not kernel.runs_on(dtype, card.sm):
-        pytest.skip(f"{kernel.name} has no {dtype} on {card.name}, sm_{card.sm}")
+        pytest.skip(f"the GPU {card.name}, sm_{card.sm}, does not run {kernel.name} in {dtype}")
     chosen = runs(Case(kernel, dtype, layout, card.sm))
     if card.emulated:  # Other tests run all configs in the emulator. This one checks their launches.
         chosen = sorted(chosen, key=lambda run: run[1].flops)[:2]
