@@ -41,7 +41,8 @@ def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -
     each = max(1, rows // kills)
     counts: Counter[str] = Counter()
     withdrawn: set[str] = set()
-    length_s, pulled = 1.0, 0
+    pulled: set[str] = set()
+    length_s = 1.0
     for number in range(kills):
         _measure(alice, number, each)
         if command == "pull":
@@ -66,8 +67,8 @@ def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -
                 counts["unreadable"] += 1
                 continue
             counts["halved"] += any(count != each for count in there.values())
-            counts["lost"] += max(0, pulled - len(there.keys() - withdrawn))  # pulled rows stay
-            pulled = len(there.keys() - withdrawn)
+            counts["lost"] += len(pulled - withdrawn - there.keys())  # pulled rows stay
+            pulled = set(there)
     _run(alice, "push", str(place), *_LICENCE)
     _run(bob, "pull", str(place))
     there = _sessions(bob)
