@@ -41,7 +41,7 @@ class Decoder {
     // Return the row of a value that an operation reads lane by lane: a constant, or a register at least as wide as the
     // type.
     Row value(const Operand& operand, std::string_view type);
-    // Return one of several accesses of an operation: through this address, with the instruction's guard.
+    // Return the access of an operation through this address, with the instruction's guard. It may have several.
     Instruction access(const Operand& address, Space space);
     // Reserve a row for one lane's address that an operation computes.
     void need_lane_address() {

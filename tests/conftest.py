@@ -24,7 +24,7 @@ from tests.helpers.paths import ROOT
 from tests.helpers.refusals import FILE, Refuses
 
 ROTATION = "KERNREC_TEST_ROTATION"
-"""Environment variable whose text selects the cases of `every(n)`, or `all`; the commit if the variable is not set."""
+"""Environment variable: a text that selects the cases of `every(n)`, or `all`. The default is the commit."""
 ALWAYS_SKIPPED = re.compile(
     r"GPU|NVIDIA driver|cudaError|Chromium|playwright|torch|shared.data|superuser|root|win32|Triton is installed",
     re.IGNORECASE,

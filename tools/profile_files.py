@@ -1,8 +1,6 @@
 """Read, write and hash the Parquet files of profiles that ship with kernrec."""
 
 import json
-import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from kernrec.store.connection import connect_memory, exchange_folder, one_line, 
 from kernrec.store.profiles import COLUMN_OF_FIELD
 from kernrec.store.rows import Row, as_dicts, insert
 from kernrec.store.schema import migrate
+from kernrec.util.atomic_write import write_whole
 
 
 def read_profile_rows(path: Path) -> list[ProfileRow]:
@@ -32,26 +31,20 @@ def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
         UsageError: Two rows have the same launch, variant and architecture.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with one_line(path), connect_memory() as connection, exchange_folder(connection) as folder:
-            migrate(connection, 0)
-            insert(connection, "profile", [row.columns() for row in rows])
-            duplicate = connection.execute(
-                "SELECT kernel, code_key, sm, launch FROM db.profile GROUP BY ALL HAVING count(*) > 1 "
-                "ORDER BY ALL LIMIT 1"
-            ).fetchone()
-            if duplicate:
-                raise UsageError("two different profiles of {} variant {} on sm_{}, launch {}".format(*duplicate))
-            connection.execute(
-                "COPY (SELECT * EXCLUDE profile_id FROM db.profile ORDER BY kernel, kernel_hash, sm, launch, code_key) "
-                f"TO {quoted(folder / 'profiles.parquet')} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 19, "
-                "ROW_GROUP_SIZE 2048)"
-            )
-            shutil.copyfile(folder / "profiles.parquet", temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with one_line(path), connect_memory() as connection, exchange_folder(connection) as folder:
+        migrate(connection, 0)
+        insert(connection, "profile", [row.columns() for row in rows])
+        duplicate = connection.execute(
+            "SELECT kernel, code_key, sm, launch FROM db.profile GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL LIMIT 1"
+        ).fetchone()
+        if duplicate:
+            raise UsageError("two different profiles of {} variant {} on sm_{}, launch {}".format(*duplicate))
+        connection.execute(
+            "COPY (SELECT * EXCLUDE profile_id FROM db.profile ORDER BY kernel, kernel_hash, sm, launch, code_key) "
+            f"TO {quoted(folder / 'profiles.parquet')} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 19, "
+            "ROW_GROUP_SIZE 2048)"
+        )
+        write_whole(path, (folder / "profiles.parquet").read_bytes(), shared=True)
 
 
 def profiles_hash(rows: Iterable[ProfileRow]) -> str:

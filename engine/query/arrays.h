@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -81,12 +82,18 @@ std::vector<std::remove_const_t<T>> copied(const Row<T>& row) {
     return result;
 }
 
-// Return a NumPy array that owns these values.
-template <class T>
-nb::object numpy(std::vector<T> values) {
+// Return a NumPy array of this shape that owns these values.
+template <class T, size_t N>
+nb::object numpy(std::vector<T> values, const std::array<size_t, N>& shape) {
     auto* const kept = new std::vector<T>(std::move(values));
     const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
+    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<N>>(kept->data(), N, shape.data(), owner));
+}
+
+template <class T>
+nb::object numpy(std::vector<T> values) {
+    const std::array<size_t, 1> shape{values.size()};
+    return numpy(std::move(values), shape);
 }
 
 void bind_forest(nb::module_& module);

@@ -103,8 +103,8 @@ class CompactTrees {
 // Where the trees' features come from, for one kind of problem in S backends.
 class Reader {
    public:
-    // rows: features of each backend, (S, F). Each problem replaces the features at `columns` by rows `places` of a
-    // feature table. Those at `own_columns` differ between backends, too.
+    // rows: features of each backend, (S, F). For each problem, rows `places` of a
+    // feature table replace the features at `columns`. The features at `own_columns` also differ between backends.
     Reader(nb::object trees, Array<const float, 2> rows, Array<const int64_t, 1> columns,
            Array<const int64_t, 1> places, Array<const int64_t, 1> own_columns)
         : kept_(trees), trees_(&nb::cast<const CompactTrees&>(trees)), columns_(copied(Row<const int64_t>(columns))),

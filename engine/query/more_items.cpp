@@ -1,7 +1,7 @@
 // Makes a backend never take longer for n items than for n + 1, because it can pad rows, images or sequences.
 //
 // Trees are not monotonic: they may predict less time for more rows. So they are only evaluated at item counts that
-// recorders choose (`chosen`). The time at such a count is the minimum of its own and of larger counts' predictions.
+// recordings usually contain (`chosen`). The time at such a count is the minimum of its own and of larger counts' predictions.
 // Between two counts, the monotonic bound interpolates.
 //
 // All larger counts are considered up to the next point of a coarse grid; beyond this point, only points of the grid.
@@ -14,9 +14,9 @@ namespace {
 
 // Numbers of items between which the coarse grid has 3 x 2^k besides 2^k.
 constexpr int64_t kFirstHalf = 256, kLastHalf = 1024;
-constexpr size_t kAhead = 4;          // grid points, beyond the next point, that bound a time at least
-constexpr int64_t kEvery = 17;        // recorders choose all numbers up to this one,
-constexpr int64_t kLeastQuarter = 16;  // then quarters of powers of two at least this far apart, and each quarter plus one
+constexpr size_t kAhead = 4;          // minimum number of grid points beyond the next point that bound a time
+constexpr int64_t kEvery = 17;        // recordings contain all counts up to this one,
+constexpr int64_t kLeastQuarter = 16;  // then multiples of quarters of powers of two, this far apart, and each plus one
 
 bool has_half(int64_t power) { return power >= kFirstHalf && power < kLastHalf; }
 
@@ -37,7 +37,7 @@ int64_t next_grid_point(int64_t point) {
     return has_half(point) ? point + point / 2 : 2 * point;
 }
 
-// Return the numbers of items that recorders choose, from `low` to `high`, ascending.
+// Return the item counts that recordings usually contain, from `low` to `high`, ascending.
 std::vector<int64_t> chosen(int64_t low, int64_t high) {
     std::vector<int64_t> numbers;
     for (int64_t number = low; number <= std::min(high, kEvery); number++) numbers.push_back(number);
@@ -97,8 +97,8 @@ struct Points {
 // N problems of an op, each followed by its points.
 class MoreItems {
    public:
-    // sizes: (N, D). alone, together: dimension that counts the items of a problem whose first size is 1, or larger; -1
-    // if there is none. farthest: largest point that all item counts share. Otherwise a count could be faster only
+    // sizes: (N, D). alone, together: dimension that counts the items if the problem's first size is 1, or if it is
+    // larger; -1 if there is none. farthest: largest point that all item counts share. A count could else be faster only
     // because it reaches a further point.
     MoreItems(Array<const double, 2> sizes_of, int64_t alone, int64_t together, int64_t farthest) {
         const Table<const double> sizes(sizes_of);
@@ -122,10 +122,8 @@ class MoreItems {
     }
 
     nb::object sizes() const {
-        auto* const kept = new std::vector<double>(rows_);
-        const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<double>*>(p); });
         const size_t columns = size_t(columns_);
-        return nb::cast(nb::ndarray<nb::numpy, double, nb::ndim<2>>(kept->data(), {rows_.size() / columns, columns}, owner));
+        return numpy(rows_, std::array<size_t, 2>{rows_.size() / columns, columns});
     }
     nb::object starts() const { return numpy(starts_); }
 

@@ -47,7 +47,7 @@ struct Rows {
     Rows take(const std::vector<uint8_t>& kept) const;
 };
 
-// Bits of a real, as values of expressions are stored.
+// Bits of a real number, as the values of expressions are stored.
 inline int64_t bits(double value) {
     int64_t result;
     std::memcpy(&result, &value, sizeof result);

@@ -1,4 +1,4 @@
-// Computes the nodes of expressions, which do not depend on the problem or belong to one problem.
+// Computes the nodes of expressions: those that do not depend on the problem, and those of one problem.
 #include "space.h"
 
 #include <algorithm>

@@ -87,7 +87,7 @@ class LoadedModule:
         self.buffers: dict[str, np.ndarray] = {}
         """Memory of variables that the program did not register."""
         self.tables: dict[str, bytes] = {}
-        """Initial contents, with addresses, of variables such as tables of virtual functions."""
+        """Initial contents of variables that contain addresses, such as tables of virtual functions."""
         self._initial_constants: dict[str, np.ndarray] = {}
         self._facts: dict[str, FunctionFacts] = {}
         self._prepared = False

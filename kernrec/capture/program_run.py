@@ -49,7 +49,7 @@ def run_program(
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernrec-")))
         refused = scratch / "refused"
         stack.callback(lambda: recorder.refused.update(_lines(refused)))
-        environment = {**os.environ, **_triton_variables(command, folder, gpu), "KERNREC_CAPTURE_REFUSED": str(refused)}
+        environment = {**os.environ, **_triton_variables(command, folder, gpu, refused)}
         if command[0].endswith((".cu", ".cuh")):
             program = scratch / Path(command[0]).stem
             _build(Path(command[0]), program, gpu, build_options)
@@ -142,17 +142,18 @@ def _runs_on_gpu(command: Sequence[str]) -> bool:
     return has_driver()
 
 
-def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU) -> dict[str, str]:
+def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU, refused: Path) -> dict[str, str]:
     """Return environment variables that make Python programs of the command capture Triton launches."""
     if importlib.util.find_spec("triton") is None:
         return {}
-    from kernrec.triton.calls.whole_process import COUNT_VARIABLE, FOLDER_VARIABLE, GPU_VARIABLE, SITE
+    from kernrec.triton.calls.whole_process import COUNT_VARIABLE, FOLDER_VARIABLE, GPU_VARIABLE, REFUSED_VARIABLE, SITE
 
     path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
     variables = {
         FOLDER_VARIABLE: str(folder),
         GPU_VARIABLE: gpu.name,
         COUNT_VARIABLE: str(_TRITON_CALLS),
+        REFUSED_VARIABLE: str(refused),
         "PYTHONPATH": path,
     }
     if not _runs_on_gpu(command):

@@ -264,7 +264,7 @@ def _within(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _for_both_devices(mode: Any, register: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `Library.impl` that registers an implementation for CUDA also for the CPU, where the tensors are."""
+    """Return a replacement of `Library.impl` that also registers CUDA implementations for the tensors on the CPU."""
     replaced_names: set[tuple[str, str]] = set()
 
     @functools.wraps(register)

@@ -81,7 +81,7 @@ def with_context(workload: Workload, context: int) -> Workload:
 def _of_batch(layer: Layer, batch: int, before: int) -> Problem:
     problem, name = layer.problem, layer.name
     sizes = problem.dim
-    counted = layer.items or items_dimension(problem.op, sizes.get("batch", 1) > 1)
+    counted = _counted(problem, layer)
     items, rest = divmod(sizes.get(counted, 1) * batch, before)
     if rest:
         raise UsageError(
@@ -89,7 +89,16 @@ def _of_batch(layer: Layer, batch: int, before: int) -> Problem:
         )
     if problem.op == "matvec" and items > MOST_VECTORS:
         return as_matmul(problem, items)
-    return problem.definition.problem(problem.dtype, problem.layout, **sizes | {counted: items})
+    return _with(problem, counted, items)
+
+
+def _counted(problem: Problem, layer: Layer) -> str:
+    """Return the dimension of a layer's problem that counts the items."""
+    return layer.items or items_dimension(problem.op, problem.dim.get("batch", 1) > 1)
+
+
+def _with(problem: Problem, dimension: str, size: int) -> Problem:
+    return problem.definition.problem(problem.dtype, problem.layout, **problem.dim | {dimension: size})
 
 
 def in_parts(layer: Layer) -> Layer:
@@ -97,23 +106,21 @@ def in_parts(layer: Layer) -> Layer:
     problem = layer.problem
     if problem.too_large is None:
         return layer
-    sizes = problem.dim
-    counted = layer.items or items_dimension(problem.op, sizes.get("batch", 1) > 1)
-    items = sizes.get(counted, 1)
+    counted = _counted(problem, layer)
+    items = problem.dim.get(counted, 1)
     for parts in range(2, min(items, MOST_PARTS) + 1):
-        part = problem.definition.problem(problem.dtype, problem.layout, **sizes | {counted: -(-items // parts)})
+        part = _with(problem, counted, -(-items // parts))
         if part.too_large is None:
             return replace(layer, problem=part, count=layer.count * parts, parts=layer.parts * parts)
     return layer
 
 
 def in_one_pass(problem: Problem, layer: Layer) -> Problem:
-    """Return the problem of all items of a layer, whose passes `in_parts` made, in the layout and type of `problem`."""
+    """Return the problem of all items of a layer that `in_parts` split, in the layout and type of `problem`."""
     if layer.parts == 1:
         return problem
-    sizes = problem.dim
-    counted = layer.items or items_dimension(problem.op, sizes.get("batch", 1) > 1)
-    return problem.definition.problem(problem.dtype, problem.layout, **sizes | {counted: sizes[counted] * layer.parts})
+    counted = _counted(problem, layer)
+    return _with(problem, counted, problem.dim[counted] * layer.parts)
 
 
 def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:

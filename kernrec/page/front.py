@@ -8,10 +8,10 @@ import numpy as np
 
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
+from kernrec.model.prior.estimate import SOURCES
 from kernrec.page.subject import Subject
 from kernrec.recommender import Answer, Objective, Query, Recommender
 from kernrec.recommender.candidates import CandidateSet
-from kernrec.recommender.estimate.estimates import SOURCES
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.select import select
 from kernrec.util.config_short import codes_of, short_config

@@ -1,8 +1,8 @@
 """Derive metrics of caches, DRAM and atomic units from the trace of a block's requests.
 
     reuse.<KiB>          fraction of load sectors that an L1 of this size still holds when they are requested again
-    reuse.wait.<KiB>     fraction of loads (of a warp, in one run of a basic block) that it holds completely before any
-                         warp requests them in that run
+    reuse.wait.<KiB>     fraction of loads (of a warp, in one run of a basic block) whose sectors are all in this L1
+                         before any warp requests them in that run
     again.<KiB>          fraction of load sectors that the block accessed before, with more than this many KiB of other
                          data in between; missing if it is 0 for every size
     run.read             average length in bytes of the contiguous runs that a block reads; run.write likewise

@@ -35,7 +35,6 @@ of blocks without work. `longest` is the machine instructions of the longest blo
 work. All counts describe the average block with work.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -70,6 +69,7 @@ from kernrec.ptx.execution.emulator import Emulation, check_block
 from kernrec.ptx.execution.options import EmulationOptions
 from kernrec.ptx.execution.watched import NOTHING, SECTOR, BlockAccesses
 from kernrec.ptx.ir.inline import inlined
+from kernrec.ptx.state.register_pool import warps_of
 from kernrec.ptx.state.types import Array
 from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
@@ -224,7 +224,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     inner = [block for block in sample.inner if block not in sample.ends]
     options = replace(options, most_blocks=len(inner), watched=sample.inner)
     emulation = Emulation(module, launch, options)
-    warps = -(-math.prod(launch.block) // 32)
+    warps = warps_of(launch.block)
     first, runs_of_inner = _run(emulation, inner)
     middle = {metric: value / len(inner) for metric, value in first.items()}
     instructions = middle["issue"] / warps

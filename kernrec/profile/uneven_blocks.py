@@ -22,6 +22,7 @@ from kernrec.ptx.execution.emulator import Emulation
 from kernrec.ptx.execution.options import EmulationOptions
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.state.errors import EmulationError
+from kernrec.ptx.state.register_pool import warps_of
 from kernrec.util.light_dataclass import dataclass
 
 EQUAL = 0.03
@@ -104,8 +105,7 @@ def _most_work(emulation: Emulation, launch: KernelLaunch) -> float:
     )
     if issue is None or any(True for _ in branches):
         return math.inf
-    warps = -(-math.prod(launch.block) // 32)
-    return float(warps * sum(sum(counts.values()) for counts in issue))
+    return float(warps_of(launch.block) * sum(sum(counts.values()) for counts in issue))
 
 
 def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.model.prior.power import RANDOM
-from kernrec.model.vendor.backends import AT, is_wanted
+from kernrec.model.vendor.backends import AT, backend_of, is_wanted
 from kernrec.model.vendor.epilogue import as_recorded
 from kernrec.model.vendor.padding import padded
 from kernrec.op import Op, Problem
@@ -68,7 +68,7 @@ def _refusal_texts(refusals: Mapping[str, str], backends: Sequence[str]) -> Iter
         if is_wanted(backend, backends):
             by_reason.setdefault(reason, []).append(backend)
     for reason, names in by_reason.items():
-        bases = [name.partition(AT)[0].partition(" (")[0] for name in names]
+        bases = [backend_of(name) for name in names]
         plain = [name for name, base in zip(names, bases, strict=True) if name == base or base not in names]
         yield f"{', '.join(plain)} {'does' if len(plain) == 1 else 'do'} not run it: {reason}"
 

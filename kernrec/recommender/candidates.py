@@ -3,14 +3,13 @@
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.constants import CAPPED
-from kernrec.model.prior.launch_costs import LimitedCosts
+from kernrec.model.prior.launch_costs import CLOCK_HZ, REGIME, LimitedCosts
 from kernrec.model.prior.launch_time import RESOURCES
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import LATENCY, Costs, Rescaling
@@ -139,7 +138,10 @@ class KernelCandidates:
         The bottleneck is the slowest part: a resource of the longest launch, or `POWER_LIMIT`.
         """
         engine, column = self.prediction.in_engine, self.prediction.column + position
-        resource, clock_hz = RESOURCES[int(engine.longest.item(1, column))], self._limited.costs.item(3, point, column)
+        resource, clock_hz = (
+            RESOURCES[int(engine.longest.item(1, column))],
+            self._limited.costs.item(CLOCK_HZ, point, column),
+        )
         if resource == "launch":
             return clock_hz, resource
         faster = clock_hz / self.table.gpu.boost_clock_hz  # Core-bound times are valid at the boost clock.
@@ -147,7 +149,7 @@ class KernelCandidates:
         core_s, dram_s = nominal.item(0, column) / faster, nominal.item(1, column)
         if resource != "DRAM" and faster > 1.0 and dram_s > core_s:
             return clock_hz, "DRAM"
-        held = faster < _HELD and self._limited.costs.item(6, point, column) == CAPPED
+        held = faster < _HELD and self._limited.costs.item(REGIME, point, column) == CAPPED
         return clock_hz, POWER_LIMIT if held and (resource != "DRAM" or core_s > dram_s) else resource
 
     def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
@@ -210,7 +212,7 @@ class CandidateSet:
     @property
     def runnable(self) -> int:
         """Number of runnable configs of all kernels, estimated or not."""
-        return sum(map(attrgetter("count"), self.considered))
+        return sum([prediction.count for prediction in self.considered])
 
     @cached_property
     def risk(self) -> Array | None:

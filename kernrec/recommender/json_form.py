@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
+from kernrec.model.prior.estimate import Estimate
 from kernrec.op import Problem
 from kernrec.op.workload import Workload
-from kernrec.recommender.estimate.estimates import Estimate
 from kernrec.recommender.request import Objective, Query
 from kernrec.util.light_dataclass import dataclass
 

@@ -99,7 +99,9 @@ def answer_many(
     if query.objective is Objective.PARETO:
         raise UsageError("many shapes get one recommendation each: give the objective latency, energy or edp")
     if query.max_slowdown is not None or query.max_power_w is not None or query.clocks:
-        raise UsageError("many shapes accept a power limit and a clock, but no bounds and no sweep over clocks")
+        raise UsageError(
+            "many shapes together accept a power limit and a clock, but no bounds and no sweep over clocks"
+        )
     definition, card = find_op(op), find_gpu(gpu)
     problems = tuple(_problems(definition, dims, kind))
     by_problem = recommender.answer_many(problems, card, replace(query, top=1), kind.get("layout") is not None)

@@ -1,10 +1,9 @@
 """Baselines of recorded problems, which take precedence over a backend's learned baselines.
 
 A recording is valid at the GPU's default power limit and clock. At another operating point, its source becomes
-`learned`. So does the recording of a problem with a bias or an activation. A backend never takes longer for n items
-than for n + 1 (`engine/query/more_items.cpp`), because n items can be padded. So a faster recording of more
-items also applies to fewer items. A prediction is clamped between the recordings of fewer and of more items.
-"""
+`learned`. The same applies to the recording of a problem with a bias or an activation. A backend never takes longer for
+n items than for n + 1 (`engine/query/more_items.cpp`), because n items can be padded. So a faster recording of more
+items also applies to fewer items. A prediction is clamped between the recordings of fewer and of more items."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace

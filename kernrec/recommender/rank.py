@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernrec.model.prior.launch_costs import ENERGY_J, LATENCY_S
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.candidates import CandidateSet, KernelCandidates, KernelMeasurements
@@ -116,10 +117,7 @@ def _ranked(
             yield from _ranked(space, problems[:middle], points, models, inputs)
             yield from _ranked(space, problems[middle:], points, models, inputs)
             return
-        parts = []
-        for own in evident.values():
-            parts.append((own.kernel.part, own.correct(expected, bounds)))
-        expected = expected.with_parts(parts)
+        expected = expected.with_parts([(own.kernel.part, own.correct(expected, bounds)) for own in evident.values()])
     if many:
         predict_references(problems, gpu, models, inputs)
     for number, problem in enumerate(problems):
@@ -143,9 +141,7 @@ def _ranked(
             costs_here = beside_reference(kernels, costs_here, baseline, points[0])
         others = space.evidence.foreign
         foreign = [row for row in others if applies(row, gpu, points[0]) and not impossible(row, problem, gpu)]
-        considered = []
-        for kernel in costed.kernels:
-            considered.append(kernel.predictions[number])
+        considered = [kernel.predictions[number] for kernel in costed.kernels]
         yield CandidateSet(problem, gpu, points, kernels, considered, costs_here, foreign)
 
 
@@ -187,7 +183,7 @@ def _swept(kernel: KernelCosts, evident: "Mapping[int, _Evident]", costed: Space
     own = evident.get(kernel.whole.number)
     if whole or (own is not None and own.most):
         return None
-    values = costed.limited.costs[0, 0, kernel.part], costed.limited.costs[2, 0, kernel.part]
+    values = costed.limited.costs[LATENCY_S, 0, kernel.part], costed.limited.costs[ENERGY_J, 0, kernel.part]
     if own is not None and own.correction is not None:
         values = own.correction.corrected_values(*values)
     return promising_of_each(values, kernel.starts, SWEPT).nonzero()[0]
@@ -218,7 +214,7 @@ class _Evident:
             if whole or len(self._taken[0][0]) >= correction.FEWEST:
                 scored = np.arange(len(kernel.whole.rows))
             else:
-                mask = promising_of_each((first[0], first[2]), kernel.starts, correction.SCORED)
+                mask = promising_of_each((first[LATENCY_S], first[ENERGY_J]), kernel.starts, correction.SCORED)
                 mask[self._taken[0][0]] = True
                 scored = mask.nonzero()[0]
             # Use the default operating point, so that costs do not depend on how an operating point was requested.
@@ -226,10 +222,10 @@ class _Evident:
             self.correction = correction.Correction.of(scope, kernel.whole, default, scored, kernel.starts)
 
     def correct(self, prior: Costs, bounds: Array) -> Costs:
-        """Correct the analytical model's costs of all kernels for this kernel's candidates, (points, C).
+        """Return the corrected costs of this kernel's candidates, (points, C).
 
         Args:
-            prior: costs of all kernels.
+            prior: the analytical model's costs of all kernels.
             bounds: physical bounds of all kernels' candidates, (2, candidates).
         """
         part, costed = self.kernel.part, self._costed

@@ -9,14 +9,13 @@ shared error cancels. Between kernels, half of the shared variance counts too.
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
 
 import numpy as np
 
+from kernrec.model.prior.estimate import Source
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT
-from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.json_form import MeasuredOn
 from kernrec.recommender.request import Objective, Query
@@ -96,14 +95,11 @@ def best_of_other_kinds(
 
     The objective decides; latency decides for a Pareto front. The query's bounds apply.
     """
-    starts, in_triton, missing = candidates.starts, [], set()
-    for kernel in candidates.kernels:
-        in_triton.append(kernel.table.kernel.triton is not None)
-    missing.update(in_triton)
-    if len(missing) == 1:
+    starts = candidates.starts
+    in_triton = [kernel.table.kernel.triton is not None for kernel in candidates.kernels]
+    if len({*in_triton}) == 1:
         return ()
-    for _, position in picked:
-        missing.discard(in_triton[bisect_right(starts, position) - 1])
+    missing = {True, False} - {in_triton[bisect_right(starts, position) - 1] for _, position in picked}
     if not missing:
         return ()
     objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
@@ -212,10 +208,10 @@ def places(intervals: Sequence[Sequence[Interval]], exact: Sequence[bool]) -> li
             else:
                 leader = i
     follows = [False, *map(_overlap, intervals, intervals[1:]), False]
-    result = []
-    for i, number in enumerate(numbers):
-        result.append(Place(number, exact[i], number in tied if exact[i] else follows[i] or follows[i + 1]))
-    return result
+    return [
+        Place(number, exact[i], number in tied if exact[i] else follows[i] or follows[i + 1])
+        for i, number in enumerate(numbers)
+    ]
 
 
 def _overlap(a: Sequence[Interval], b: Sequence[Interval]) -> bool:
@@ -269,7 +265,7 @@ def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
             latency, energy = np.array(row.latency_s), np.array(row.energy_j or 0.0)
             valued.append((float(objective.value_of(latency, energy)), row))
     valued.sort(key=lambda pair: pair[0])
-    return tuple(map(_foreign, map(itemgetter(1), valued[: query.top])))
+    return tuple([_foreign(row) for _, row in valued[: query.top]])
 
 
 def _foreign(row: MeasuredAnswer) -> Foreign:

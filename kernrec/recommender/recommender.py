@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, TypeVar
 from kernrec.errors import KernrecError, NoKernelError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
+from kernrec.model.prior.estimate import SOURCES, Source
 from kernrec.op import Problem
 from kernrec.recommender.answer import answer, answer_by_baselines
 from kernrec.recommender.baselines import predict_baselines
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context, Kind, kind_of
 from kernrec.recommender.estimate.engine import Space
-from kernrec.recommender.estimate.estimates import SOURCES, Source
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.physics import fits
@@ -54,9 +54,10 @@ class _Latest(OrderedDict[_Key, _Value]):
         super().__init__()
         self.most = most
 
-    def use(self, key: _Key) -> _Value:
-        self.move_to_end(key)
-        return self[key]
+    def use(self, key: _Key) -> _Value | None:
+        if (value := self.get(key)) is not None:
+            self.move_to_end(key)
+        return value
 
     def add(self, key: _Key, value: _Value) -> _Value:
         self[key] = value
@@ -146,8 +147,8 @@ class Recommender:
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs)._answer(problem, gpu, query, fixed)
         self._forget_if_changed()
-        if (key := (problem, gpu.name, query, fixed)) in self._answers:
-            return self._answers.use(key)
+        if (cached := self._answers.use(key := (problem, gpu.name, query, fixed))) is not None:
+            return cached
         if fixed is None:
             return self._answers.add(key, self._in_some_dtype(problem, gpu, query))
         answered = problem if fixed else self.as_answered([problem], gpu, op_points(gpu, query))[0]
@@ -306,8 +307,7 @@ class Recommender:
         return self._cached_candidates(problem, gpu, points)
 
     def _cached_candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        if (cached := self._sets.get(key := (problem, gpu.name, points))) is not None:
-            self._sets.move_to_end(key)
+        if (cached := self._sets.use(key := (problem, gpu.name, points))) is not None:
             return cached
         return self._sets.add(key, self._candidates(problem, gpu, points))
 

@@ -67,6 +67,7 @@ _FROM_JSON: Mapping[str, Callable[[Any], Any]] = {"T": datetime.fromisoformat, "
 
 
 _Name = tuple[str, ...]
+_Fill = Callable[["QueryFile | None", _Name | None], bytes | mmap.mmap]
 _KERNELS, _ENDS, _NAMES = ("kernels",), ("ends",), ("names",)
 
 
@@ -75,13 +76,13 @@ class QueryFile:
 
     Args:
         data: the content, mapped into memory.
-        fill: function that returns a query file with the entry of a name, which is empty in this file.
+        fill: function that returns the content of a query file with the entry of a name, which is empty in this file.
 
     Raises:
         ValueError: the index is damaged.
     """
 
-    def __init__(self, data: bytes | mmap.mmap, fill: "Callable[[QueryFile, _Name], QueryFile] | None" = None) -> None:
+    def __init__(self, data: bytes | mmap.mmap, fill: "_Fill | None" = None) -> None:
         self._fill = fill
         self._load(data)
 
@@ -138,7 +139,7 @@ class QueryFile:
         return self._data[start:stop]
 
     def with_entries(self, contents: Iterable[tuple[_Name, bytes]]) -> Iterator[bytes]:
-        """Yield the parts of a file with the entries of this file and further ones, which may be empty in this file."""
+        """Yield the parts of a new file: the entries of this file, and further entries, which may be empty in it."""
         starts, stops = (column.copy() for column in self._bytes)
         yield self._data[: (offset := self._entries_end)]
         for name, content in contents:
@@ -149,7 +150,7 @@ class QueryFile:
 
     def _entry(self, name: _Name) -> CacheEntry | None:
         if (content := self.content(name)) == b"" and self._fill:
-            self._load(self._fill(self, name)._data)
+            self._load(self._fill(self, name))
             content = self.content(name)
         if not content:
             return None
@@ -169,15 +170,15 @@ def query_file(path: Path, open_database: "Opener", anew: bool = False) -> Query
         UsageError: the database cannot be read.
     """
 
-    def fill(file: QueryFile | None, name: _Name | None) -> QueryFile:
-        return QueryFile(_filled(path, open_database, file, name), fill)
+    def fill(file: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
+        return _filled(path, open_database, file, name)
 
     state, mark = file_state(path), read_mark(path)
     if state and not anew and mark.holds(state) and not is_open(path):
-        old = _stored(path, mark)
+        old = _stored(path, mark, fill)
         if old and old.made_of == _made_of(path, mark):
-            return QueryFile(old._data, fill)
-    return fill(None, None)
+            return old
+    return QueryFile(fill(None, None), fill)
 
 
 def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
@@ -223,9 +224,9 @@ def _is_pulled(path: Path | str) -> bool:
     return os.path.realpath(path) == os.path.realpath(paths.pulled())
 
 
-def _stored(path: Path, mark: Mark) -> QueryFile | None:
+def _stored(path: Path, mark: Mark, fill: _Fill | None = None) -> QueryFile | None:
     try:
-        return QueryFile(mapped(_place(path, mark)))
+        return QueryFile(mapped(_place(path, mark)), fill)
     except (OSError, ValueError, KeyError, TypeError, UsageError):
         return None
 
@@ -253,7 +254,7 @@ _LOGS = """
 _PROFILES = "SELECT 'profiles', kernel, kernel_hash, sm::VARCHAR, count(*) FROM db.profile GROUP BY ALL ORDER BY ALL"
 _MEASUREMENTS = f"SELECT count(*), ({RETRACTED}) FROM db.measurement"
 _ENDS_PER_ROW = 10
-"""Keys to compare in the time of deriving an answer from one row."""
+"""Number of keys that can be compared in the time that it takes to derive an answer from one row."""
 
 
 def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
@@ -303,7 +304,7 @@ def _index(facts: Mapping[str, Any], *arrays: np.ndarray) -> Iterator[bytes]:
 
 
 def _together(file: QueryFile, name: _Name | None) -> list[_Name]:
-    """Return the names of entries to derive now: the needed entry, and others of few rows, first of the same GPU."""
+    """Return the names of entries to derive now: the needed entry, then others of few rows, of the same GPU first."""
     counts = file.names()
     rows = counts.get(name, 0) if name else 0
     names = [name] if name in counts else []

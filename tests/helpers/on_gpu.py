@@ -1,4 +1,4 @@
-"""Loads and launches library kernels through CuPy on this machine's GPU, or in the emulator behind its stand-in."""
+"""Loads and launches library kernels through CuPy on this machine's GPU, or through its stand-in on the emulator."""
 
 import ctypes
 import tempfile

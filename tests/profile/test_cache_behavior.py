@@ -61,7 +61,7 @@ def test_load_waits_unless_all_its_sectors_are_cached():
     assert metrics["reuse.wait.1"] == 0.0
 
 
-def test_second_pass_over_a_row_is_loaded_again_after_the_row():
+def test_second_pass_loads_data_again_after_one_row_of_other_data():
     row = list(range(64 * 32))  # 64 KiB in sectors of 32 bytes
     again = dict(again_metrics(trace(row * 2)))
     assert [again[f"again.{size}"] for size in AGAIN_KIB if size < 64] == pytest.approx([0.5] * 3, abs=0.02)

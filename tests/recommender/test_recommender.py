@@ -197,7 +197,7 @@ def test_impossible_query_is_refused(refuses):
     ])  # fmt: skip
 
 
-def test_limit_that_the_lowest_clock_exceeds_is_kept_by_pausing(recommender):
+def test_power_limit_that_the_lowest_clock_exceeds_is_kept_by_pausing(recommender):
     answer = at_limit(recommender, 100.0)
     assert answer.best.power_w <= 100.0
     assert any("100 W is less than" in note for note in answer.notes)

@@ -175,9 +175,9 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
     A profile with L1 hits excludes them from its sectors, and has the clocks that L1 needs for requests (the most words
     in one of its 32 banks) as `l1.wavefronts`. A profile of sampled blocks has more metrics: the clocks of its requests
     in L1 (`global.<buffer>.read_passes` and so on), the turns of atomic operations in the sectors of L2 (`..._turns`),
-    local memory that bypasses L1 (`local.l2_sectors`), and `chain`, the clocks of its slowest warps. A turn takes a
-    slice one clock (histograms on seven GPUs took 0.54 ns per addition to one address, see `histogram_one_bin` of the
-    anchor textbook_rtx3060_rtx3070ti.csv). Without these metrics, only the bytes between L2 and L1 count, atomic
+    local memory that bypasses L1 (`local.l2_sectors`), and `chain`, the clocks of its slowest warps. A turn occupies a
+    slice for one clock (histograms on seven GPUs took 0.54 ns per addition to one address, see `histogram_one_bin` of
+    the anchor textbook_rtx3060_rtx3070ti.csv). Without these metrics, only the bytes between L2 and L1 count, atomic
     operations are ordinary sectors, and a warp takes `WARP_CPI` clocks per instruction.
 
     Args:

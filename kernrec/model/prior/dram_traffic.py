@@ -165,7 +165,7 @@ class Rereads:
     """Part of L1 per block, which may hold more than the block's part of L2."""
 
     def beyond(self, part_bytes: Array) -> Array:
-        """Return the bytes per block that are loaded again but have left a cache with this part for each block."""
+        """Return the bytes per block that are loaded again after they left a cache with this part for each block."""
         table = np.stack(np.broadcast_arrays(*self.far_bytes))
         steps = np.log2(np.maximum(part_bytes, self.cache_bytes) / self.first_bytes)
         steps = np.clip(steps, 0.0, len(table) - 1.0)
@@ -186,8 +186,8 @@ def sampled_dram_bytes(
     As in `dram_bytes`, blocks of a wave share what they load, and L2 keeps data between waves up to its capacity. The
     overlap of neighboring tiles (such as the halo of a stencil) was sampled instead of declared.
 
-    Concurrent blocks share L2. What a block loads again comes from DRAM if all blocks together access more than L2
-    holds in between.
+    Concurrent blocks share L2. What a block loads again comes from DRAM if, between the two loads, all blocks together
+    access more than L2 holds.
 
     Args:
         grid: Blocks along each axis.

@@ -10,6 +10,11 @@ from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
 
+LIMITED = 7
+"""Number of rows of `LimitedCosts.costs`."""
+LATENCY_S, POWER_W, ENERGY_J, CLOCK_HZ, STATIC_J, CORE_J, REGIME = range(LIMITED)
+"""Rows of `LimitedCosts.costs`."""
+
 
 @dataclass(frozen=True)
 class NominalCosts:
@@ -50,42 +55,42 @@ class LimitedCosts:
     @property
     def latency_s(self) -> Floats:
         """Return the expected latency of a launch in seconds."""
-        return np.asarray(self.costs[0])
+        return np.asarray(self.costs[LATENCY_S])
 
     @property
     def power_w(self) -> Floats:
         """Return the mean power during the launch in watts."""
-        return np.asarray(self.costs[1])
+        return np.asarray(self.costs[POWER_W])
 
     @property
     def energy_j(self) -> Floats:
         """Return the energy of a launch in joules."""
-        return np.asarray(self.costs[2])
+        return np.asarray(self.costs[ENERGY_J])
 
     @property
     def clock_hz(self) -> Floats:
         """Return the core clock under the power limit in hertz."""
-        return np.asarray(self.costs[3])
+        return np.asarray(self.costs[CLOCK_HZ])
 
     @property
     def static_j(self) -> Floats:
         """Return joules of board, memory standby and leakage."""
-        return np.asarray(self.costs[4])
+        return np.asarray(self.costs[STATIC_J])
 
     @property
     def core_j(self) -> Floats:
         """Return joules of core events and of the clock tree, at the voltage of `clock_hz`."""
-        return np.asarray(self.costs[5])
+        return np.asarray(self.costs[CORE_J])
 
     @property
     def regime(self) -> Floats:
         """Return the index in `spread.REGIMES` of the launch's bottleneck."""
-        return np.asarray(self.costs[6])
+        return np.asarray(self.costs[REGIME])
 
     @property
     def capped(self) -> NDArray[np.bool_]:
         """Return whether the power limit lowers the clock."""
-        return np.asarray(self.costs[6] == CAPPED)
+        return np.asarray(self.costs[REGIME] == CAPPED)
 
     def at(self, point: int | slice) -> "LimitedCosts":
         """Select one or more operating points."""
@@ -96,9 +101,3 @@ class LimitedCosts:
         if part.start == 0 and part.stop == self.costs.shape[-1]:
             return self
         return LimitedCosts(self.costs[..., part], self.dram_j[part])
-
-
-LIMITED = 7
-"""Number of rows of `LimitedCosts.costs`."""
-CLOCK_HZ = 3
-"""Row of `LimitedCosts.costs` with the core clock."""

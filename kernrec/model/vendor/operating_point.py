@@ -112,7 +112,7 @@ def raised(latency: Estimate, least_s: float) -> Estimate:
 
 
 _MOST_ROOFS = 512
-"""Number of problems at an operating point from which the cache is emptied."""
+"""Number of problems at an operating point at which the cache is emptied."""
 
 
 def roofs_s(

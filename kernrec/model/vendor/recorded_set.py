@@ -160,7 +160,7 @@ class Head:
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise UsageError(f"the trees of a backend's model are damaged ({error})") from None
         if len(trees.feature) and trees.feature.max() >= len(self.columns):
-            raise UsageError("the trees of a backend's model split on a feature that their card does not name")
+            raise UsageError("the trees of a backend's model split on a feature that the model's card does not list")
         return trees
 
 

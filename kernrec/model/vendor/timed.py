@@ -32,7 +32,7 @@ _USED = tuple(f"share.used.{part}" for part in PARTS)
 """Names of the features that `used` returns."""
 _NONE = np.empty((0, 1, 1))
 _FARTHEST = {"elementwise": 1 << 20}
-"""Largest number of items that bounds the time of fewer items, by op. For elementwise ops, so many items take longer
+"""Largest number of items that bounds the time of fewer items, by op. For elementwise ops, this many items take longer
 than a launch."""
 _FARTHEST_ELSE = 1 << 14
 """Largest number of items for other ops."""

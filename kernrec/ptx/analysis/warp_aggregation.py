@@ -24,7 +24,7 @@ _SHORT, _LONG = ("u32", "s32", "b32"), ("u64", "s64")
 
 
 def with_warp_aggregation(function: Function) -> Function:
-    """Return a kernel without calls with the modifier `AGGREGATED` at its combined atomic operations."""
+    """Return the kernel with the modifier `AGGREGATED` at its combined atomic operations; it must contain no calls."""
     marked = set(_combined(function))
     if not marked:
         return function

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from kernrec.ptx.ir.program import BasicBlock, Function, ends_block, is_warp_syn
 from kernrec.ptx.state.counts import Counts
 from kernrec.ptx.state.errors import BudgetError, EmulationError, location
 from kernrec.ptx.state.launch_layout import LaunchLayout
-from kernrec.ptx.state.register_pool import registers_at_launch
+from kernrec.ptx.state.register_pool import registers_at_launch, warps_of
 from kernrec.ptx.state.special_registers import FIXED, is_special, special_width
 from kernrec.ptx.state.textures import ADDRESSES
 from kernrec.ptx.state.types import register_width
@@ -131,7 +130,7 @@ class EngineLaunch:
         """Number of warps that ran each basic block so far."""
         self.lanes = np.zeros(len(function.blocks), np.int64)
         """Active lanes of the warps that ran each basic block so far."""
-        self.by_warp = np.zeros((len(function.blocks), max(-(-prod(shape.block) // 32), 1)), np.int64)
+        self.by_warp = np.zeros((len(function.blocks), warps_of(shape.block)), np.int64)
         """Number of blocks in which each warp ran each basic block so far; zero unless blocks are watched."""
         self.barriers = 0
         """Number of barriers that blocks passed."""

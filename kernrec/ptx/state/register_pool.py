@@ -5,13 +5,18 @@ in the assembler (`ptxas -v` reports 168 and 128 for kernels of 384 and 512 thre
 number is unknown.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 WARP = 32
 """Threads of a warp."""
 _OF_SM = 65536  # registers per SM
 _MOST, _UNIT = 256, 8  # maximum and granularity of a request, per thread
+
+
+def warps_of(block: Sequence[int]) -> int:
+    """Return the number of warps of a block with these extents."""
+    return max(-(-prod(block) // WARP), 1)
 
 
 def registers_at_launch(directives: Mapping[str, tuple[int, ...]]) -> int | None:
@@ -21,5 +26,5 @@ def registers_at_launch(directives: Mapping[str, tuple[int, ...]]) -> int | None
     threads = directives.get("reqntid") or directives.get("maxntid")
     if not threads:
         return None
-    warps = -(-prod(threads) // WARP) * directives.get("minnctapersm", (1,))[0]
+    warps = warps_of(threads) * directives.get("minnctapersm", (1,))[0]
     return min(_OF_SM // (warps * WARP) // _UNIT * _UNIT, _MOST)

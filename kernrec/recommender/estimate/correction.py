@@ -248,9 +248,8 @@ class Correction:
         own, distance = model.log_ratio(features, scope.gpu_known, least)
         for head, ratio in own.items():
             ratios[head] = ratios[head] + ratio if head in ratios else ratio
-        scopes = []
-        for first in scored.searchsorted(starts[:-1]).tolist():
-            scopes.append(scope.on_rows(candidates.row_kind(first)))
+        firsts = scored.searchsorted(starts[:-1]).tolist()
+        scopes = [scope.on_rows(candidates.row_kind(first)) for first in firsts]
         return cls(scopes, scored, features, ratios, distance, starts)
 
     @cached_property

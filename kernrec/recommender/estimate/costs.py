@@ -28,7 +28,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from kernrec.model.prior.launch_costs import LimitedCosts
+from kernrec.model.prior.launch_costs import ENERGY_J, LATENCY_S, POWER_W, REGIME, LimitedCosts
 from kernrec.model.prior.spread import INTERVAL, OF_ENERGY, OF_TIME
 from kernrec.recommender.estimate.estimates import MEASURED, OWN, PRIOR, Estimates, kinds_of
 from kernrec.store import MeasuredAnswer
@@ -41,7 +41,7 @@ _VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # This is the variance of th
 
 LATENCY, ENERGY, POWER = range(3)
 """Rows of `Costs.values`."""
-_QUANTITIES, _REGIMES = [0, 2, 1], [6, 6]
+_QUANTITIES, _REGIMES = [LATENCY_S, ENERGY_J, POWER_W], [REGIME, REGIME]
 """Rows of `LimitedCosts.costs` for the rows of `Costs.values` and of `Costs.kind`."""
 
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
@@ -123,9 +123,10 @@ class Costs:
         return Costs(values, self.kind, self.kinds)
 
     def raised(self, factor: float, wide: float) -> "Costs":
-        """Return a copy with times and energies multiplied by `factor` and intervals of a factor `wide`.
+        """Return a copy with times and energies multiplied by `factor`, and intervals wider by a factor `wide`.
 
-        Upper ends never decrease. The configs' own errors are limited to their fraction of `wide`.
+        Upper ends never decrease. The part of the error that belongs to a config is at most its usual fraction of
+        `wide`.
         """
         _, above, source, own = self.kinds.swapaxes(0, 1)
         own = np.minimum(own, math.sqrt(OWN) * math.log(wide))
@@ -134,7 +135,7 @@ class Costs:
         return Costs(values, self.kind, kinds_of(wide, np.maximum(above / factor, wide), source, own))
 
     def replaced(self, quantity: int, positions: Array, values: Array, kinds: Array) -> "Costs":
-        """Return a copy with another quantity at some positions of C, and intervals from these columns of `kinds`."""
+        """Return a copy with other values of a quantity at some positions of C, with these columns of `kinds`."""
         changed, kind = self.values.copy(), self.kind.copy()
         changed[quantity, ..., positions] = values
         kind[quantity, ..., positions] = np.arange(len(positions)) + self.kinds.shape[-1]
@@ -157,10 +158,7 @@ class Costs:
         wide, kind, learned = np.exp(widths), self.kind.copy(), slice(len(half_widths))
         kind[learned, ..., positions] = np.arange(len(positions)) + self.kinds.shape[-1]
         kinds = np.concatenate((self.kinds, kinds_of(wide, wide, source, math.sqrt(OWN) * widths)), -1)
-        values = self.values.copy()
-        for row, factor in zip(values, factors, strict=True):
-            row *= factor
-        return Costs(values, kind, kinds)
+        return Costs(self.scaled(*factors).values, kind, kinds)
 
 
 @dataclass(frozen=True)

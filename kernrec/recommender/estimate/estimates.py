@@ -5,9 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from kernrec.model.prior.estimate import SOURCES as SOURCES
-from kernrec.model.prior.estimate import Estimate as Estimate
-from kernrec.model.prior.estimate import Source as Source
+from kernrec.model.prior.estimate import SOURCES, Estimate
 
 Array = np.ndarray
 

@@ -89,7 +89,7 @@ def possible(
         points: the operating points.
         measured: at each point, the measured candidates, which do not change.
     """
-    (least_s, roof_clk), clock_hz, limits_w = bounds, limited.costs[CLOCK_HZ], _limits_w(gpu.tdp_w, points)
+    (least_s, roof_clk), clock_hz, limits_w = bounds, limited.costs[CLOCK_HZ], _limits_w(gpu, points)
     # The analytical model has equal launches at every point and already keeps the limits, so check one point.
     first = slice(0, 1) if prior is None else slice(None)
     latency, energy = costs.values[LATENCY, first] * (1.0 + _ROUNDING), costs.values[ENERGY, first]
@@ -128,10 +128,9 @@ def physical_bounds(problems: Sequence[tuple[Problem, int]], gpu: GPU) -> Array:
 
 
 @lru_cache
-def _limits_w(tdp_w: float, points: tuple[OperatingPoint, ...]) -> Array:
+def _limits_w(gpu: GPU, points: tuple[OperatingPoint, ...]) -> Array:
     """Return the power limits of operating points in watts, (points, 1)."""
-    limits = [tdp_w if point.power_limit_w is None else point.power_limit_w for point in points]
-    return np.array(limits)[:, np.newaxis]
+    return np.array([point.limit_w(gpu) for point in points])[:, np.newaxis]
 
 
 def _corrected(
@@ -141,7 +140,7 @@ def _corrected(
     broken: Array,
     least_s: Array,
     gpu: GPU,
-    points: Sequence[OperatingPoint],
+    points: tuple[OperatingPoint, ...],
 ) -> tuple[Costs, tuple[str, ...]]:
     """Return costs whose `broken` entries, (points, C), are corrected or replaced by the analytical model's."""
     notes = []
@@ -159,7 +158,7 @@ def _corrected(
     # If a time is below the bound, raise it to the bound at the predicted power.
     raised = np.where(broken, np.maximum(least_s / latency, 1.0), 1.0)
     # At the default limit, models learn times, so only a power above the limit is wrong.
-    limits_w = np.array([point.limit_w(gpu) for point in points])[:, np.newaxis]
+    limits_w = _limits_w(gpu, points)
     drawn_w = energy / latency
     over = broken & (drawn_w > limits_w)
     learned_here = np.array([point.is_default(gpu) for point in points])[:, np.newaxis]

@@ -28,12 +28,13 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.constants import LAUNCH_S, START_S
+from kernrec.model.prior.estimate import Estimate
 from kernrec.model.prior.power import RANDOM
 from kernrec.model.prior.spread import INTERVAL
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.costs import Costs
-from kernrec.recommender.estimate.estimates import LEARNED, PRIOR, TRANSFERRED, Estimate
+from kernrec.recommender.estimate.estimates import LEARNED, PRIOR, TRANSFERRED
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
@@ -118,10 +119,8 @@ def beliefs(problem: Problem, latency_s: Sequence[float], reference: ReferenceTi
     own = sqrt(max(whole * whole - AMONG_KERNELS * AMONG_KERNELS, 0.25 * whole * whole))
     room = hypot(AMONG_KERNELS, reference.deviation)
     share = room * room / (own * own + room * room)
-    deviation, result = own * sqrt(share), []
-    for best_s in latency_s:
-        result.append(Belief(reference, max(log(reference.latency_s / best_s), 0.0), share, deviation))
-    return result
+    deviation = own * sqrt(share)
+    return [Belief(reference, max(log(reference.latency_s / best_s), 0.0), share, deviation) for best_s in latency_s]
 
 
 def reference_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM) -> ReferenceTime | None:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kernrec.model.prior.estimate import SOURCES, Source
 from kernrec.recommender.candidates import CandidateSet
-from kernrec.recommender.estimate.estimates import SOURCES, Source
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.notes import sources_of

@@ -142,7 +142,7 @@ def _library(baseline: Baseline) -> str:
 
 
 def at_point(context: Context, layer: LayerAnswer, gpu: GPU, point: OperatingPoint) -> Baseline:
-    """Return the baseline of a layer's library at another operating point; the layer's own if there is none."""
+    """Return the baseline of the layer's backend at another operating point, or else the layer's baseline."""
     baseline, problem = layer.baseline, layer.answer.problem
     assert baseline is not None, "the layer has a baseline"
     if layer.alone:

@@ -16,8 +16,8 @@ efficiency for other links.
 from collections.abc import Sequence
 
 from kernrec.gpu import GPU
+from kernrec.model.prior.estimate import Source
 from kernrec.op.workload import Layer, Workload
-from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.result import Estimate
 from kernrec.util.light_dataclass import dataclass

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernrec.model.prior.estimate import Source
 from kernrec.op import Problem
 from kernrec.recommender.baselines import cold_costs
-from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.json_form import FormerNames
 from kernrec.recommender.request import Objective
 from kernrec.recommender.result import Answer, Estimate, Recommendation

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernrec.gpu import GPU
+from kernrec.model.prior.estimate import SOURCES, Source
 from kernrec.op.workload import Workload
 from kernrec.recommender import tabular
-from kernrec.recommender.estimate.estimates import SOURCES, Source
 from kernrec.recommender.json_form import IntervalNames, JsonForm, NetworkNames
 from kernrec.recommender.networks.layer_answer import WORTH_IT, LayerAnswer
 from kernrec.recommender.networks.memory import memory_json

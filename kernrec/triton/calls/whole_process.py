@@ -15,13 +15,13 @@ from kernrec.triton.calls.hooks import Captured, capture
 FOLDER_VARIABLE = "KERNREC_CAPTURE"
 GPU_VARIABLE = "KERNREC_CAPTURE_GPU"
 COUNT_VARIABLE = "KERNREC_CAPTURE_PER_FUNCTION"
+REFUSED_VARIABLE = "KERNREC_CAPTURE_REFUSED"
 SITE = Path(__file__).resolve().parent / "site"
 """Folder to put first on the module path of a captured process."""
 
 _stack = ExitStack()
 _running: list[Captured] = []
-_torch: list[Any] = []
-"""torch, once it shows the simulated GPU."""
+_torch_shows_gpu = False
 _starting = False
 
 
@@ -30,21 +30,20 @@ def library_loaded() -> None:
 
     A program may import torch or Triton first, and torch may import Triton.
     """
-    global _starting
+    global _torch_shows_gpu
     if _starting or (not _running and not _started()):
         return
     (captured,) = _running
-    if captured.card is not None and not _torch and (torch := loaded_torch()) is not None:
-        _torch.append(torch)
+    if captured.card is not None and not _torch_shows_gpu and loaded_torch() is not None:
+        _torch_shows_gpu = True
         _stack.enter_context(torch_without_gpu(captured.card))
 
 
 def _started() -> bool:
     """Start the capture, and return whether it runs."""
-    global _starting
+    global _starting, _torch_shows_gpu
     count = os.environ.get(COUNT_VARIABLE, "")
-    if loaded_torch() is not None:
-        _torch.append(loaded_torch())  # The capture replaces the functions of a loaded torch.
+    _torch_shows_gpu = loaded_torch() is not None  # The capture replaces the functions of a loaded torch.
     _starting = True
     try:
         captured = _stack.enter_context(
@@ -67,6 +66,6 @@ def _started() -> bool:
 def _end(captured: Any) -> None:
     for name, count in captured.left_out.items():
         print(f"kernrec: {name}: {count} further launches were not written", file=sys.stderr)
-    if captured.refused and (file := os.environ.get("KERNREC_CAPTURE_REFUSED")):
+    if captured.refused and (file := os.environ.get(REFUSED_VARIABLE)):
         with Path(file).open("a", encoding="utf-8") as refused:
             refused.writelines(f"{name}: {reason}\n" for name, reason in captured.refused.items())

@@ -38,7 +38,7 @@ def test_every_problem_has_a_baseline_within_physical_limits(op, dtype, sizes):
                     assert baseline.latency_s.high > 1.5 * baseline.latency_s > baseline.latency_s.low
 
 
-def test_latency_of_one_block_limits_few_long_rows():
+def test_few_long_rows_take_at_least_the_latency_of_one_block():
     gpu, layernorm = find_gpu("h100"), find_op("layernorm")
     few, many = (
         derived(layernorm.problem("f32", None, rows=rows, columns=(1 << 22) // rows), gpu) for rows in (2, 1024)

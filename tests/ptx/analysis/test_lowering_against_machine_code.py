@@ -4,9 +4,10 @@ from functools import cache
 
 import pytest
 
-from kernrec.compile.disassemble import COUNTS, MachineCode, disassembler, machine_code
+from kernrec.compile.disassemble import disassembler
 from kernrec.ptx import parse
 from kernrec.ptx.analysis.lowering import lowered
+from tests.helpers.machine_code import machine_code_of
 
 pytestmark = pytest.mark.skipif(disassembler() is None, reason="there is no nvdisasm here")
 
@@ -58,15 +59,6 @@ SMS = (75, 86, 90, 120)
 
 
 @cache
-def machine(sm: int) -> dict[str, MachineCode]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(COUNTS, raising=False)
-        code = machine_code(PTX, sm)
-    assert code is not None
-    return code
-
-
-@cache
 def branches_of_rules() -> list[bool]:
     """Return whether the lowering rules keep the branch, for each kernel."""
     module = parse(PTX)
@@ -77,7 +69,7 @@ def branches_of_rules() -> list[bool]:
 def test_predication_rules_match_the_assembler(sm):
     differ = []
     for number, name in enumerate(BODIES):
-        code = machine(sm)[f"k{number}"].instructions
+        code = machine_code_of(PTX, sm)[f"k{number}"].instructions
         main = code[: max(i for i, ins in enumerate(code) if ins.opcode == "EXIT")]
         if any(ins.opcode == "BRA" for ins in main) != branches_of_rules()[number]:
             differ.append(name)

@@ -1,16 +1,16 @@
 """Test which atomic operations the assembler combines within a warp, and that they are counted once per warp."""
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
 
-from kernrec.compile.disassemble import COUNTS, MachineCode, disassembler, machine_code
+from kernrec.compile.disassemble import disassembler
 from kernrec.profile.sample_profile import sampled_counts
 from kernrec.ptx import KernelLaunch, emulate, parse
 from kernrec.ptx.analysis.machine_cost import AGGREGATED
 from kernrec.ptx.analysis.warp_aggregation import with_warp_aggregation
+from tests.helpers.machine_code import machine_code_of
 
 ONE, LANE, BLOCK = "[%rd1]", "[%rd3]", "[%rd5]"
 BODIES = {
@@ -56,15 +56,6 @@ PTX = ".version 8.0\n.target sm_75\n.address_size 64\n" + "".join(
 )
 
 
-@cache
-def machine(sm: int) -> dict[str, MachineCode]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(COUNTS, raising=False)
-        code = machine_code(PTX, sm)
-    assert code is not None
-    return code
-
-
 def test_operations_on_one_address_are_marked():
     functions = parse(PTX).functions
     marked = [
@@ -78,7 +69,7 @@ def test_operations_on_one_address_are_marked():
 @pytest.mark.parametrize("sm", [75, 86, 90, 120])
 def test_the_assembler_combines_the_same_operations(sm):
     combines = {
-        name: any(ins.opcode in ("VOTE", "VOTEU") for ins in machine(sm)[f"k{number}"].instructions)
+        name: any(ins.opcode in ("VOTE", "VOTEU") for ins in machine_code_of(PTX, sm)[f"k{number}"].instructions)
         for number, name in enumerate(BODIES)
     }
     assert combines == {name: expected for name, (_, expected) in BODIES.items()}

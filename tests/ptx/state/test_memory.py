@@ -97,7 +97,7 @@ def test_wide_accesses_take_the_documented_wavefronts(stride, load, wavefronts, 
 
 
 @pytest.mark.parametrize(("quad", "wavefronts"), [
-    ("shr.u32 %r2, %r1, 1;", 2),  # lanes n and n^1 use the same 16 bytes: 16 distinct ones
+    ("shr.u32 %r2, %r1, 1;", 2),  # lanes n and n^1 use the same 16 bytes, so there are 16 distinct accesses
     ("and.b32 %r3, %r1, 1; shr.u32 %r2, %r1, 2; shl.b32 %r2, %r2, 1; or.b32 %r2, %r2, %r3;", 2),  # n and n^2 agree
     ("and.b32 %r2, %r1, 29;", 4),  # n and n^2 agree, but the quads of a half warp conflict
     ("shr.u32 %r2, %r1, 2;", 2),  # lanes n agree with n^1 and n^2

@@ -166,7 +166,7 @@ def test_layer_that_cannot_run_is_listed_and_in_no_total(recommender):
     layers = workload("bert-base").layers
     wide = find_op("attention").problem("f16", heads=4, queries=64, head_dim=300)
     network = Workload("x", "x", "", (*layers[:1], Layer("wide", wide, 3)), unknown=("2 of op 'rope'",))
-    # Zeros have no baselines.
+    # There are no baselines for inputs of zeros.
     answer = answer_network(recommender, "l4", NetworkRequest(network), Query("latency", inputs="zeros"))
     assert [layer.name for layer in answer.layers] == [layers[0].name]
     assert answer.left_out[0] == "2 of op 'rope'"
