@@ -19,7 +19,6 @@ from kernrec.recommender.instead import EIGHT_BITS
 from kernrec.recommender.layouts import MATTERS, gain_elsewhere
 from kernrec.recommender.networks.backend import MIXTURE_OF_BACKENDS, backend_of, program_of
 from kernrec.recommender.networks.exchange import Exchange, exchange_of
-from kernrec.recommender.networks.layer_answer import Costs, LayerAnswer, value_of
 from kernrec.recommender.networks.layers import (
     NetworkRequest,
     answer_as_it_runs,
@@ -34,9 +33,12 @@ from kernrec.recommender.networks.result import (
     LOWEST_ENERGY,
     MIXTURE,
     RECOMMENDED,
+    Costs,
+    LayerAnswer,
     NetworkAnswer,
     Total,
     TotalSum,
+    value_of,
 )
 from kernrec.recommender.recommendations import costs_at
 from kernrec.recommender.recommender import Recommender
