@@ -13,9 +13,8 @@ from kernrec.op.workload import default_workload
 from kernrec.recommender import Answer, Objective, Query, Recommender
 from kernrec.recommender.answer import answer
 from kernrec.recommender.candidates import CandidateSet
-from kernrec.recommender.infeasible import none_runs
-from kernrec.recommender.instead import instead_of
-from kernrec.recommender.sweep import op_points
+from kernrec.recommender.infeasible import instead_of, none_runs
+from kernrec.recommender.request import op_points
 from kernrec.util.light_dataclass import dataclass
 
 
