@@ -21,10 +21,9 @@ from kernrec.recommender import Answer, Objective, Query, Recommender
 from kernrec.recommender.answer import answer
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.infeasible import none_runs
-from kernrec.recommender.instead import instead_of
+from kernrec.recommender.infeasible import instead_of, none_runs
+from kernrec.recommender.request import op_points
 from kernrec.recommender.select import select
-from kernrec.recommender.sweep import op_points
 from kernrec.util.config_short import codes_of, short_config
 from kernrec.util.light_dataclass import dataclass
 
