@@ -429,6 +429,16 @@ class NetworkAnswer(NetworkNames, JsonForm):
             return document
         return document | memory_json(self.memory, self.gpu)
 
+    @property
+    def unit(self) -> str:
+        """Output that rates count: `token` for a language model, else `call`."""
+        return "token" if self.workload.one_network and self.workload.tokens else "call"
+
+    @property
+    def work(self) -> int:
+        """Number of tokens (or calls) per pass."""
+        return self.workload.tokens * self.batch if self.unit == "token" else 1
+
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
         """Return plain values for JSON, with the regret (expected loss) of each layer and the network by objective.
 
