@@ -8,11 +8,13 @@ import pytest
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpus
 from kernrec.op import find_op
+from kernrec.op.scaled_workload import in_one_pass
 from kernrec.op.workload import Layer, Workload, layer_from, workload
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.baselines import baselines_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.many import answer_many
+from kernrec.recommender.networks.backend import backend_of
 from kernrec.recommender.networks.compare import ComparedGpu, Tariff, bills, compare_gpus
 from kernrec.recommender.networks.network import (
     MIXTURE,
@@ -239,9 +241,15 @@ def test_backend_runs_a_layer_in_one_call_that_kernels_split(recommender):
     split, plain = (next(each for each in some.layers if each.name == "mlp gate_up_proj") for some in (answer, smaller))
     assert split.count == 2 * plain.count
     point = OperatingPoint(answer.gpu.tdp_w)
-    baseline = baselines_of(recommender.context, split.whole, answer.gpu, point, (split.baseline.backend,))[0]
+    whole = in_one_pass(split.answer.problem, split.layer)
+    baseline = baselines_of(recommender.context, whole, answer.gpu, point, (split.baseline.backend,))[0]
     assert split.baseline.latency_s == pytest.approx(baseline.latency_s / 2)
     assert split.baseline.energy_j == pytest.approx(baseline.energy_j / 2)
+    # A layer with the same pass that kernels do not split keeps its own baseline.
+    layers = [(replace(split.layer, parts=parts), split.answer) for parts in (2, 1)]
+    _, (of_both, of_one) = backend_of(recommender.context, answer.workload, layers, answer.query, "")
+    assert of_both.latency_s == pytest.approx(baseline.latency_s / 2)
+    assert of_one.latency_s == baselines_of(recommender.context, split.answer.problem, answer.gpu, point)[0].latency_s
     assert 2 * split.baseline.latency_s > plain.baseline.latency_s / 1.02
     assert sweep_network(recommender, answer, "power limit").rows[0].total.latency_s.value == pytest.approx(
         answer.headline.latency_s.value
