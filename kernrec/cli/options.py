@@ -39,6 +39,11 @@ def option(text: str, *names: str, panel: str | None = None, **settings: Any) ->
     return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
 
 
+def argument(text: str, metavar: str | None = None) -> Any:
+    """Describe an argument for Typer."""
+    return typer.Argument(help=text, metavar=metavar)
+
+
 def card(text: str) -> str:
     """Return the value of --gpu, with a GPU file replaced by the name of the GPU that it describes."""
     if ".toml" not in text.lower():
