@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernrec.checking.limits import LAUNCH_BUDGET
+from kernrec.checking.child_process import LAUNCH_BUDGET
 from kernrec.cli import options
 from kernrec.cli.format import print_notes
 from kernrec.cli.options import option
@@ -19,7 +19,7 @@ from kernrec.errors import KernrecError, UsageError
 if TYPE_CHECKING:
     from kernrec.checking.check_launch import Checked
     from kernrec.checking.findings import Finding
-    from kernrec.kernel.compile_flags import CompileFlags
+    from kernrec.kernel.source_files import CompileFlags
 
 
 class CheckOptions(options.Options):
@@ -86,7 +86,7 @@ def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
 
 
 def _flags(wanted: CheckOptions, path: Path) -> "CompileFlags":
-    from kernrec.kernel.compile_flags import compile_flags
+    from kernrec.kernel.source_files import compile_flags
 
     return compile_flags(path, wanted.define or (), wanted.include or ())
 
@@ -139,8 +139,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
     Returns:
         (results by kernel, reasons why other kernels could not be checked).
     """
-    from kernrec.checking.check_launch import check_launch
-    from kernrec.checking.program_launches import entries_of, program_launch
+    from kernrec.checking.check_launch import check_launch, entries_of, program_launch
     from kernrec.cli.steps import Steps
     from kernrec.gpu import find_gpu
     from kernrec.interop.spec_text import LaunchWords

@@ -20,8 +20,7 @@ from kernrec.page.network import network_view
 from kernrec.page.subject import BEST, PARAMETERS, Subject, kernel_options, subject_of
 from kernrec.recommender import Objective, Recommender
 from kernrec.recommender.explain.breakdown import Explanation, explain
-from kernrec.recommender.explain.pick_config import pick_config
-from kernrec.recommender.explain.what_if import advice, what_if
+from kernrec.recommender.explain.report import advice, pick_config, what_if
 from kernrec.recommender.networks.network import NetworkRequest, layers_of
 from kernrec.recommender.request import backends_named
 from kernrec.store.coverage import coverage

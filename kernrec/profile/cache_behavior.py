@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from kernrec.ptx.execution.watched import BlockTrace, among
-from kernrec.ptx.state.types import Array
+from kernrec.ptx.state.results import Array
 
 CACHE_KIB = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """L1 sizes in KiB for which reuse is computed."""

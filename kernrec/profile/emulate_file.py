@@ -10,9 +10,8 @@ import numpy as np
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Resources
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, unknown
-from kernrec.kernel.compile_flags import CompileFlags
 from kernrec.kernel.cuda_signature import Parameter, signatures
-from kernrec.kernel.source_files import read_source, read_text
+from kernrec.kernel.source_files import CompileFlags, read_source, read_text
 from kernrec.profile.device_variables import device_variables, taken_out, unset_note
 from kernrec.profile.launch_arguments import BUFFER_TYPES, SCALAR_TYPES, Arguments
 from kernrec.ptx import KernelLaunch, Module, parse

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from kernrec.kernel.binding import BoundLaunch, Pointer, bind_launches, workspaces
-from kernrec.kernel.image_layout import ImageHandle, ImageLayout
 from kernrec.kernel.spec import BytesArgument, Config, Kernel
-from kernrec.kernel.tensor_map import MapHandle
+from kernrec.kernel.tensor_map import ImageHandle, ImageLayout, MapHandle
 from kernrec.op import Problem
 from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import BufferPlace, Counts, Image, KernelLaunch, Module, Sampler, TensorMap, emulate

@@ -19,15 +19,12 @@ from dataclasses import replace
 import numpy as np
 
 from kernrec.ptx import KernelLaunch, Module
-from kernrec.ptx.analysis.dependence import data_dependences
-from kernrec.ptx.analysis.pointers import global_pointers
+from kernrec.ptx.analysis.dependence import data_dependences, global_pointers
 from kernrec.ptx.execution.emulator import Emulation
-from kernrec.ptx.execution.options import EmulationOptions
-from kernrec.ptx.execution.watched import BlockAccesses, without_repeats
+from kernrec.ptx.execution.watched import BlockAccesses, EmulationOptions, without_repeats
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function
-from kernrec.ptx.state.errors import EmulationError
-from kernrec.ptx.state.types import Array
+from kernrec.ptx.state.results import Array, EmulationError
 
 WINDOW = 256
 """Number of consecutive blocks that are started."""

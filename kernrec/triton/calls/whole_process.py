@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from kernrec.compile.torch_stand_in import loaded_torch, torch_without_gpu
+from kernrec.compile.gpu_stand_in import loaded_torch, torch_without_gpu
 from kernrec.errors import KernrecError
 from kernrec.triton.calls.call_writer import PER_FUNCTION
 from kernrec.triton.calls.hooks import Captured, capture

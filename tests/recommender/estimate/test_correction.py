@@ -22,7 +22,7 @@ from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.prediction import predict
-from kernrec.recommender.explain.pick_config import explainable
+from kernrec.recommender.explain.report import explainable
 from kernrec.recommender.recommendations import build_recommendation
 from kernrec.store import Database, Stack
 from kernrec.store.measurement import Measurement
