@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kernrec import paths
 from kernrec.checking.check import check_descriptions, check_source, file_of
 from kernrec.checking.check_launch import program_launch
-from kernrec.checking.child_process import LAUNCH_BUDGET, Limits, run_apart
+from kernrec.checking.child_process import Limits, run_apart
 from kernrec.compile.nvrtc import compile_source
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
@@ -230,7 +230,7 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
         UsageError: The file does not determine the launch of the kernel.
         KernrecError: The kernel does not compile, or cannot be profiled.
     """
-    made = program_launch(path, words, gpu, 10.0, LAUNCH_BUDGET)
+    made = program_launch(path, words, gpu, 10.0)
     problem = made.kernel.definition.problem()
     query = Query(objective)
     analyze(made.kernel, problem, gpu, database, query, ProfilingOptions(folder=path.parent))

@@ -64,7 +64,6 @@ class LaunchLimits:
     """Limits of a launch: run time, and resources of the GPU."""
 
     seconds: float = 10.0
-    budget: int = LAUNCH_BUDGET
     sm: SmLimits | None = None
     resources: Resources | None = None
     """Registers and shared memory of the kernel."""
@@ -97,7 +96,7 @@ def check_launch(
     watched, notes = _watched(function, uninitialized)
     start, counts, ran = time.monotonic(), Counts(), 0
     findings: list[Finding] = []
-    options = EmulationOptions(min(blocks, _CHUNK), budget=limits.budget, checked=watched)
+    options = EmulationOptions(min(blocks, _CHUNK), budget=LAUNCH_BUDGET, checked=watched)
     emulation = Emulation(module, launch, options)
     try:
         for numbers in _chunks(blocks):
@@ -218,7 +217,7 @@ class ProgramLaunch:
     """Whether a parameter is f64."""
 
 
-def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, budget: int) -> ProgramLaunch:
+def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float) -> ProgramLaunch:
     """Return the launch of one kernel of a CUDA file.
 
     Args:
@@ -226,7 +225,6 @@ def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, bud
         words: The kernel, and the user's specification of its launch.
         gpu: GPU to compile for.
         seconds: Maximum run time of the launch.
-        budget: Maximum number of PTX instructions of a batch of blocks.
 
     Raises:
         UsageError: The file does not determine the launch of the kernel.
@@ -248,7 +246,7 @@ def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, bud
     launch = kernel_launch(bound, {**buffers, **device}, constants, entry)
     origins = line_origins(path, words.include)
     describer = Describer(draft.entry, inlined(module, entry), compiled.ptx, origins, path.name)
-    limits = LaunchLimits(seconds, budget, gpu.limits, compiled.resources.get(entry))
+    limits = LaunchLimits(seconds, gpu.limits, compiled.resources.get(entry))
     types = [tensor.dtype for tensor in problem.tensors.values()] + re.findall(r'"(f64) ', draft.text)
     return ProgramLaunch(module, launch, describer, limits, draft.assumed, draft.unset, kernel, config, "f64" in types)
 

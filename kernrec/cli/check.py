@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernrec.checking.child_process import LAUNCH_BUDGET
 from kernrec.cli import options
 from kernrec.cli.format import print_notes
 from kernrec.cli.options import option
@@ -121,7 +120,7 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
     function, launch = inlined(made.module, made.launch.entry), made.launch
     origins = line_origins(path, flags.include) if path.suffix == ".cu" else []
     describer = Describer(entry or launch.entry, function, made.ptx, origins, path.name)
-    limits = LaunchLimits(_seconds(wanted), LAUNCH_BUDGET, gpu.limits, made.resources.get(launch.entry))
+    limits = LaunchLimits(_seconds(wanted), gpu.limits, made.resources.get(launch.entry))
     checked = check_launch(made.module, launch, describer, limits, frozenset(read.unwritten))
     if not checked.findings:
         for name, file in targets.items():
@@ -159,7 +158,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
                     defines=flags.defines,
                     options=flags.options,
                 )
-                made = program_launch(path, words, gpu, _seconds(wanted), LAUNCH_BUDGET)
+                made = program_launch(path, words, gpu, _seconds(wanted))
                 checked = check_launch(made.module, made.launch, made.describer, made.limits)
                 results[name] = _with_note(checked, made.unset)
             except KernrecError as error:
