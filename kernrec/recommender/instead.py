@@ -6,7 +6,7 @@ from contextlib import suppress
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import kernels_for
-from kernrec.model.vendor.precision import rate_of
+from kernrec.model.vendor.bound import rate_of
 from kernrec.op import Problem
 from kernrec.op.dtype import FORMATS, INSTEAD
 

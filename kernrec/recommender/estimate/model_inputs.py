@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.model.learn.features import QUANTITIES, ModelInputs, of_tunables, plan_of
-from kernrec.model.learn.row_kind import row_kind
+from kernrec.model.learn.features import QUANTITIES, ModelInputs, of_tunables, plan_of, row_kind
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.estimate.static_table import Array, StaticTable
