@@ -99,8 +99,8 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
     from kernrec.checking.findings import Describer
     from kernrec.gpu import find_gpu
     from kernrec.kernel.source_files import line_origins
-    from kernrec.profile.emulate_file import file_launch
     from kernrec.profile.launch_arguments import read_arguments
+    from kernrec.profile.ptx_kernel import file_launch
     from kernrec.ptx.ir.inline import inlined
 
     gpu = find_gpu(wanted.gpu)

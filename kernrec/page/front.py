@@ -8,7 +8,7 @@ import numpy as np
 
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
-from kernrec.model.prior.estimate import SOURCES
+from kernrec.model.prior.spread import SOURCES
 from kernrec.page.subject import Subject
 from kernrec.recommender import Answer, Objective, Query, Recommender
 from kernrec.recommender.candidates import CandidateSet

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kernrec.model.prior.estimate import Source
 from kernrec.model.prior.launch_costs import NominalCosts
+from kernrec.model.prior.spread import Source
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT
 from kernrec.recommender.estimate.operating_point import OperatingPoint

@@ -3,7 +3,7 @@
 import numpy as np
 
 from kernrec.errors import UsageError
-from kernrec.model.prior.estimate import SOURCES, Source
+from kernrec.model.prior.spread import SOURCES, Source
 from kernrec.recommender.candidates import Array, CandidateSet
 from kernrec.recommender.estimate.estimates import MEASURED
 from kernrec.recommender.pareto import pareto_front, spread

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from kernrec.model.prior.estimate import SOURCES, Estimate
+from kernrec.model.prior.spread import SOURCES, Estimate
 
 Array = np.ndarray
 

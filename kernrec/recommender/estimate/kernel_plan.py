@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from kernrec.kernel import Expression, ProblemSpace
-from kernrec.model.prior.constants import (
+from kernrec.model.prior.dram_traffic import sampled_dram_bytes
+from kernrec.model.prior.microarchitecture import (
     BLOCKS,
     CONCURRENT,
     DRAM_BYTES,
@@ -18,7 +19,6 @@ from kernrec.model.prior.constants import (
     SERIAL_CLK,
     WAIT_ROUNDS,
 )
-from kernrec.model.prior.dram_traffic import sampled_dram_bytes
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.recommender.estimate.launch_table import LaunchGeometry
 from kernrec.recommender.estimate.sampled_launch import busy_grid, footprints

@@ -8,9 +8,8 @@ import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.kernel import ProblemSpace
-from kernrec.model.prior.epilogue import epilogue
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
-from kernrec.model.prior.launch_time import RESOURCES, LaunchTime
+from kernrec.model.prior.launch_time import RESOURCES, LaunchTime, epilogue
 from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.static_table import Array, StaticTable

@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.constants import LAUNCH_S, START_S
-from kernrec.model.prior.estimate import Estimate
+from kernrec.model.prior.microarchitecture import LAUNCH_S, START_S
 from kernrec.model.prior.power import RANDOM
-from kernrec.model.prior.spread import INTERVAL
+from kernrec.model.prior.spread import INTERVAL, Estimate
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.costs import Costs

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernrec.model.prior.estimate import Source
+from kernrec.model.prior.spread import Source
 from kernrec.op import Problem
 from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.json_form import FormerNames
