@@ -11,9 +11,8 @@ import typer
 
 from kernrec.checking.limits import LAUNCH_BUDGET
 from kernrec.cli import options
-from kernrec.cli.format import print_notes
 from kernrec.cli.options import option
-from kernrec.cli.output import AsJson, print_json
+from kernrec.cli.output import AsJson, print_json, print_notes
 from kernrec.errors import KernrecError, UsageError
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
     """
     from kernrec.checking.check_launch import check_launch
     from kernrec.checking.program_launches import entries_of, program_launch
-    from kernrec.cli.steps import Steps
+    from kernrec.cli.progress import Steps
     from kernrec.gpu import find_gpu
     from kernrec.interop.spec_text import LaunchWords
 

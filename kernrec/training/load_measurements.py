@@ -28,7 +28,7 @@ from kernrec.model.learn.lower_bound import least_log_ratio
 from kernrec.model.prior.calibration import Calibration, prior_fingerprint
 from kernrec.op import Problem, find_op
 from kernrec.recommender.context import Context
-from kernrec.recommender.estimate.model_inputs import inputs_of
+from kernrec.recommender.estimate.correction import inputs_of
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Database, Stack
