@@ -28,10 +28,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.estimate import Estimate
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchitecture
 from kernrec.model.prior.power import PowerModel
+from kernrec.model.prior.spread import Estimate
 from kernrec.model.prior.sustained_roof import arithmetic
 from kernrec.op.dtype import ELEMENT_BYTES, FORMATS, activation_bytes, math_dtype, weight_bytes
 from kernrec.util.engine import query

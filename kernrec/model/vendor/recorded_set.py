@@ -21,9 +21,8 @@ import numpy as np
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Extent, Interval
-from kernrec.model.prior.constants import LAUNCH_S, START_S
-from kernrec.model.prior.estimate import Estimate
-from kernrec.model.prior.spread import INTERVAL
+from kernrec.model.prior.microarchitecture import LAUNCH_S, START_S
+from kernrec.model.prior.spread import INTERVAL, Estimate
 from kernrec.model.vendor.backends import AT, supports
 from kernrec.model.vendor.bound import Bound, Timing, features_of, kind_of, rate_of
 from kernrec.model.vendor.compact_trees import CompactTrees, decompressed, expand

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval, factor_at
-from kernrec.model.prior.estimate import Estimate, Source
+from kernrec.model.prior.spread import Estimate, Source
 from kernrec.model.vendor.backends import versions_text
 from kernrec.model.vendor.bound import (
     PARTS,
