@@ -20,7 +20,7 @@ from kernrec.capture.loaded_module import CUDA_ERROR, LaunchError, LoadedModule,
 from kernrec.capture.recorded_calls import SLOTS, Recorder
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
-from kernrec.gpu.occupancy import occupancy
+from kernrec.gpu.entry import occupancy
 from kernrec.ptx import EmulationError, Image, KernelLaunch, Sampler
 from kernrec.ptx.execution.emulator import Emulation
 from kernrec.ptx.execution.watched import EmulationOptions

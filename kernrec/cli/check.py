@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernrec.cli import options
-from kernrec.cli.format import print_notes
 from kernrec.cli.options import option
-from kernrec.cli.output import AsJson, print_json
+from kernrec.cli.output import AsJson, print_json, print_notes
 from kernrec.errors import KernrecError, UsageError
 
 if TYPE_CHECKING:
@@ -98,8 +97,8 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
     from kernrec.checking.findings import Describer
     from kernrec.gpu import find_gpu
     from kernrec.kernel.source_files import line_origins
-    from kernrec.profile.emulate_file import file_launch
     from kernrec.profile.launch_arguments import read_arguments
+    from kernrec.profile.ptx_kernel import file_launch
     from kernrec.ptx.ir.inline import inlined
 
     gpu = find_gpu(wanted.gpu)
@@ -139,7 +138,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
         (results by kernel, reasons why other kernels could not be checked).
     """
     from kernrec.checking.check_launch import check_launch, entries_of, program_launch
-    from kernrec.cli.steps import Steps
+    from kernrec.cli.progress import Steps
     from kernrec.gpu import find_gpu
     from kernrec.interop.spec_text import LaunchWords
 

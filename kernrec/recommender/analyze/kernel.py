@@ -18,7 +18,7 @@ from kernrec.kernel.expression import Expression
 from kernrec.model.search.partial_space import PartialSearch
 from kernrec.op import Problem
 from kernrec.profile.kernel_code import unused_macros
-from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
+from kernrec.profile.launch_profile import ProfileFailure, ProfileTarget
 from kernrec.recommender.analyze.profile_configs import ConfigProfiler, ProfilingOptions
 from kernrec.recommender.context import answering_with
 from kernrec.recommender.infeasible import empty_space

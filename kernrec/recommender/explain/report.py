@@ -8,7 +8,7 @@ import numpy as np
 
 from kernrec.errors import NoKernelError, UsageError, unknown
 from kernrec.gpu import find_gpu
-from kernrec.model.prior.estimate import SOURCES, Source
+from kernrec.model.prior.spread import SOURCES, Source
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context
 from kernrec.recommender.explain.breakdown import Explanation, explain
@@ -18,9 +18,8 @@ from kernrec.recommender.notes import notes as notes_of
 from kernrec.recommender.notes import of_inputs, sources_of
 from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.recommender import Recommender
-from kernrec.recommender.request import Objective, Request
+from kernrec.recommender.request import Objective, Request, power_limits, sweep
 from kernrec.recommender.result import Recommendation
-from kernrec.recommender.sweep import power_limits, sweep
 from kernrec.util.light_dataclass import dataclass
 
 _WORTH = 0.002

@@ -25,7 +25,7 @@ from kernrec.recommender.context import Context
 from kernrec.recommender.explain.breakdown import explain
 from kernrec.recommender.explain.report import difference, explainable, pick_config, what_if
 from kernrec.recommender.notes import of_measurements
-from kernrec.recommender.sweep import power_limits
+from kernrec.recommender.request import power_limits
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from tests.helpers import sharing
