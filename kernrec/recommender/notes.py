@@ -9,9 +9,8 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.kernel import config_text
-from kernrec.model.prior.estimate import Source
 from kernrec.model.prior.power import ZEROS
-from kernrec.model.prior.spread import SPREADS
+from kernrec.model.prior.spread import SPREADS, Source
 from kernrec.op.dtype import math_dtype
 from kernrec.recommender.candidates import CandidateSet, KernelCandidates
 from kernrec.recommender.estimate.measured_rows import NOTHING

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import UsageError
-from kernrec.model.prior.estimate import SOURCES, Source
+from kernrec.model.prior.spread import SOURCES, Source
 from kernrec.recommender.candidates import Array, CandidateSet
 from kernrec.recommender.estimate.costs import MEASURED
 from kernrec.recommender.estimate.static_table import StaticTable

@@ -29,9 +29,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from kernrec.model.prior.estimate import SOURCES, Estimate
 from kernrec.model.prior.launch_costs import ENERGY_J, LATENCY_S, POWER_W, REGIME, LimitedCosts
-from kernrec.model.prior.spread import INTERVAL, OF_ENERGY, OF_TIME
+from kernrec.model.prior.spread import INTERVAL, OF_ENERGY, OF_TIME, SOURCES, Estimate
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.estimate import SOURCES, Source
+from kernrec.model.prior.spread import SOURCES, Source
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender import tabular
 from kernrec.recommender.baselines import cold_costs
