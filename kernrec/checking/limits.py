@@ -12,8 +12,8 @@ from pathlib import Path
 
 from kernrec import paths
 from kernrec.errors import UsageError
-from kernrec.util.landlock import confine
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.process import confine
 
 LAUNCH_BUDGET = 5_000_000
 """Number of PTX instructions of a batch of blocks (a few seconds) after which a kernel counts as an endless loop."""

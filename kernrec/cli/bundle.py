@@ -10,12 +10,10 @@ from kernrec.store import Database
 from kernrec.store.keys import signer_name, trusts
 from kernrec.store.share import Selection, place_at, read_bundle, write_bundle
 from kernrec.store.share.bundle import import_to
-from kernrec.store.share.outgoing import outgoing
+from kernrec.store.share.outgoing import outgoing, secret_of
 from kernrec.store.share.place import MANIFEST
-from kernrec.store.share.privacy import secret_of
+from kernrec.util.files import open_input, scratch_folder
 from kernrec.util.human import counted
-from kernrec.util.input_file import open_input
-from kernrec.util.scratch import scratch_folder
 
 
 def export(path: Path, database: Path, selected: Selection, licence: str) -> None:

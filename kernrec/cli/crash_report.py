@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from kernrec import paths
-from kernrec.util.atomic_write import write_whole
+from kernrec.util.files import write_whole
 from kernrec.version import __version__
 
 EXIT_STATUS = 70

@@ -12,8 +12,8 @@ from kernrec.cli.db_info import conflicting, info, print_contributed
 from kernrec.cli.format import print_notes
 from kernrec.cli.steps import Steps
 from kernrec.errors import KernrecError, UsageError, cannot_be
+from kernrec.util.files import check_input
 from kernrec.util.human import counted, human
-from kernrec.util.input_file import check_input
 
 if TYPE_CHECKING:
     from kernrec.interop.import_results import ImportSummary
@@ -265,9 +265,8 @@ def verify(wanted: VerifyOptions) -> None:
 
 
 def _verify_place(name: str, listed: bool) -> None:
-    from kernrec.store.share.check import check_place
-    from kernrec.store.share.object_store import place_of
-    from kernrec.store.share.push import write_list
+    from kernrec.store.share.push import check_place, write_list
+    from kernrec.store.share.servers import place_of
 
     place = place_of(name)
     with Steps(f"checking the bundles of {place.title}"):

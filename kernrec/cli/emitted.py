@@ -12,7 +12,7 @@ from kernrec.errors import UsageError
 from kernrec.util.human import config_text, counted, human
 
 if TYPE_CHECKING:
-    from kernrec.emit.files import Files
+    from kernrec.emit.formats import Files
     from kernrec.kernel import Kernel
     from kernrec.recommender import Answer
 
@@ -64,14 +64,14 @@ def write_emitted(
 
 
 def _write(files: "Files", form: Format, output: Path | None, folder: bool) -> None:
-    from kernrec.emit.files import write_file, write_files
+    from kernrec.emit.formats import write_file, write_files
 
     if output is not None and folder:
         write_files(output, files)
         return
     ((name, content),) = files.items()
     if output is not None and form.example:
-        from kernrec.emit.expert_configs import merged
+        from kernrec.emit.tuned_tables import merged
 
         path = output / name if output.is_dir() else output
         if path.exists():

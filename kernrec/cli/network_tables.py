@@ -10,8 +10,7 @@ from kernrec.cli.output import Form, print_csv, print_json, print_table_as
 from kernrec.cli.quantity import percent
 from kernrec.cli.table import ALWAYS, SELDOM, USUALLY, WIDE, Column, digits, quantities
 from kernrec.recommender.tabular import plain_rows
-from kernrec.util.human import config_text, human
-from kernrec.util.note import Note
+from kernrec.util.human import Note, config_text, human
 
 if TYPE_CHECKING:
     from kernrec.recommender.networks.bill import Bill, Tariff

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from kernrec.cli.table import Column, markdown_lines, print_columns
-from kernrec.util.flat_rows import flat_rows
+from kernrec.util.human import flat_rows
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel="Output")]
 

@@ -136,7 +136,7 @@ def _answer_shapes(
     requests = [wanted.request(shape, gpu) for gpu in gpus for shape in shapes]
     every_call = False
     if emitted and kernel and not wanted.shape:
-        from kernrec.emit.expert_configs import of_every_call
+        from kernrec.emit.tuned_tables import of_every_call
 
         every_call = of_every_call(emitted.name, emitted.detail)
     answers: list[Answer] = []

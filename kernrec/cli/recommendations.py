@@ -7,8 +7,7 @@ from kernrec.cli.format import NotePrinter, measurement_text, print_line, source
 from kernrec.cli.output import Form, print_csv, print_json, print_table_as
 from kernrec.cli.quantity import percent
 from kernrec.cli.table import ALWAYS, SELDOM, USUALLY, WIDE, Column, quantities
-from kernrec.util.config_short import short_config
-from kernrec.util.human import config_text, human
+from kernrec.util.human import config_text, human, short_config
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import threading
 import time
 from types import TracebackType
 
-from kernrec.util.fork import holds_no_lock
+from kernrec.util.process import holds_no_lock
 
 _FIRST_S, _LIVE_S, _LINE_S = 2.0, 0.5, 10.0
 _printing = threading.Lock()

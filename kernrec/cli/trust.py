@@ -52,8 +52,8 @@ def trust(wanted: TrustOptions) -> None:
 def _remove(key: str) -> None:
     """Remove a trusted key. If the key was never trusted, drop the rows that `--untrusted` accepted."""
     from kernrec.store import Database, keys
-    from kernrec.store.retractions import forget
     from kernrec.store.share.pulled import drop_signer
+    from kernrec.store.share.withdraw import forget
 
     if keys.is_public_key(key) and key not in keys.trusted() and (dropped := drop_signer(paths.pulled(), key)):
         print(f"{counted(dropped, 'measurement')} no longer used")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kernrec import paths
 from kernrec.compile.compiled import Compiled, CompileError, Resources, Result
-from kernrec.util.atomic_write import write_whole
+from kernrec.util.files import write_whole
 
 _FORMAT = "kernrec compile cache 1"
 

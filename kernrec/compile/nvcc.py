@@ -25,8 +25,7 @@ from kernrec.compile.compiled import (
 )
 from kernrec.compile.includes import check_includes, quoted_names
 from kernrec.errors import UsageError
-from kernrec.util.landlock import run_confined
-from kernrec.util.process import kill_group, own_group
+from kernrec.util.process import kill_group, own_group, run_confined
 
 _LIMIT_S = 120.0
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives")

@@ -27,7 +27,7 @@ from kernrec.compile.includes import check_includes, quoted_names
 from kernrec.compile.nvcc import compile_program, nvcc_version
 from kernrec.compile.nvrtc_library import Library, nvrtc_library
 from kernrec.errors import UsageError
-from kernrec.util.landlock import run_confined
+from kernrec.util.process import run_confined
 
 # Command line without architecture, headers and defines. C++17 is NVRTC's default; naming it keeps the code unchanged
 # if the default changes. -v makes the assembler report registers and spills. Functions without an execution space

@@ -21,7 +21,7 @@ from kernrec.kernel import Kernel, expression
 from kernrec.kernel.expression import is_identifier
 from kernrec.kernel.source_files import fingerprint, read_source
 from kernrec.kernel.spec_reader import kernel_from
-from kernrec.util.input_file import read_input
+from kernrec.util.files import read_input
 
 _LARGEST_FILE = 1 << 20
 _TYPES = {

@@ -14,7 +14,7 @@ from kernrec.recommender import Answer, Objective, Query, Recommender
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.select import select
-from kernrec.util.config_short import codes_of, short_config
+from kernrec.util.human import codes_of, short_config
 
 MOST_POINTS = 10_000
 """Maximum points of an answer; points far from the front are dropped."""

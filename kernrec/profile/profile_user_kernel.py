@@ -25,7 +25,7 @@ from kernrec.profile.kernel_code import CodeKey, code_key, compile_job_for
 from kernrec.profile.launch_profile import LaunchProfile
 from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
 from kernrec.store import ProfileRow
-from kernrec.util.worker_memory import collect_rarely
+from kernrec.util.process import collect_rarely
 
 if TYPE_CHECKING:
     from kernrec.profile.tensor_values import Tensors

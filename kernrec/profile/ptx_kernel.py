@@ -37,7 +37,7 @@ from kernrec.profile.launch_arguments import (
 from kernrec.profile.tensor_values import load_npy
 from kernrec.ptx import Module, parse
 from kernrec.ptx.state.launch_layout import MOST_THREADS
-from kernrec.util.note import Note
+from kernrec.util.human import Note
 
 _WIDTHS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _HEIGHTS = (1, 2, 4, 8, 16, 32)

@@ -13,7 +13,7 @@ from kernrec.compile.triton_version import triton_compiler, untested_version
 from kernrec.errors import KernrecError, KernrecWarning, UsageError
 from kernrec.kernel.expression import identifier
 from kernrec.recommender.request import Objective
-from kernrec.store.device_report import EnergyReport
+from kernrec.store.measurement import EnergyReport
 from kernrec.triton.launch import AutotunedLaunch, listed_configs
 from kernrec.triton.machine import Machine, this_machine
 from kernrec.triton.rank import ranked

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kernrec.compile.compiled import CompileError, CompileJob, NoCompilerError
 from kernrec.compile.includes import check_includes
 from kernrec.errors import UsageError
-from kernrec.util.landlock import run_confined
+from kernrec.util.process import run_confined
 
 HOSTILE = (
     '#include "/etc/passwd"', "#include </etc/passwd>", "#include <../../etc/passwd>", '#include "helper.cuh"',

@@ -19,8 +19,7 @@ from typing import Any
 
 from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.model.prior.power import DRAM, PowerModel
-from kernrec.util.atomic_write import write_whole
-from kernrec.util.input_file import read_input
+from kernrec.util.files import read_input, write_whole
 from kernrec.util.light_dataclass import dataclass
 
 FILE = "calibration.json"

@@ -19,7 +19,7 @@ from kernrec.model.prior.launch_time import LaunchWork, launch_time
 from kernrec.model.prior.power import PowerModel
 from kernrec.util.cache import CacheEntry, cached
 from kernrec.util.engine import module
-from kernrec.util.file_hash import files_hash
+from kernrec.util.files import files_hash
 
 _GPUS = ("t4", "a100-sxm4-80gb", "rtx3090", "rtx4090", "h200-sxm", "rtx5090", "b200")
 """One GPU of each generation that has its own figures."""

@@ -36,8 +36,8 @@ from kernrec.recommender.estimate.estimates import LEARNED, OWN, TRANSFERRED, ki
 from kernrec.recommender.estimate.model_inputs import ModelCandidates
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.store import MeasuredAnswer
+from kernrec.util.human import Note
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.note import Note
 
 Array = np.ndarray
 

@@ -12,7 +12,7 @@ from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.json_form import FormerNames
 from kernrec.recommender.request import Objective
 from kernrec.recommender.result import Answer, Estimate, Recommendation
-from kernrec.util.config_short import short_config
+from kernrec.util.human import short_config
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from kernrec.recommender.recommendations import costs_at
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import KERNREC, MIXED, Query
 from kernrec.recommender.result import Answer, Recommendation
-from kernrec.util.note import Note
+from kernrec.util.human import Note
 
 __all__ = [
     "FASTEST",

@@ -17,7 +17,7 @@ from kernrec.recommender.serving.engine_defaults import KEYS, Tiles, default_con
 from kernrec.recommender.serving.engines import Deployment
 from kernrec.recommender.serving.shipped_files import FOLDERS
 from kernrec.recommender.serving.verdict import Verdict, worth
-from kernrec.util.atomic_write import write_whole
+from kernrec.util.files import write_whole
 
 VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DIR"}
 """Environment variables that name the folder."""

@@ -26,7 +26,7 @@ from kernrec.recommender.explain.pick_config import explainable
 from kernrec.recommender.recommendations import build_recommendation
 from kernrec.store import Database, Stack
 from kernrec.store.measurement import Measurement
-from kernrec.util.note import Note
+from kernrec.util.human import Note
 
 pytest.importorskip("xgboost")
 
