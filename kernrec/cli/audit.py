@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec.cli import options
-from kernrec.cli.format import print_line, print_notes
 from kernrec.cli.options import NETWORK, option
-from kernrec.cli.output import AsJson, print_json
-from kernrec.cli.table import print_table
+from kernrec.cli.output import AsJson, print_json, print_line, print_notes, print_table
 from kernrec.errors import UsageError
 from kernrec.util.human import counted, human
 

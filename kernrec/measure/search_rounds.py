@@ -18,8 +18,8 @@ from kernrec.model.search.energy_guide import EnergyGuide
 from kernrec.model.search.expected_improvement import ExpectedImprovement, ObjectiveSearch
 from kernrec.model.search.genetic_search import GeneticSearch
 from kernrec.op import Problem
-from kernrec.recommender.pareto import pareto_front
 from kernrec.recommender.request import Objective
+from kernrec.recommender.select import pareto_front
 from kernrec.store import canonical_json
 from kernrec.store.measurement import Measurement, Outcome
 

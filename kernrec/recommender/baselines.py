@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernrec.gpu import GPU, find_gpu
-from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.power import RANDOM
+from kernrec.model.prior.spread import Estimate, Source
 from kernrec.model.vendor.backends import AT, is_wanted
 from kernrec.model.vendor.epilogue import as_recorded, has_epilogue
 from kernrec.model.vendor.releases import released

@@ -11,7 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.estimate import Estimate, Source
+from kernrec.model.prior.spread import Estimate, Source
 from kernrec.model.vendor.backends import AT, is_wanted
 from kernrec.model.vendor.epilogue import as_recorded, with_epilogue
 from kernrec.op import Problem

@@ -32,7 +32,7 @@ from kernrec.training.boosting import (
     trees_of,
 )
 from kernrec.training.dataset import Dataset
-from kernrec.training.folds import each_fold, group_folds
+from kernrec.training.scores import each_fold, group_folds
 
 Array = np.ndarray
 

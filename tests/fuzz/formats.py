@@ -74,8 +74,8 @@ def _texts(extra: Path | None) -> Iterator[Format]:
     from kernrec.interop.results import ReadOptions
     from kernrec.kernel.expression import parse as parse_expression
     from kernrec.op.workload import load_workload
-    from kernrec.profile.emulate_file import file_launch
     from kernrec.profile.launch_arguments import read_arguments
+    from kernrec.profile.ptx_kernel import file_launch
     from kernrec.ptx import emulate
     from kernrec.ptx import parse as parse_ptx
 

@@ -11,7 +11,7 @@ from kernrec.gpu import limits
 from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Kernel, Space, bind_launches
 from kernrec.profile.emulated_launch import kernel_launch
-from kernrec.profile.profile_target import ProfileTarget
+from kernrec.profile.launch_profile import ProfileTarget
 from kernrec.profile.sample_profile import profile_by_sampling
 from kernrec.profile.tensor_values import Tensors, sample_tensors
 from kernrec.ptx import parse

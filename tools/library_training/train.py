@@ -18,8 +18,12 @@ from kernrec.model.vendor.compact_trees import Trees
 from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.recorded_set import OTHER, log_sizes
 from kernrec.training.scores import median_of_log_errors
-from library_training.errors import (
+from library_training.table import FOLDS, Recording, Table
+from library_training.trees import (
     between_errors,
+    boost_any,
+    boost_card,
+    boost_shared,
     card_interval,
     card_left_out_errors,
     coverage,
@@ -27,8 +31,6 @@ from library_training.errors import (
     fastest_named,
     left_out_errors,
 )
-from library_training.table import FOLDS, Recording, Table
-from library_training.trees import boost_any, boost_card, boost_shared
 
 Array = np.ndarray
 

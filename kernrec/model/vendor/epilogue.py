@@ -1,7 +1,7 @@
 """Convert baselines of recorded matmuls to a matvec, or to a matmul with a bias or an activation.
 
 Backends were recorded on plain matmuls. They fuse a bias and an activation, whose cost the analytical model predicts
-(`kernrec.model.prior.epilogue`). The lower end of an interval assumes that the matmul hides this cost. The upper end
+(`kernrec.model.prior.launch_time`). The lower end of an interval assumes that the matmul hides this cost. The upper end
 assumes that the backend does not fuse, and reads and writes the result again.
 """
 
@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.epilogue import epilogue
-from kernrec.model.prior.estimate import Estimate
+from kernrec.model.prior.launch_time import epilogue
 from kernrec.model.prior.power import PowerModel
+from kernrec.model.prior.spread import Estimate
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
 from kernrec.op.problem import ANY_LAYOUT

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from functools import lru_cache
 
 from kernrec.gpu import GPU, find_gpu
-from kernrec.model.prior.estimate import Estimate
+from kernrec.model.prior.spread import Estimate
 from kernrec.model.vendor.backends import AT
 from kernrec.model.vendor.epilogue import as_recorded, has_epilogue, with_epilogue
 from kernrec.model.vendor.features.matmul import is_matvec

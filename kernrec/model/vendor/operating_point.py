@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.constants import OVERLAP
-from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.prior.microarchitecture import OVERLAP
 from kernrec.model.prior.power import PowerModel
+from kernrec.model.prior.spread import Estimate, Source
 from kernrec.model.prior.sustained_roof import IdealLaunch, arithmetic, ideal_launch
 from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.sustained import BESIDE_ARITHMETIC

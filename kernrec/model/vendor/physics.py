@@ -17,8 +17,8 @@ from functools import lru_cache
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.microarchitecture import microarchitecture
+from kernrec.model.prior.spread import Estimate, Source
 from kernrec.model.vendor.bound import Timing, card_of, features_of
 from kernrec.model.vendor.features.matmul import is_matvec
 from kernrec.model.vendor.precision import rate_of

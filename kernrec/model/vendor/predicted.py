@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kernrec.model.prior.estimate import Estimate
+from kernrec.model.prior.spread import Estimate
 from kernrec.util.light_dataclass import dataclass
 
 

@@ -11,7 +11,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
-from kernrec.model.prior.estimate import Estimate
+from kernrec.model.prior.spread import Estimate
 from kernrec.model.vendor.backends import AT, supports
 from kernrec.model.vendor.bound import Bound, Timing, features_of, kind_of
 from kernrec.model.vendor.compact_trees import CompactTrees, decompressed, expand

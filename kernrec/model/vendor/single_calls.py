@@ -10,9 +10,8 @@ where the work is the bound times a ratio that fits the recordings. Recordings d
 floor the GPU took, so the interval covers both extremes.
 """
 
-from kernrec.model.prior.constants import LAUNCH_S, START_S
-from kernrec.model.prior.estimate import Estimate
-from kernrec.model.prior.spread import INTERVAL
+from kernrec.model.prior.microarchitecture import LAUNCH_S, START_S
+from kernrec.model.prior.spread import INTERVAL, Estimate
 
 NORMAL_S = LAUNCH_S + START_S
 """Seconds that the start of a launch takes in a stream, as for kernrec's kernels."""

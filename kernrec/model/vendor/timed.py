@@ -11,7 +11,7 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval, factor_at
-from kernrec.model.prior.estimate import Estimate, Source
+from kernrec.model.prior.spread import Estimate, Source
 from kernrec.model.vendor.bound import PARTS, Bound, Card, Features, card_of, features_of, used
 from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.precision import rate_of

@@ -27,14 +27,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.constants import LAUNCH_S, START_S
-from kernrec.model.prior.estimate import Estimate
+from kernrec.model.prior.microarchitecture import LAUNCH_S, START_S
 from kernrec.model.prior.power import RANDOM
-from kernrec.model.prior.spread import INTERVAL
+from kernrec.model.prior.spread import INTERVAL, Estimate
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
-from kernrec.recommender.estimate.costs import Costs
-from kernrec.recommender.estimate.estimates import LEARNED, PRIOR, TRANSFERRED
+from kernrec.recommender.estimate.costs import LEARNED, PRIOR, TRANSFERRED, Costs
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
@@ -225,7 +223,7 @@ def risk(kinds: np.ndarray, deviation: float, of_card: bool, measured: bool) -> 
     """Return the factors that multiply estimates in comparisons with measured configs, (K,).
 
     Args:
-        kinds: (interval, source) pairs of latencies, as `estimates.kinds_of` returns them.
+        kinds: (interval, source) pairs of latencies, as `costs.kinds_of` returns them.
         deviation: standard deviation of the logarithm of the kernel's time.
         of_card: whether a model learned the kernel on this GPU, so that its estimates carry no risk factor.
         measured: whether any of its configs was measured, so that predictions are scaled to measurements.

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import all_gpus, find_gpu
-from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
+from kernrec.model.prior.spread import Estimate, Source
 from kernrec.model.prior.sustained_roof import ideal_launch
 from kernrec.model.vendor import operating_point
 from kernrec.op import Problem, find_op

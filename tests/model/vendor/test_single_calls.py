@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kernrec import paths
 from kernrec.gpu import find_gpu
-from kernrec.model.prior.estimate import Estimate, Source
+from kernrec.model.prior.spread import Estimate, Source
 from kernrec.model.vendor.model import VendorModel
 from kernrec.model.vendor.model_file import load
 from kernrec.model.vendor.single_calls import NORMAL_S, in_a_stream

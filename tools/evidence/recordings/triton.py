@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from evidence.cases import ordered
 from evidence.recordings.files import parquet_dicts
-from evidence.splits import ordered
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.model.learn.features import ModelInputs

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from kernrec.model.prior import calibration as fingerprint
 from kernrec.model.prior import demand
-from kernrec.model.prior import prior_fingerprint as fingerprint
-from kernrec.model.prior.prior_fingerprint import SAME_PRIOR, fingerprint_change, prior_fingerprint
+from kernrec.model.prior.calibration import SAME_PRIOR, fingerprint_change, prior_fingerprint
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,7 @@
 """Test that rows and powers that training excludes do not ship either."""
 
 import pytest
-from evidence.recordings.exclusions import EXCLUSIONS, excluded, power_of
-from evidence.recordings.files import parquet_dicts
+from evidence.recordings.files import EXCLUSIONS, excluded, parquet_dicts, power_of
 
 from tests.helpers.paths import RECORDINGS, ROOT
 

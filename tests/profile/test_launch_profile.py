@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.profile.fit_profile import ProfileError, fit_profile
+from kernrec.profile.launch_profile import ProfileError, fit_profile
 
 PROBES = [{"block": 1, "trips": 4}, {"block": 1, "trips": 6}, {"block": 2, "trips": 9}]
 

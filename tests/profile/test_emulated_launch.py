@@ -7,10 +7,9 @@ import pytest
 
 from kernrec.compile.compiled import CompileError
 from kernrec.kernel.binding import bind_launches
-from kernrec.profile.emulated_launch import kernel_launch
+from kernrec.profile.emulated_launch import kernel_launch, with_launcher_arguments
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import TritonCall
-from kernrec.profile.triton_launch import with_launcher_arguments
 from kernrec.ptx import emulate, parse
 from tests.helpers.paths import ROOT
 from tests.helpers.triton_kernels import compile_configs, configs_of

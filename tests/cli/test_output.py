@@ -1,5 +1,6 @@
 """Test that tables fit a terminal of any width without losing content."""
 
+import io
 import os
 import re
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.cli.table import (
+from kernrec.cli.output import (
     PIPE_WIDTH,
     SELDOM,
     USUALLY,
@@ -15,6 +16,8 @@ from kernrec.cli.table import (
     column_lines,
     digits,
     markdown_lines,
+    print_line,
+    print_notes,
     quantities,
     table_lines,
     text_width,
@@ -134,3 +137,45 @@ def test_short_config_is_unique_within_its_kernel():
             seen = [short_config(base | {tunable.name: value}) for value in tunable.values]
             assert len(set(seen)) == len(seen), (kernel.name, tunable.name)
             assert tunable.name in LETTERS or any(tunable.name in names for _, names in SIZES), tunable.name
+
+
+TEXT = "  time: latency 3.42 ms, issue 3.42 ms, fma 2.12 ms"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_wide_line_wraps(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    narrow, pipe = Terminal(), io.StringIO()
+    print_line(TEXT, narrow)
+    print_line(TEXT, pipe)
+    lines = narrow.getvalue().splitlines()
+    assert max(map(len, lines)) <= 30
+    assert [line[: len(line) - len(line.lstrip())] for line in lines] == ["  ", *["      "] * (len(lines) - 1)]
+    assert not any(line.lstrip().startswith("ms") for line in lines)  # a unit stays next to its number
+    assert " ".join(narrow.getvalue().split()) == " ".join(TEXT.split())
+    assert pipe.getvalue() == narrow.getvalue()
+
+
+def test_printed_problem_wraps_after_a_comma(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    print_line(
+        "  attention_mma attention[batch=1,heads=32,queries=2048,keys=2048]f16,bhsd on Tesla T4", narrow := Terminal()
+    )
+    first, *below = narrow.getvalue().splitlines()
+    assert first == "  attention_mma"
+    assert [line.strip() for line in below] == [
+        "attention[batch=1,heads=32,",
+        "queries=2048,keys=2048]f16,bhsd on",
+        "Tesla T4",
+    ]
+
+
+def test_note_is_one_line_in_a_log(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr("sys.stderr", log := io.StringIO())
+    print_notes([TEXT.strip()])
+    assert log.getvalue() == f"note: {TEXT.strip()}\n"
