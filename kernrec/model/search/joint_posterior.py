@@ -239,7 +239,7 @@ class JointPosterior:
 
     def relearn(self) -> bool:
         """Correct the predictions by the measurements of other problems, and return whether that helped."""
-        from kernrec.model.search.refinement import Evidence, corrections
+        from kernrec.model.search.relearning import Evidence, corrections
 
         evidence = []
         for block in self._blocks:

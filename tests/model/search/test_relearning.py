@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from kernrec.model.search.joint_posterior import Contenders, JointPosterior, Measured
-from kernrec.model.search.refinement import LEAST, Costs, Evidence, Refinement, corrections
+from kernrec.model.search.refinement import Costs, Refinement
+from kernrec.model.search.relearning import LEAST, Evidence, corrections
 from tests.helpers.needs import needs
 
 pytestmark = needs("xgboost")

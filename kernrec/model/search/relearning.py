@@ -1,0 +1,92 @@
+"""Retrain during refinement: trees learn the errors of predictions from the measurements of all problems.
+
+Predictions for a new GPU rank configs as on older GPUs. A few hundred measurements, two or more per problem, show where
+this ranking is wrong, also on unmeasured problems (`tools/evidence refine`).
+
+    what is learned   the error of a config relative to the other measured configs of its problem
+    held out          the correction of a problem comes from trees trained without its measurements, so that these
+                      measurements remain independent evidence
+    whether it helps  the corrections are scaled by how well they predict held-out data, and dropped if they fail
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import numpy as np
+
+Array = np.ndarray
+
+LEAST = 100
+"""Minimum number of measurements for learning; only problems with two or more measurements count."""
+_FOLDS, _MODELS, _TREES = 5, 2, 100
+_SETTINGS = {
+    "max_depth": 6, "eta": 0.1, "subsample": 0.7, "colsample_bytree": 0.5, "min_child_weight": 5, "max_bin": 64,
+    "nthread": 1,
+}  # fmt: skip
+_WORTH = 0.97
+"""Maximum remaining fraction of the held-out squared error for corrections to be used."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Predictions and measurements of one problem with C contenders."""
+
+    inputs: Array
+    """Inputs of the trees, (C, F); NaN for unknown values."""
+    expected: Array
+    """Predicted log cost, (C,)."""
+    rows: Array
+    """Indices of measured contenders, (M,)."""
+    log_cost: Array
+    """Log cost of each measured contender, (M,)."""
+
+    def errors(self) -> Array:
+        """Return the errors of predictions relative to the problem's other errors, (M,)."""
+        return _centered(self.log_cost - self.expected[self.rows])
+
+
+def corrections(problems: Sequence[Evidence], seed: int = 0) -> tuple[list[Array], float] | None:
+    """Learn from all measurements.
+
+    Args:
+        problems: Problems with the same features.
+        seed: Seed of the trees and of the folds.
+
+    Returns:
+        The corrections to add to the predicted log costs of each problem, (C,) each, and the remaining fraction of the
+            squared errors. None with too few measurements, without XGBoost, or if the trees predict nothing.
+    """
+    used = [number for number, problem in enumerate(problems) if len(problem.rows) > 1]
+    if sum(len(problems[number].rows) for number in used) < LEAST or find_spec("xgboost") is None:
+        return None
+    import xgboost
+
+    fold = np.random.default_rng(seed).permutation(len(problems)) % _FOLDS
+    # Another input is each config's expected distance from the best.
+    inputs = [np.column_stack((problem.inputs, problem.expected - problem.expected.min())) for problem in problems]
+    raw = [np.zeros(len(problem.expected)) for problem in problems]
+    for held_out in range(_FOLDS):
+        inside = [number for number in used if fold[number] != held_out]
+        wanted = np.flatnonzero(fold == held_out).tolist()
+        if not inside or not wanted:
+            continue
+        learned = xgboost.DMatrix(
+            np.concatenate([inputs[number][problems[number].rows] for number in inside]),
+            np.concatenate([problems[number].errors() for number in inside]),
+        )
+        outside = xgboost.DMatrix(np.concatenate([inputs[number] for number in wanted]))
+        trees = [xgboost.train(_SETTINGS | {"seed": seed + model}, learned, _TREES) for model in range(_MODELS)]
+        predicted = np.mean([model.predict(outside) for model in trees], axis=0)
+        ends = np.cumsum([len(inputs[number]) for number in wanted])
+        for number, part in zip(wanted, np.split(predicted, ends[:-1]), strict=True):
+            raw[number] = part
+    errors = np.concatenate([problems[number].errors() for number in used])
+    guesses = np.concatenate([_centered(raw[number][problems[number].rows]) for number in used])
+    share = float(np.clip(errors @ guesses / max(guesses @ guesses, 1e-12), 0.0, 1.0))
+    left = float(np.square(errors - share * guesses).sum() / max(errors @ errors, 1e-12))
+    return ([share * part for part in raw], left) if left <= _WORTH else None
+
+
+def _centered(values: Array) -> Array:
+    return np.asarray(values - values.mean())
