@@ -121,7 +121,7 @@ def _buffers(kernel: Kernel, problem: Problem, folder: Path) -> dict[str, np.nda
 
 def entries_of(path: Path, include: Sequence[str]) -> list[str]:
     """Return the kernels of a CUDA file; each instance of a template is a kernel."""
-    from kernrec.interop.program_kernels import kernel_names
+    from kernrec.interop.draft import kernel_names
     from kernrec.kernel.source_files import whole_source
 
     return kernel_names(whole_source(path, include))

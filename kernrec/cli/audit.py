@@ -41,9 +41,8 @@ def audit(wanted: AuditOptions) -> None:
     needed, but compiling and emulating take minutes. The report says when tuning gains nothing. This needs the extra
     triton unless --names is given. `kernrec.serve_audit` in Python has further settings, such as LoRA.
     """
-    from kernrec.recommender.serving.audit import AuditRequest
+    from kernrec.recommender.serving.audit import AuditRequest, setting, write_folder
     from kernrec.recommender.serving.audit import serve_audit as run
-    from kernrec.recommender.serving.folder import setting, write_folder
     from kernrec.recommender.serving.tuned_entries import is_tuned_file
 
     if is_tuned_file(wanted.model):
@@ -178,7 +177,7 @@ def _details(audit: "ServingAudit", short: _ShortNames) -> list[str]:
 
 
 def _status(audited: "AuditedFile") -> str:
-    from kernrec.recommender.serving.verdict import Verdict
+    from kernrec.recommender.serving.compared import Verdict
 
     if audited.verdict is Verdict.UNKNOWN:
         return "missing"
@@ -195,7 +194,7 @@ def _print_comparisons(audited: "AuditedFile", short: _ShortNames) -> None:
 
 
 def _row(made: "Comparison") -> list[str]:
-    from kernrec.recommender.serving.verdict import Verdict, worth
+    from kernrec.recommender.serving.compared import Verdict, worth
 
     low, high = made.interval
     own = made.own_cost

@@ -146,7 +146,7 @@ def _import_unbound(wanted: ImportOptions, path: Path) -> _Imported:
 
 def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":
     """Return (kernel of a spec, notes on ignored parts of the spec)."""
-    from kernrec.interop.load_spec import load_spec
+    from kernrec.interop.t1 import load_spec
     from kernrec.recommender.analyze.kernel import check_tunables_used
 
     kernel, notes = load_spec(spec, source)

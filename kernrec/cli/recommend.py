@@ -152,7 +152,7 @@ def _answer_shapes(
     for request in requests:
         answers += recommender.answer_calls(request) if every_call else [recommender.answer(request)]
     if (log := paths.query_log()) is not None:
-        from kernrec.interop.query_log import append_query
+        from kernrec.interop.workload_files import append_query
 
         for answer in answers:
             append_query(log, answer.problem)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kernrec.emit.formats import Files
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
-from kernrec.interop.inductor_table import entry, product_key
 from kernrec.interop.moe_configs import ExpertLayer, read_moe_configs, tiles_of, write_moe_configs
+from kernrec.interop.triton_results import entry, product_key
 from kernrec.recommender.request import Objective
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kernrec.model.vendor.padding import padded
+from kernrec.model.vendor.epilogue import padded
 from kernrec.op import find_op
 from kernrec.op.problem import ANY_LAYOUT, LARGEST
 

@@ -6,9 +6,9 @@ import pytest
 
 from kernrec import paths
 from kernrec.gpu import find_gpu
+from kernrec.model.vendor.bound import BaselinePrediction
 from kernrec.model.vendor.model import VendorModel
 from kernrec.model.vendor.model_file import load
-from kernrec.model.vendor.predicted import BaselinePrediction
 from kernrec.op import find_op
 
 ATTENTION = {"heads": 32, "kv_heads": 8, "head_dim": 128}

@@ -12,7 +12,7 @@ from kernrec.gpu import find_gpu
 from kernrec.model.prior.spread import Estimate, Source
 from kernrec.model.vendor.model import VendorModel
 from kernrec.model.vendor.model_file import load
-from kernrec.model.vendor.single_calls import NORMAL_S, in_a_stream
+from kernrec.model.vendor.recorded_set import NORMAL_S, in_a_stream
 from kernrec.op import find_op
 
 FLOOR_S = 30e-6
