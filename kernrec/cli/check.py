@@ -59,7 +59,7 @@ def check(wanted: CheckOptions) -> None:
     findings = {name: list(checked.findings) for name, checked in results.items()}
     if wanted.junit is not None:
         from kernrec.checking.findings import junit
-        from kernrec.emit.files import write_file
+        from kernrec.emit.formats import write_file
 
         write_file(wanted.junit, junit(path.name, findings, errors).encode())
     _print(wanted, results, errors, bool(wanted.arguments) and not program)

@@ -150,7 +150,7 @@ def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
 def write_draft(wanted: AnalyzeOptions) -> None:
     """Write the draft of a spec next to a CUDA source, and list the parts to fill in."""
     from kernrec.cli.output import print_notes
-    from kernrec.emit.files import write_file
+    from kernrec.emit.formats import write_file
     from kernrec.interop.spec_draft import draft_spec
 
     source = wanted.file
