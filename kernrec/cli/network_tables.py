@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from kernrec.recommender.networks.compare import Bill, ComparedGpu, Tariff, Unfit
     from kernrec.recommender.networks.result import LayerAnswer, NetworkAnswer, Total
     from kernrec.recommender.networks.sweep import NetworkSweep
-    from kernrec.recommender.recommender import Recommender
     from kernrec.recommender.result import Estimate
 
 SHARED_ERROR = Note(
@@ -36,17 +35,6 @@ SHARED_ERROR = Note(
     "An error in the prediction of a kernel on a GPU repeats in every layer that runs it, so the relative interval of a"
     " sum is as wide as that of its layers.",
 )
-
-
-def network_json(
-    recommender: "Recommender",
-    answer: "NetworkAnswer",
-    sweep: "NetworkSweep | None" = None,
-    billed: "Sequence[Bill]" = (),
-) -> dict[str, Any]:
-    """Return a network's answer for JSON: the sweep, or the layers with regrets and totals."""
-    whole = answer.as_dict_with_regrets(recommender) if sweep is None else sweep.as_dict()
-    return whole | ({"bills": [bill.as_dict() for bill in billed]} if billed else {})
 
 
 def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) -> list[dict[str, Any]]:

@@ -241,3 +241,10 @@ def bills(totals: Sequence[Total], tariff: Tariff, reference: Total | None = Non
             versus, more_kwh = reference.name, energy_kwh - reference.energy_j.value * passes / _J_PER_KWH
         rows.append(Bill(total.name, energy_kwh, cost, currency, mass, versus, more_kwh))
     return rows
+
+
+def yearly_bills(answer: NetworkAnswer, sweep: NetworkSweep | None, tariff: Tariff) -> list[Bill]:
+    """Return the bills of a network's totals, or of the recommended and the default point of its sweep."""
+    if sweep is not None:
+        return bills(sweep.billed, tariff, sweep.billed[-1])
+    return bills(answer.distinct_totals, tariff, answer.today or answer.totals[0])
