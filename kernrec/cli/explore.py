@@ -31,7 +31,7 @@ class ExploreOptions(options.Options):
 
 @options.takes(ExploreOptions)
 def explore(wanted: ExploreOptions) -> None:
-    """Explore answers in a browser: fronts of latency and energy, explanations, whole networks, contents of databases.
+    """Explore answers in a browser: fronts of latency and energy, explanations and whole networks.
 
     The page is served only to this machine, until Ctrl-C, and loads nothing from the network. With --output, kernrec
     writes one file to attach to a ticket. It shows a front per --shape (or per layer of an --op), and the costs of a
