@@ -207,12 +207,12 @@ def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path
         if db is None:
             raise UsageError("--replay needs --db, so that replayed rows are not mixed with your measurements")
         return Path(replay), db
-    from kernrec.measure.device import shipped_recording
+    from kernrec.measure.device.replay import DESCRIPTION, replayed_database, shipped_recording
 
-    chosen = db or shipped_recording.replayed_database()
+    chosen = db or replayed_database()
     with Steps("reading the recorded space that ships"):
-        file = shipped_recording.shipped_recording()
-    print_notes([f"{shipped_recording.DESCRIPTION}; rows go to {chosen}"])
+        file = shipped_recording()
+    print_notes([f"{DESCRIPTION}; rows go to {chosen}"])
     return file, chosen
 
 

@@ -12,8 +12,8 @@ from kernrec.cli.db_info import conflicting, info, print_contributed
 from kernrec.cli.output import print_notes
 from kernrec.cli.progress import Steps
 from kernrec.errors import KernrecError, UsageError, cannot_be
+from kernrec.util.files import check_input, open_input
 from kernrec.util.human import counted, human
-from kernrec.util.input_file import check_input, open_input
 
 if TYPE_CHECKING:
     from kernrec.interop.import_results import ImportSummary
@@ -168,10 +168,9 @@ def export(wanted: ExportOptions) -> None:
     from kernrec.store import Database
     from kernrec.store.keys import Signer, key_file, make_own_key
     from kernrec.store.share import place_at, write_bundle
-    from kernrec.store.share.outgoing import outgoing
+    from kernrec.store.share.outgoing import outgoing, secret_of
     from kernrec.store.share.place import MANIFEST
-    from kernrec.store.share.privacy import secret_of
-    from kernrec.util.scratch import scratch_folder
+    from kernrec.util.files import scratch_folder
 
     path, own = wanted.bundle, wanted.db or paths.user_database()
     chosen = wanted.selected.selection(own)
@@ -281,9 +280,8 @@ def verify(wanted: VerifyOptions) -> None:
 
 
 def _verify_place(name: str, listed: bool) -> None:
-    from kernrec.store.share.check import check_place
-    from kernrec.store.share.object_store import place_of
-    from kernrec.store.share.push import write_list
+    from kernrec.store.share.push import check_place, write_list
+    from kernrec.store.share.servers import place_of
 
     place = place_of(name)
     with Steps(f"checking the bundles of {place.title}"):

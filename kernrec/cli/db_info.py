@@ -56,7 +56,7 @@ def _show_database(path: Path, others: bool, as_json: bool) -> None:
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
     from kernrec.store.coverage import contributed, tally
-    from kernrec.store.retractions import retracted
+    from kernrec.store.share.withdraw import retracted
     from kernrec.store.stack import pulled_database
 
     pulled: list[dict[str, Any]] = []

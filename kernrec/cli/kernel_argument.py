@@ -70,7 +70,7 @@ class AnalyzeOptions(options.Options):
     def words(self) -> "LaunchWords":
         """Return the options that describe a CUDA kernel's launch, for the draft of its spec."""
         from kernrec.interop.spec_text import LaunchWords
-        from kernrec.kernel.compile_flags import compile_flags
+        from kernrec.kernel.source_files import compile_flags
 
         arguments = [*(self.arguments or ()), *(self.arg or ())]
         flags = compile_flags(self.file, self.define or (), self.include or ())
@@ -155,7 +155,7 @@ def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
 def write_draft(wanted: AnalyzeOptions) -> None:
     """Write the draft of a spec next to a CUDA source, and list the parts to fill in."""
     from kernrec.cli.output import print_notes
-    from kernrec.emit.files import write_file
+    from kernrec.emit.formats import write_file
     from kernrec.interop.spec_draft import draft_spec
 
     source = wanted.file

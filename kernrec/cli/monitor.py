@@ -15,7 +15,7 @@ from kernrec.errors import UsageError
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
-    from kernrec.measure.monitor.trace import TraceSample, TraceSummary
+    from kernrec.measure.monitor import TraceSample, TraceSummary
 
 _SHOWN_EVERY_S = 0.5
 _PERIOD_S = 0.1
@@ -44,8 +44,7 @@ def monitor(wanted: MonitorOptions) -> None:
     on to the command. Processes that it leaves running are not waited for. Energy is for the whole board. The GPU is
     the first that CUDA_VISIBLE_DEVICES lists.
     """
-    from kernrec.measure.monitor.trace import TraceFile, TraceSample, summarize_trace
-    from kernrec.measure.monitor.watch import NvmlReader, watch_command
+    from kernrec.measure.monitor import NvmlReader, TraceFile, TraceSample, summarize_trace, watch_command
 
     wanted.check()
     samples: list[TraceSample] = []

@@ -22,8 +22,7 @@ from kernrec.cli.output import (
 from kernrec.cli.quantity import percent
 from kernrec.cli.recommendations import print_next, problem_command
 from kernrec.recommender.tabular import plain_rows
-from kernrec.util.human import config_text, human
-from kernrec.util.note import Note
+from kernrec.util.human import Note, config_text, human
 
 if TYPE_CHECKING:
     from kernrec.recommender.networks.compare import Bill, ComparedGpu, Tariff, Unfit

@@ -14,8 +14,7 @@ from kernrec.errors import UsageError
 from kernrec.util.human import config_text, counted, human
 
 if TYPE_CHECKING:
-    from kernrec.emit.files import Files
-    from kernrec.emit.formats import Format
+    from kernrec.emit.formats import Files, Format
     from kernrec.kernel import Kernel
     from kernrec.recommender import Answer, Recommender
 
@@ -146,7 +145,7 @@ def _answer_shapes(
     requests = [wanted.request(shape, gpu) for gpu in gpus for shape in shapes]
     every_call = False
     if emitted and kernel and not wanted.shape:
-        from kernrec.emit.expert_configs import of_every_call
+        from kernrec.emit.tuned_tables import of_every_call
 
         every_call = of_every_call(emitted.name, emitted.detail)
     answers: list[Answer] = []
@@ -328,14 +327,14 @@ def _write_emitted(answers: "Sequence[Answer]", form: "Format", output: Path | N
 
 
 def _write(files: "Files", form: "Format", output: Path | None, folder: bool) -> None:
-    from kernrec.emit.files import write_file, write_files
+    from kernrec.emit.formats import write_file, write_files
 
     if output is not None and folder:
         write_files(output, files)
         return
     ((name, content),) = files.items()
     if output is not None and form.example:
-        from kernrec.emit.expert_configs import merged
+        from kernrec.emit.tuned_tables import merged
 
         path = output / name if output.is_dir() else output
         if path.exists():

@@ -21,8 +21,7 @@ from kernrec.cli.output import (
     text_width,
 )
 from kernrec.cli.quantity import percent
-from kernrec.util.config_short import short_config
-from kernrec.util.human import config_text, human
+from kernrec.util.human import config_text, human, short_config
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:

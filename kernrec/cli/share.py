@@ -77,8 +77,8 @@ def push(wanted: PushOptions) -> None:
     from kernrec.gpu import find_gpu
     from kernrec.store.keys import Signer, key_file, make_own_key
     from kernrec.store.share import Selection
-    from kernrec.store.share.object_store import place_of
     from kernrec.store.share.push import push as push_rows
+    from kernrec.store.share.servers import place_of
 
     place, own = place_of(wanted.place), paths.user_database()
     chosen = Selection(wanted.gpu and find_gpu(wanted.gpu).name)
@@ -158,8 +158,8 @@ def pull(wanted: PullOptions) -> None:
     Only bundles signed by a key that you trust are accepted (`kernrec db trust`). Rows are removed only if their signer
     withdraws them, or if you stop trusting the key.
     """
-    from kernrec.store.share.object_store import place_of
     from kernrec.store.share.pull import pull as pull_rows
+    from kernrec.store.share.servers import place_of
 
     place = place_of(wanted.place)
     with Steps(f"pulling from {place.title}"):
@@ -206,7 +206,7 @@ def withdraw(wanted: WithdrawOptions) -> None:
     from kernrec.store.rows import Row
     from kernrec.store.share import Selection
     from kernrec.store.share.manifest import TEXT
-    from kernrec.store.share.object_store import place_of
+    from kernrec.store.share.servers import place_of
     from kernrec.store.share.withdraw import withdraw_here, withdraw_there
 
     if not (wanted.row or wanted.gpu or wanted.kernel or wanted.merged):
@@ -291,8 +291,8 @@ def trust(wanted: TrustOptions) -> None:
 def _remove(key: str) -> None:
     """Remove a trusted key. If the key was never trusted, drop the rows that `--untrusted` accepted."""
     from kernrec.store import Database, keys
-    from kernrec.store.retractions import forget
     from kernrec.store.share.pulled import drop_signer
+    from kernrec.store.share.withdraw import forget
 
     if keys.is_public_key(key) and key not in keys.trusted() and (dropped := drop_signer(paths.pulled(), key)):
         print(f"{counted(dropped, 'measurement')} no longer used")

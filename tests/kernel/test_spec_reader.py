@@ -1,10 +1,16 @@
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.kernel import PointerArgument, ScalarArgument, load_kernel
+from kernrec.gpu import limits
+from kernrec.kernel import PointerArgument, ScalarArgument, Space, load_kernel
+from kernrec.kernel.spec_reader import kernel_from
 
 SPEC = Path(__file__).parent / "tiled" / "kernel.toml"
 
@@ -104,3 +110,79 @@ def copy_of(folder: Path, source: str) -> Path:
 
 def test_missing_include_is_named(tmp_path, refuses):
     refuses(lambda: load_kernel(copy_of(tmp_path, '#include "absent.cuh"\n')))
+
+
+LISTED = {
+    "name": "copy",
+    "source": "copy.cu",
+    "problem": {"tensors": {"x": {"shape": [4096], "role": "inout"}}},
+    "tunables": {"width": {"values": [256, 64, 128]}, "vector": {"values": [1, 4]}},
+    "configs": {"columns": ["vector", "width", "blocks"], "rows": [[1, 64, 7], [4, 128, 5], [1, 256, 9]]},
+    "launch": [{"entry": "copy", "grid": ["blocks"], "block": ["width"], "arguments": ["x"]}],
+}
+SOURCE = "__global__ void copy(float* x) {} // WIDTH VECTOR"
+
+
+def space_of(spec):
+    kernel = kernel_from(copy.deepcopy(spec), "copy.toml", SOURCE)
+    return kernel, Space(kernel, 80, limits(80), "f32", "any")
+
+
+def test_space_equals_the_list_in_order_of_tunable_values():
+    _, space = space_of(LISTED)
+    assert [space.config(row) for row in range(len(space))] == [
+        {"width": 256, "vector": 1}, {"width": 64, "vector": 1}, {"width": 128, "vector": 4},
+    ]  # fmt: skip
+
+
+@given(st.sets(st.tuples(st.sampled_from([64, 128, 256]), st.sampled_from([1, 4])), min_size=1))
+def test_every_listed_config_is_found_in_its_row(pairs):
+    rows = [[vector, width, 3] for width, vector in pairs]
+    _, space = space_of(LISTED | {"configs": {"columns": ["vector", "width", "blocks"], "rows": rows}})
+    assert len(space) == len(pairs)
+    found_rows = space.find([space.config(row) for row in range(len(space))])
+    assert np.array_equal(found_rows, np.arange(len(space)))
+
+
+def test_inconsistent_list_is_refused_in_one_line(refuses):
+    refuses(lambda configs: space_of(LISTED | {"configs": configs}), [
+        {"columns": ["width", "blocks"], "rows": [[64, 1]]}, {"columns": ["width", "vector"], "rows": [[64]]},
+        {"columns": ["width", "vector"], "rows": [[96, 1]]}, {"columns": ["width", "vector"], "rows": []},
+        {"columns": ["width", "vector", "n"], "rows": [[64, 1, 2], [64, 1, 3]]},
+        {"columns": ["width", "vector", "sm"], "rows": [[64, 1, 2]]},
+    ])  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def config(tiled, ada):
+    return Space(tiled, 89, ada, "f32", "nn").config(0)
+
+
+def test_defines_contain_only_compiled_tunables(tiled, config):
+    defines = tiled.defines(config, "f32", "nn")
+    assert defines["BLOCK_M"] == str(config["block_m"])
+    assert defines["DTYPE_F32"] == defines["LAYOUT_NN"] == "1"
+    assert "SPLIT_K" not in defines
+    assert "RASTER" not in defines
+
+
+def test_variant_key_depends_exactly_on_compiled_tunables(tiled, config):
+    key = tiled.variant_key(config, "f32", "nn")
+    assert len(key) == 16
+    for tunable in tiled.tunables:
+        other = next(value for value in tunable.values if value != config[tunable.name])
+        changed = tiled.variant_key(config | {tunable.name: other}, "f32", "nn")
+        assert (changed == key) == tunable.launch
+    assert tiled.variant_key(config, "f16", "nn") != key
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"blockm": 32}, "unknown tunable of tiled 'blockm'; did you mean block_m"),
+    ({"block_m": 33}, "tiled: block_m is 33; expected 32, 64, 128, 256"),
+    ({"block_m": "32"}, "tiled: block_m is '32'; expected"),
+])  # fmt: skip
+def test_config_of_another_kernel_is_refused(tiled, config, change, message):
+    with pytest.raises(UsageError, match=message):
+        tiled.config(config | change)
+    with pytest.raises(UsageError, match="is missing stages"):
+        tiled.config({name: value for name, value in config.items() if name != "stages"})

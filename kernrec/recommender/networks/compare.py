@@ -17,8 +17,8 @@ from kernrec.recommender.networks.result import Total
 from kernrec.recommender.networks.sweep import NetworkSweep, sweep_network
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
+from kernrec.util.human import Note
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.note import Note
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ from kernrec.recommender.networks.result import (
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import KERNREC, MIXED, Query
 from kernrec.recommender.result import Answer, Recommendation
-from kernrec.util.note import Note
+from kernrec.util.human import Note
 
 __all__ = [
     "FASTEST",

@@ -25,8 +25,7 @@ from kernrec.recommender.json_form import FormerNames, IntervalNames, JsonForm, 
 from kernrec.recommender.networks.memory import memory_json
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Answer, Estimate, Recommendation
-from kernrec.util.config_short import short_config
-from kernrec.util.human import counted, human
+from kernrec.util.human import counted, human, short_config
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 from kernrec.model.search.expected_improvement import ExpectedImprovement
-from kernrec.model.search.search_space import FEWEST, completed_predictions
+from kernrec.model.search.gaussian_process import FEWEST, completed_predictions
 
 SPACE = np.array(list(itertools.product([16, 32, 64, 128, 256], [1, 2, 4, 8, 16], [1, 2, 3, 4], [1, 2, 4, 8], [0, 1])))
 LOG_S = np.abs(np.log2(SPACE[:, 0] / 64)) * 0.3 + np.abs(np.log2(SPACE[:, 1] / 4)) * 0.2 + 0.4 * SPACE[:, 4]

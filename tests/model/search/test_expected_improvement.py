@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.model.search import expected_improvement, search_space
+from kernrec.model.search import expected_improvement, gaussian_process
 from kernrec.model.search.expected_improvement import FIRST, ExpectedImprovement
 from tests.helpers.depth import few_examples
 
@@ -80,7 +80,7 @@ def test_first_measurements_try_every_tunable_value():
 @pytest.mark.slow
 def test_large_space_is_searched_through_offspring(monkeypatch):
     monkeypatch.setattr(expected_improvement, "SCORED", 100)
-    monkeypatch.setattr(search_space, "_OFFSPRING", 150)
+    monkeypatch.setattr(gaussian_process, "_OFFSPRING", 150)
     best = np.mean([TRUTH[measured_configs(ExpectedImprovement(SPACE, seed=seed), 80)].min() for seed in range(3)])
     assert best / TRUTH.min() < 1.15
 

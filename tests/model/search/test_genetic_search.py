@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernrec.model.search.gaussian_process import SearchSpace
 from kernrec.model.search.genetic_search import FIRST, LEAST_ROUND, GeneticSearch, unsure
-from kernrec.model.search.search_space import SearchSpace
 from tests.helpers.depth import few_examples
 from tests.model.search.test_energy_guide import ENERGY, LATENCY, TUNABLES
 

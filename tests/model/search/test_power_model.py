@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernrec.model.search.energy_guide import LEVEL, PowerModel
-from kernrec.model.search.search_space import SearchSpace
+from kernrec.model.search.gaussian_process import SearchSpace
 
 pytest.importorskip("scipy")
 

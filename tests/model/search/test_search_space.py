@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.model.search.search_space import SearchSpace
+from kernrec.model.search.gaussian_process import SearchSpace
 from tests.helpers.depth import few_examples
 
 GRID = np.stack(np.meshgrid([16, 32, 64, 128], [1, 2, 4, 8], [0, 1]), axis=-1).reshape(-1, 3).astype(float)

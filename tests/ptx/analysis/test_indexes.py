@@ -2,7 +2,10 @@
 
 import pytest
 
+from kernrec.compile import compile_source
 from kernrec.profile.ptx_kernel import kernel_of_ptx
+from kernrec.ptx import parse
+from kernrec.ptx.analysis.dependence import global_pointers
 from kernrec.ptx.analysis.indexes import Index, indexes_of
 from tests.helpers.ptx_text import module, ptx
 
@@ -38,3 +41,25 @@ def test_indexes_in_ptx_cover_the_tensor_they_index(tmp_path):
     (path := tmp_path / "k.ptx").write_text(ptx(START + gather, PARAMETERS))
     kernel, _ = kernel_of_ptx(path, None, [1], [32], ["x=f32[6400]", "idx=u32[32]", "y=f32[32]", "i32:64"])
     assert kernel.spec["problem"]["tensors"]["idx"]["values"] == "index x 64"
+
+
+BODIES = {
+    "y[i] = x[i];": ({0}, {1}),
+    "y[i] += x[i];": ({0, 1}, {1}),
+    "atomicAdd(&y[i], x[i]);": ({0}, {1}),
+    "atomicAdd(&y[x[i]], 1);": None,
+    "if (atomicAdd(&y[0], 1) < n) x[i] = 3;": ({1}, {0, 1}),
+    "__shared__ int own[64]; own[i] = x[i]; __syncthreads(); y[own[63 - i]] = n;": None,
+    "(n > 3 ? x : y)[i] = 3;": (set(), {0, 1}),
+    "((int*)*(long long*)x)[i] = n;": None,
+}
+"""Maps a body to the parameter numbers behind its reads and its writes, or to None if they are unknown."""
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_reads_and_writes_follow_from_parameters(nvrtc, body):
+    source = f'extern "C" __global__ void k(int* x, int* y, int n) {{ int i = threadIdx.x; {body} }}'
+    function = parse(compile_source(source, 80).ptx).functions["k"]
+    numbers = {parameter.name: number for number, parameter in enumerate(function.parameters)}
+    pointers = global_pointers(function)
+    assert (pointers and tuple({numbers[name] for name in names} for names in pointers)) == BODIES[body]

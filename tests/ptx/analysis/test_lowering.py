@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernrec.ptx.analysis import issue_cost, machine_cost
+from kernrec.ptx.analysis import issue_cost
 from kernrec.ptx.analysis.folding import removed_copies
 from kernrec.ptx.analysis.lowering import lowered, straightened
 from kernrec.ptx.execution.engine import known_opcodes
@@ -109,16 +109,14 @@ def test_conditional_sum_kept_by_a_loop_is_copied_back():
     ("div.u32 %r1, %r2, 7;", {"imad": 2, "alu": 2}),
 ])  # fmt: skip
 def test_single_instructions_are_lowered(text, want):
-    assert dict(machine_cost.machine_cost(function(text).instructions[0])) == want
+    assert dict(issue_cost.machine_cost(function(text).instructions[0])) == want
 
 
 def test_every_known_opcode_has_a_class():
-    names = {*issue_cost.CLASSES, *machine_cost.CLASSES} - {"mov", "ld_const"}
+    names = {*issue_cost.CLASSES, *issue_cost.MACHINE_CLASSES} - {"mov", "ld_const"}
     for opcode in known_opcodes():
         for suffix in ("u32", "f32", "s64", "f64", "pred"):
-            for name, number in machine_cost.machine_cost(
-                function(f"{opcode}.{suffix} %r1, %r2, %r3;").instructions[0]
-            ):
+            for name, number in issue_cost.machine_cost(function(f"{opcode}.{suffix} %r1, %r2, %r3;").instructions[0]):
                 assert name in names
                 assert number > 0
 

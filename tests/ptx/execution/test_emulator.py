@@ -4,9 +4,15 @@ import numpy as np
 import pytest
 
 from kernrec.errors import UsageError
+from kernrec.kernel import find_kernel
+from kernrec.profile.emulated_launch import emulate_config
 from kernrec.ptx import EmulationError, KernelLaunch, emulate, parse
-from kernrec.ptx.ir.errors import ParseError
+from kernrec.ptx.ir.program import ParseError
+from tests.helpers.kernel_code import module_of
+from tests.helpers.products import matmul, mma_config, whole_numbers
 from tests.helpers.ptx_text import module, run
+from tests.helpers.trial import unwritten
+from tests.helpers.work import calls
 
 GLOBAL_THREAD = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x; mad.lo.s32 %r4, %r1, %r2, %r3;"
 COPY = f"""
@@ -300,3 +306,22 @@ def test_environment_registers_hold_the_grid_barrier_address():
     buffers = {"out": np.zeros(1, np.uint32), "barrier": np.array([8, 0], np.uint32)}
     emulate(parse(ptx), KernelLaunch("k", (1,), (1,), ["out"], buffers, grid_barrier=2 << 40))
     assert buffers["barrier"].tolist() == [8, 7]
+
+
+KERNEL = find_kernel("matmul_mma")
+CONFIG = mma_config(128, 128, 32, 64, 32, vector=8, stages=3)
+
+
+def calls_for(m: int, k: int) -> int:
+    problem = matmul("bf16", "nn", m=m, n=128, k=k)
+    module = module_of(KERNEL, CONFIG, "bf16", "nn", 86)
+    tensors = whole_numbers(problem) | unwritten(problem)
+    return calls(lambda: emulate_config(KERNEL, CONFIG, problem, 86, module, tensors))
+
+
+def test_two_blocks_on_tensor_cores_take_as_many_calls_as_one():
+    for m in (128, 256):  # fill the caches of compiled code and block programs
+        calls_for(m, 96)
+    once = calls_for(128, 96)
+    assert (calls_for(128, 192) - once) / 3 < 2000  # calls per step of 32 along k
+    assert calls_for(256, 96) - once < 100

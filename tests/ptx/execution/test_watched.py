@@ -5,8 +5,7 @@ import pytest
 
 from kernrec.ptx import KernelLaunch, parse
 from kernrec.ptx.execution.emulator import Emulation
-from kernrec.ptx.execution.options import EmulationOptions
-from kernrec.ptx.execution.watched import BlockAccesses, Touched
+from kernrec.ptx.execution.watched import BlockAccesses, EmulationOptions, Touched
 
 TEXT = """.version 8.6
 .target sm_90a

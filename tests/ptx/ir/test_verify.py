@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kernrec.errors import KernrecError
 from kernrec.ptx import parse
-from kernrec.ptx.ir.errors import ParseError
-from kernrec.ptx.ir.types import BITS, REGISTER_TYPES, agrees
+from kernrec.ptx.ir.operand import BITS, REGISTER_TYPES, agrees
+from kernrec.ptx.ir.program import ParseError
 from tests.helpers.ptx_text import module
 
 HEAD = ".version 8.0\n.target sm_86\n.address_size 64\n"
