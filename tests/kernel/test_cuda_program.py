@@ -6,7 +6,7 @@ import pytest
 
 from kernrec.compile.nvrtc import compile_source
 from kernrec.kernel.cuda_program import device_code, has_host_code
-from kernrec.kernel.source_files import read_source
+from kernrec.kernel.source_files import read_source, whole_source
 from tests.helpers.needs import needs
 
 pytestmark = needs("tree_sitter_cuda")
@@ -74,6 +74,23 @@ def test_only_the_launched_template_instance_is_compiled():
     )
     ptx = compile_source(device_code(source, "f<float, SIZE>").text, 80, {"SIZE": 8}).ptx
     assert set(re.findall(r"\.entry (\w+)", ptx)) == {"_Z1fIfLi8EEvPT_"}
+
+
+def test_program_is_read_as_editors_and_projects_store_it(tmp_path):
+    (tmp_path / ".git").mkdir()
+    for name in ("a/app", "a/common", "a/other"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "a/common/sizes.h").write_text("#define SIZE 7\n")
+    (tmp_path / "sizes.h").write_text("#define SIZE 9\n")
+    (tmp_path / "a/other/twice.h").write_text("1")
+    (tmp_path / "a/common/twice.h").write_text("2")
+    program = tmp_path / "a/app/main.cu"
+    text = '#include <sizes.h>\n#include "twice.h"\n#include "absent.h"\n// \u00e9\nint main() { f<< <1, 2>> >(); }\n'
+    program.write_bytes(b"\xef\xbb\xbf" + text.encode("latin-1"))
+    whole = whole_source(program)
+    assert whole.startswith("#define SIZE 7")
+    assert "f<<<1, 2>>>()" in whole
+    assert '#include "twice.h"\n#include "absent.h"' in whole
 
 
 def test_headers_are_found_beside_the_file_and_in_named_folders(tmp_path):  # type: ignore[no-untyped-def]

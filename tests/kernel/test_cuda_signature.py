@@ -33,6 +33,11 @@ def test_kernels_and_their_parameters_are_read():
     ]  # fmt: skip
 
 
+def test_declaration_without_a_body_is_no_kernel():
+    declared = "__global__ void f(int *);\n__global__ void g(float *x);\n__global__ void f(int *counts) { }\n"
+    assert [(each.name, each.parameters[0].name) for each in signatures(declared)] == [("f", "counts")]
+
+
 def test_macro_guard_decides_whether_a_value_can_be_set():
     assert [tuple(macro) for macro in macros(SOURCE)] == [("TILE", 16, True), ("ROWS", 7, False)]
 
