@@ -226,7 +226,7 @@ extern "C" __global__ void k(const short* x, char* made, short* out, int row) {
 """
 
 
-def run(old: str = "", new: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def load_by_made_map(old: str = "", new: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Run the kernel with a part of it replaced; return the matrix, the tensor map and the loaded tile."""
     assert old in SOURCE
     x, made = np.arange(24 * 40, dtype=np.int16).reshape(24, 40), np.zeros(128, np.uint8)
@@ -237,7 +237,7 @@ def run(old: str = "", new: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 
 def test_kernel_can_build_and_use_a_tensor_map():
-    x, made, out = run()
+    x, made, out = load_by_made_map()
     assert made.tobytes() == TensorMap("x", "u16", (40, 24), (80,), (32, 16), 64).encode(1 << 40)
     # A 64-byte swizzle exchanges 16-byte pieces by a pattern that is equal for each pair of rows.
     row, piece = np.arange(16)[:, None], np.arange(4)
@@ -248,7 +248,7 @@ def test_kernel_can_build_and_use_a_tensor_map():
 
 
 def test_wrong_or_unfenced_tensor_map_is_an_error(refuses):
-    refuses(lambda old, new: run(old, new), [
+    refuses(lambda old, new: load_by_made_map(old, new), [
         ("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;", ""),
         ("rank.shared::cta.b1024.b32 [%0], 1;", "rank.shared::cta.b1024.b32 [%0], 2;"),
         ("box_dim.shared::cta.b1024.b32 [%0], 1,", "box_dim.shared::cta.b1024.b32 [%0], 0,"),

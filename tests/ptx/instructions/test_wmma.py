@@ -52,7 +52,7 @@ def fragment(kind: str, operand: str, m: int, n: int, k: int) -> int:
     return m * n // 32 if kind != "f16" else m * n // 64
 
 
-def run(
+def multiply(
     m: int, n: int, k: int, types: tuple[str, str, str, str], layouts: str, suffix: str = ""
 ) -> tuple[Any, Any, Any]:
     """Return D, NumPy's A B + C, and the counts; `layouts` holds `r` or `c` for a, b, c and d."""
@@ -105,7 +105,7 @@ CASES = [
 @pytest.mark.parametrize(("shape", "types"), CASES)
 @pytest.mark.parametrize("layouts", ["rcrr", "crcr", "rrrc"])
 def test_every_shape_and_layout_multiplies(shape, types, layouts):
-    result, numbers, counts = run(*shape, types, layouts)
+    result, numbers, counts = multiply(*shape, types, layouts)
     expected = numbers["a"] @ numbers["b"] + numbers["c"]
     tolerance = 1e-2 if types[0] == "f16" else 1e-5
     np.testing.assert_allclose(result.astype(np.float64), expected, rtol=tolerance, atol=tolerance)
@@ -115,14 +115,14 @@ def test_every_shape_and_layout_multiplies(shape, types, layouts):
 
 @pytest.mark.parametrize("kind", ["s4", "u4"])
 def test_4_bit_integers_multiply(kind):
-    result, numbers, counts = run(8, 8, 32, ("s32", kind, kind, "s32"), "rcrr")
+    result, numbers, counts = multiply(8, 8, 32, ("s32", kind, kind, "s32"), "rcrr")
     np.testing.assert_array_equal(result, numbers["a"] @ numbers["b"] + numbers["c"])
     assert counts["mma.i8"] == 8 * 8 * 32  # with half of the operations, half of the time
 
 
 @pytest.mark.parametrize(("operation", "pairs"), [("xor", np.not_equal), ("and", np.logical_and)])
 def test_bits_are_combined_and_counted(operation, pairs):
-    result, numbers, _ = run(8, 8, 128, ("s32", "b1", "b1", "s32"), "rcrr", f".{operation}.popc")
+    result, numbers, _ = multiply(8, 8, 128, ("s32", "b1", "b1", "s32"), "rcrr", f".{operation}.popc")
     counted = pairs(numbers["a"][:, :, None], numbers["b"][None]).sum(axis=1)
     np.testing.assert_array_equal(result, counted + numbers["c"])
 
@@ -170,7 +170,7 @@ def test_unknown_forms_are_refused():
         (("f32", "tf32", "tf32", "f32"), (16, 16, 16)),
     ):
         with pytest.raises(EmulationError, match="wmma"):
-            run(*shape, types, "rcrr")
+            multiply(*shape, types, "rcrr")
 
 
 KINDS = ("e4m3", "e5m2")
