@@ -7,7 +7,7 @@ import pytest
 
 from kernrec.checking.limits import Limits
 from kernrec.errors import UsageError
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 
 PROGRAM = """
 import json, os, socket, sys

@@ -19,8 +19,8 @@ from kernrec.recommender.estimate.prediction import predict
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from kernrec.util.note import Note
-from tests.helpers.measured_database import store_rows
 from tests.helpers.needs import needs
+from tests.helpers.recording import store_rows
 
 pytestmark = [pytest.mark.slow, needs("xgboost")]
 

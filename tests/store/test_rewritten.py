@@ -13,7 +13,7 @@ from kernrec.store import Database
 from kernrec.store.intake import merge_file
 from kernrec.store.marks import is_own
 from kernrec.store.rewritten import rewritten
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 from tests.helpers.sharing import measurements
 
 pytestmark = [

@@ -12,8 +12,8 @@ from same_code import tokens, within_compiler_variation
 
 from kernrec.kernel import find_kernel
 from kernrec.store import Database, ProfileRow
+from tests.helpers.command import environment
 from tests.helpers.paths import RECORDINGS, ROOT, TOOLS
-from tests.helpers.process import environment
 from tests.helpers.recording import make_recording
 
 

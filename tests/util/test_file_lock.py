@@ -9,7 +9,7 @@ import pytest
 
 from kernrec.util import file_lock
 from kernrec.util.file_lock import try_lock
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 
 HOLD = """
 import os, sys

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is forked")
 

@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 from kernrec.util.scratch import new_scratch_path, remove_abandoned, scratch_folder
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 
 KILLED = """
 import os, signal

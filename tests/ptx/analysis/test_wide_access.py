@@ -11,7 +11,7 @@ from kernrec.ptx import KernelLaunch, emulate, parse
 from kernrec.ptx.analysis.machine_cost import AGGREGATED
 from kernrec.ptx.analysis.warp_aggregation import with_warp_aggregation
 from kernrec.ptx.analysis.wide_access import with_wide_accesses
-from tests.helpers.machine_code import machine_code_of
+from tests.helpers.kernel_code import machine_code_of
 from tests.helpers.ptx_text import module
 
 SHARED = ".shared .align 4 .b8 tile[4096];"

@@ -23,7 +23,7 @@ from kernrec.recommender.serving.engines import Deployment, Kind, TunedFile, tun
 from kernrec.recommender.serving.folder import entries_of, write_folder
 from kernrec.recommender.serving.shipped_files import installed_package, shipped_of
 from tests.helpers import engine_reader
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 from tests.helpers.serving import AWQ, BY_ROW, HYBRID, MIXTRAL, QWEN_FP8, SMALL, written
 
 MODELS = {
