@@ -354,9 +354,8 @@ def serve_audit(
     """
     from pathlib import Path
 
-    from kernrec.recommender.serving.audit import AuditRequest
+    from kernrec.recommender.serving.audit import AuditRequest, write_folder
     from kernrec.recommender.serving.audit import serve_audit as run
-    from kernrec.recommender.serving.folder import write_folder
 
     audit = run(
         AuditRequest(

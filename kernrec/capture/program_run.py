@@ -146,7 +146,7 @@ def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU, refused: P
     """Return environment variables that make Python programs of the command capture Triton launches."""
     if importlib.util.find_spec("triton") is None:
         return {}
-    from kernrec.triton.calls.whole_process import COUNT_VARIABLE, FOLDER_VARIABLE, GPU_VARIABLE, REFUSED_VARIABLE, SITE
+    from kernrec.triton.calls.hooks import COUNT_VARIABLE, FOLDER_VARIABLE, GPU_VARIABLE, REFUSED_VARIABLE, SITE
 
     path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
     variables = {

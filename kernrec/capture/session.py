@@ -22,7 +22,7 @@ from kernrec.capture.recorded_calls import SLOTS, Recorder
 from kernrec.capture.textures import Textures
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
-from kernrec.gpu.occupancy import occupancy
+from kernrec.gpu.entry import occupancy
 from kernrec.ptx import EmulationError, KernelLaunch
 from kernrec.ptx.execution.emulator import Emulation
 from kernrec.ptx.execution.options import EmulationOptions

@@ -19,11 +19,11 @@ from kernrec.interop.spec_text import LaunchWords
 from kernrec.kernel import Kernel, bind_launches
 from kernrec.kernel.source_files import line_origins
 from kernrec.op import Problem
-from kernrec.profile.device_variables import variable_contents
-from kernrec.profile.emulate_file import LINE_INFO
+from kernrec.profile.code_facts import variable_contents
 from kernrec.profile.emulated_launch import kernel_launch
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.launch_profile import entry_name
+from kernrec.profile.ptx_kernel import LINE_INFO
 from kernrec.profile.tensor_values import ELEMENTS, Tensors
 from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.ir.inline import inlined
@@ -121,7 +121,7 @@ def _buffers(kernel: Kernel, problem: Problem, folder: Path) -> dict[str, np.nda
 
 def entries_of(path: Path, include: Sequence[str]) -> list[str]:
     """Return the kernels of a CUDA file; each instance of a template is a kernel."""
-    from kernrec.interop.program_kernels import kernel_names
+    from kernrec.interop.draft import kernel_names
     from kernrec.kernel.source_files import whole_source
 
     return kernel_names(whole_source(path, include))

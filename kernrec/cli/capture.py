@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from kernrec.cli import options
-from kernrec.cli.format import print_notes
 from kernrec.cli.options import option
+from kernrec.cli.output import print_notes
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import counted
 

@@ -6,9 +6,16 @@ from typing import Annotated, Any
 import typer
 
 from kernrec.cli import options
-from kernrec.cli.format import print_notes
-from kernrec.cli.output import Form, print_csv, print_json
-from kernrec.cli.table import Column, in_terminal, markdown_lines, print_table
+from kernrec.cli.output import (
+    Column,
+    Form,
+    in_terminal,
+    markdown_lines,
+    print_csv,
+    print_json,
+    print_notes,
+    print_table,
+)
 from kernrec.errors import UsageError, unknown
 from kernrec.util.human import human
 

@@ -11,9 +11,8 @@ import typer
 
 from kernrec.checking.limits import LAUNCH_BUDGET
 from kernrec.cli import options
-from kernrec.cli.format import print_notes
 from kernrec.cli.options import option
-from kernrec.cli.output import AsJson, print_json
+from kernrec.cli.output import AsJson, print_json, print_notes
 from kernrec.errors import KernrecError, UsageError
 
 if TYPE_CHECKING:
@@ -99,8 +98,8 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
     from kernrec.checking.findings import Describer
     from kernrec.gpu import find_gpu
     from kernrec.kernel.source_files import line_origins
-    from kernrec.profile.emulate_file import file_launch
     from kernrec.profile.launch_arguments import read_arguments
+    from kernrec.profile.ptx_kernel import file_launch
     from kernrec.ptx.ir.inline import inlined
 
     gpu = find_gpu(wanted.gpu)
@@ -141,7 +140,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
     """
     from kernrec.checking.check_launch import check_launch
     from kernrec.checking.program_launches import entries_of, program_launch
-    from kernrec.cli.steps import Steps
+    from kernrec.cli.progress import Steps
     from kernrec.gpu import find_gpu
     from kernrec.interop.spec_text import LaunchWords
 

@@ -9,9 +9,8 @@ import typer
 
 from kernrec import paths
 from kernrec.cli import options
-from kernrec.cli.format import print_notes
-from kernrec.cli.steps import Steps
-from kernrec.cli.table import print_table
+from kernrec.cli.output import print_notes, print_table
+from kernrec.cli.progress import Steps
 from kernrec.errors import UsageError
 from kernrec.util.human import counted
 

@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec.cli import options
-from kernrec.cli.format import NotePrinter, interval_text, measurement_text, print_line, source_text
 from kernrec.cli.options import SELECTION, option
-from kernrec.cli.output import AsJson, print_json
+from kernrec.cli.output import (
+    AsJson,
+    NotePrinter,
+    interval_text,
+    measurement_text,
+    print_json,
+    print_line,
+    print_table,
+    source_text,
+)
 from kernrec.cli.quantity import percent
-from kernrec.cli.table import print_table
 from kernrec.errors import UsageError
 from kernrec.util.human import config_text, counted, human
 

@@ -117,7 +117,7 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
         return _triton_kernel(spec, wanted)
     if spec is None:
         return _drafted_kernel(wanted)
-    from kernrec.interop.load_spec import load_spec
+    from kernrec.interop.t1 import load_spec
 
     return *load_spec(spec, source), spec.parent
 
@@ -154,7 +154,7 @@ def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
 
 def write_draft(wanted: AnalyzeOptions) -> None:
     """Write the draft of a spec next to a CUDA source, and list the parts to fill in."""
-    from kernrec.cli.format import print_notes
+    from kernrec.cli.output import print_notes
     from kernrec.emit.files import write_file
     from kernrec.interop.spec_draft import draft_spec
 
@@ -180,7 +180,7 @@ def _triton_kernel(path: Path, wanted: AnalyzeOptions) -> tuple["Kernel", list[s
     target = None if path == wanted.source else str(wanted.source)
     call = read_call(path, target, parse_shape(wanted.shape) if wanted.shape else {})
     if call.configs_file is not None:
-        from kernrec.interop.config_list import read_config_list
+        from kernrec.interop.read_results import read_config_list
         from kernrec.kernel.source_files import read_text
 
         call = replace(call, configs=read_config_list(call.configs_file, read_text(call.path, call.path.name)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec.cli import options
-from kernrec.cli.format import print_notes
+from kernrec.cli.output import print_notes
 from kernrec.errors import UsageError
 from kernrec.util.human import human
 

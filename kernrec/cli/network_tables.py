@@ -4,20 +4,30 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kernrec.cli.format import NotePrinter, print_line
-from kernrec.cli.next_steps import print_next, problem_command
-from kernrec.cli.output import Form, print_csv, print_json, print_table_as
+from kernrec.cli.output import (
+    ALWAYS,
+    SELDOM,
+    USUALLY,
+    WIDE,
+    Column,
+    Form,
+    NotePrinter,
+    digits,
+    print_csv,
+    print_json,
+    print_line,
+    print_table_as,
+    quantities,
+)
 from kernrec.cli.quantity import percent
-from kernrec.cli.table import ALWAYS, SELDOM, USUALLY, WIDE, Column, digits, quantities
+from kernrec.cli.recommendations import print_next, problem_command
 from kernrec.recommender.tabular import plain_rows
 from kernrec.util.human import config_text, human
 from kernrec.util.note import Note
 
 if TYPE_CHECKING:
-    from kernrec.recommender.networks.bill import Bill, Tariff
-    from kernrec.recommender.networks.compare import ComparedGpu, Unfit
-    from kernrec.recommender.networks.layer_answer import LayerAnswer
-    from kernrec.recommender.networks.result import NetworkAnswer, Total
+    from kernrec.recommender.networks.compare import Bill, ComparedGpu, Tariff, Unfit
+    from kernrec.recommender.networks.result import LayerAnswer, NetworkAnswer, Total
     from kernrec.recommender.networks.sweep import NetworkSweep
     from kernrec.recommender.recommender import Recommender
     from kernrec.recommender.result import Estimate
@@ -276,7 +286,7 @@ def print_comparison(
     several = len({row.batch for row in compared}) > 1
     billed = []
     if tariff is not None:
-        from kernrec.recommender.networks.bill import bills
+        from kernrec.recommender.networks.compare import bills
 
         for row in rows:
             name = f"{row.gpu.name}, batch {row.batch}" if several else row.gpu.name

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kernrec.emit.files import Files
 from kernrec.errors import UsageError
-from kernrec.interop.inductor_table import entry, product_key
+from kernrec.interop.triton_results import entry, product_key
 
 if TYPE_CHECKING:
     from kernrec.recommender.result import Answer, Recommendation

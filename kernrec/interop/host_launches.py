@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernrec.interop.host_expressions import (
+from kernrec.interop.host_program import (
+    HostProgram,
     UnknownError,
     by_block,
     combined,
@@ -19,11 +20,11 @@ from kernrec.interop.host_expressions import (
     folded,
     inside,
     is_number,
+    last_word,
     literal,
     number,
     rounded_up,
 )
-from kernrec.interop.host_program import HostProgram, last_word
 from kernrec.kernel.cuda_program import function_name, nodes, parsed, text_of
 from kernrec.op.dtype import ELEMENT_BYTES
 

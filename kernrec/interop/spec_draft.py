@@ -14,9 +14,8 @@ from kernrec.compile.compiled import CompileError, CompileJob, Result
 from kernrec.compile.nvcc import find_nvcc
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, nearest
-from kernrec.interop.draft import Draft, DraftLaunch, DraftTunable
+from kernrec.interop.draft import Draft, DraftLaunch, DraftTunable, select_kernel
 from kernrec.interop.host_launches import HostLaunch, filled_variables, host_launches
-from kernrec.interop.program_kernels import select_kernel
 from kernrec.interop.python_expressions import Translator
 from kernrec.interop.spec_arguments import SpecArguments, read_arguments
 from kernrec.interop.spec_text import (

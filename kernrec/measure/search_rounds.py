@@ -20,8 +20,8 @@ from kernrec.model.search.expected_improvement import ExpectedImprovement
 from kernrec.model.search.genetic_search import GeneticSearch
 from kernrec.model.search.objective_search import ObjectiveSearch
 from kernrec.op import Problem
-from kernrec.recommender.pareto import pareto_front
 from kernrec.recommender.request import Objective
+from kernrec.recommender.select import pareto_front
 from kernrec.store import canonical_json
 from kernrec.store.measurement import Measurement, Outcome
 

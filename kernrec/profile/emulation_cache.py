@@ -21,13 +21,12 @@ from kernrec.compile.compiled import Compiled
 from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
-from kernrec.profile.fit_profile import Profile
-from kernrec.profile.launch_profile import LaunchProfile, entry_name
+from kernrec.profile.launch_profile import LaunchProfile, Profile, entry_name
 from kernrec.util.atomic_write import write_whole
 from kernrec.util.file_hash import files_hash
 
 _ROOT = Path(__file__).parents[1]
-_MODULES = ("sample_profile", "cache_behavior", "tensor_values", "uneven_blocks", "wave_reuse")
+_MODULES = ("sample_profile", "cache_behavior", "tensor_values", "uneven_blocks")
 """Modules of this package that determine the counts."""
 _MACHINE_CODE = ("block_mix", "disassemble", "machine_classes")
 """Modules of `kernrec.compile` that determine the counts."""

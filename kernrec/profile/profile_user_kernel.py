@@ -22,8 +22,7 @@ from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel, bind_launches
 from kernrec.profile.emulation_cache import Emulated, EmulationCache
 from kernrec.profile.kernel_code import CodeKey, code_key, compile_job_for
-from kernrec.profile.launch_profile import LaunchProfile
-from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
+from kernrec.profile.launch_profile import LaunchProfile, ProfileFailure, ProfileTarget
 from kernrec.store import ProfileRow
 from kernrec.util.worker_memory import collect_rarely
 

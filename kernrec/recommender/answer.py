@@ -1,33 +1,300 @@
-"""Build the answer to a query from a candidate set: recommendations, notes and comparisons."""
+"""Build the answer to a query from a candidate set: recommendations with their ranks, notes and comparisons.
 
-from collections.abc import Sequence
+Ranks express uncertainty. Measured recommendations share a rank if their 90 % intervals overlap the interval of the
+best of them. Predictions never share a rank. Their rank follows from the expected cost and is marked approximate.
+A rank is ambiguous if a neighbor could hold it. Between configs of a kernel, only their own errors decide, because the
+shared error cancels. Between kernels, half of the shared variance counts too.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
+from kernrec.model.prior.launch_costs import NominalCosts
+from kernrec.model.prior.spread import Source
 from kernrec.op import Problem
 from kernrec.recommender.baseline_notes import baseline_notes, without_baseline
 from kernrec.recommender.baselines import PREDICTED
 from kernrec.recommender.candidates import CandidateSet
-from kernrec.recommender.distinct import rows_of
+from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.infeasible import none_runs
-from kernrec.recommender.instead import EIGHT_BITS
+from kernrec.recommender.infeasible import EIGHT_BITS, none_runs
+from kernrec.recommender.json_form import MeasuredOn
 from kernrec.recommender.notes import of_inputs, of_kernel, of_recommendations, of_triton
-from kernrec.recommender.recommendations import (
-    best_of_other_kinds,
-    build_recommendation,
-    build_recommendations,
-    foreign_rows,
-    saving_of,
-)
-from kernrec.recommender.request import Query
-from kernrec.recommender.result import Answer, KernelAnswer, Remark
+from kernrec.recommender.request import Objective, Query
+from kernrec.recommender.result import Answer, Estimate, Foreign, KernelAnswer, Place, Recommendation, Remark, Saving
+from kernrec.recommender.select import Picked, rows_of
+from kernrec.store import MeasuredAnswer
 
 if TYPE_CHECKING:
     from kernrec.recommender.context import Context
+
+LIMIT_STEP_W = 10.0
+"""Step in watts between the power limits tried for a config that was estimated at the default limit only."""
+NO_LOSS = 2.0 * LATENCY_DRIFT
+"""Largest slowdown that counts as no slowdown: the accepted drift of a GPU, in both directions."""
+WORTH_SAYING = 2.0 * ENERGY_DRIFT
+"""Minimum energy saving, as a fraction, that deserves a note: the accepted drift of a GPU, in both directions."""
+
+Interval = tuple[float, float]
+
+
+def build_recommendations(
+    candidates: CandidateSet,
+    picked: Sequence[Picked],
+    objective: Objective,
+    alike: Sequence[int] | None = None,
+    beside: Sequence[Picked] = (),
+) -> tuple[Recommendation, ...]:
+    """Return the picked candidates in order, each with its rank, then the candidates `beside` without ranks.
+
+    Args:
+        candidates: the set that was picked from.
+        picked: operating point and position of each pick, best first.
+        objective: criterion whose costs decide the ranks.
+        alike: number of similar configs that each pick represents.
+        beside: additional picks.
+    """
+    every = [*picked, *beside]
+    places_of = tuple(zip(*every, strict=True))
+    latency, energy = candidates.costs.latency.items(places_of), candidates.costs.energy.items(places_of)
+    which = slice(int(objective is Objective.ENERGY), 1 + (objective is not Objective.LATENCY))
+    deciding, exact, numbers = [], [], set()
+    for (_, position), *pair in zip(picked, latency, energy, strict=False):
+        estimates = pair[which]
+        deciding.append(estimates)
+        exact.append(estimates[0].source == estimates[-1].source == Source.MEASURED)
+        numbers.add(bisect_right(candidates.starts, position))
+    if any(exact):
+        intervals = [[(each.low, each.high) for each in row] for row in deciding]
+    else:
+        intervals = _predicted_intervals(deciding, 0.5 * (len(numbers) > 1))
+    ranks = [*places(intervals, exact), *[Place(1, False, True)] * len(beside)]
+    counts = [*(alike or [0] * len(picked)), *[0] * len(beside)]
+    return _recommendations(candidates, every, zip(latency, energy, strict=True), ranks, counts)
+
+
+def _predicted_intervals(deciding: Sequence[Sequence[Estimate]], common: float) -> list[list[Interval]]:
+    """Return the intervals that decide whether predictions can be distinguished.
+
+    Args:
+        deciding: predicted costs of each recommendation.
+        common: fraction of the shared error's variance that counts.
+    """
+    intervals: list[list[Interval]] = []
+    for estimates in deciding:
+        row = []
+        for estimate in estimates:
+            whole = 0.5 * math.log(estimate.high / estimate.low)
+            own = math.log(estimate.high / estimate.value) if estimate.own is None else estimate.own
+            variance = own * own + common * max(whole * whole - own * own, 0.0)
+            factor = math.exp(math.sqrt(0.5 * variance))  # Two of these widths add up to a ratio's width.
+            row.append((estimate.value / factor, estimate.value * factor))
+        intervals.append(row)
+    return intervals
+
+
+def best_of_other_kinds(
+    candidates: CandidateSet, picked: Sequence[Picked], query: Query, first: int = 0
+) -> tuple[Picked, ...]:
+    """Pick the best CUDA kernel or the best Triton kernel, if the picks contain none of its kind.
+
+    The objective decides; latency decides for a Pareto front. The query's bounds apply.
+    """
+    starts = candidates.starts
+    in_triton = [kernel.table.kernel.triton is not None for kernel in candidates.kernels]
+    if len({*in_triton}) == 1:
+        return ()
+    missing = {True, False} - {in_triton[bisect_right(starts, position) - 1] for _, position in picked}
+    if not missing:
+        return ()
+    objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
+    best: list[tuple[float, int, int]] = []
+    for number, triton in enumerate(in_triton):
+        if triton in missing:
+            start, end = starts[number : number + 2]
+            value = objective.value_of(candidates.latency_s[first:, start:end], candidates.energy_j[first:, start:end])
+            if query.max_power_w is not None:
+                value = np.where(candidates.power_w[first:, start:end] <= query.max_power_w, value, np.inf)
+            point, own = divmod(int(value.argmin()), end - start)
+            best.append((value.item(point, own), first + point, start + own))
+    least, point, position = min(best)
+    return ((point, position),) if math.isfinite(least) else ()
+
+
+def build_recommendation(candidates: CandidateSet, point: int, position: int) -> Recommendation:
+    """Return one candidate at one operating point as a single recommendation, without ranks of neighbors."""
+    costs, place = costs_at(candidates, point, position), Place(1, False, True)
+    return _recommendations(candidates, [(point, position)], [costs], [place], [0])[0]
+
+
+def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estimate, Estimate]:
+    """Return latency and energy of one candidate at one operating point."""
+    costs, place = candidates.costs, (point, position)
+    return costs.latency.item(place), costs.energy.item(place)
+
+
+def _recommendations(
+    candidates: CandidateSet,
+    picked: Sequence[Picked],
+    costs: Iterable[tuple[Estimate, Estimate]],
+    ranks: Sequence[Place],
+    alike: Sequence[int],
+) -> tuple[Recommendation, ...]:
+    """Return the picked candidates, given costs, rank and number of similar configs of each."""
+    starts, fastest, seconds, joules = candidates.starts, candidates.fastest, candidates.latency_s, candidates.energy_j
+    fastest_s, fastest_j = seconds.item(0, fastest), joules.item(0, fastest)
+    recommendations = []
+    for (point, position), (latency, energy), place, count in zip(picked, costs, ranks, alike, strict=True):
+        number = bisect_right(starts, position) - 1
+        kernel, own = candidates.kernels[number], position - starts[number]
+        row, unsure, measured = kernel.rows.item(own), kernel.risk.item(own), None
+        if kernel.measurements is not None:
+            measured = kernel.measurements.measured[point].get(own)
+        heuristic, (clock_hz, bottleneck) = starts[number] + kernel.heuristic, kernel.running(point, own)
+        recommendations.append(
+            Recommendation(
+                kernel=kernel.table.kernel,
+                config=kernel.table.config(row),
+                problem=candidates.problem,
+                gpu=candidates.gpu,
+                point=candidates.points[point],
+                place=place,
+                latency_s=latency,
+                energy_j=energy,
+                power_w=candidates.power_w.item(point, position),
+                clock_hz=clock_hz,
+                bottleneck=bottleneck,
+                occupancy=kernel.occupancy.item(row),
+                # Reference configs are compared at the first operating point.
+                fastest=(fastest_s, fastest_j),
+                heuristic=(seconds.item(0, heuristic), joules.item(0, heuristic)),
+                measurement=None if measured is None else _measured_on(measured),
+                alike=count,
+                unsure=unsure,
+                may_be_faster=latency.value < fastest_s and position != fastest and point == 0 and unsure > 1.0,
+            )
+        )
+    return tuple(recommendations)
+
+
+def _measured_on(row: MeasuredAnswer) -> MeasuredOn:
+    spread_s = None
+    if row.contributors > 1 and row.spread_low_s is not None and row.spread_high_s is not None:
+        spread_s = row.spread_low_s, row.spread_high_s
+    return MeasuredOn(
+        row.sessions,
+        row.measured_at.isoformat() + "Z",
+        row.device,
+        row.database,
+        row.signers,
+        row.contributors,
+        spread_s,
+        row.rescaled,
+    )
+
+
+def places(intervals: Sequence[Sequence[Interval]], exact: Sequence[bool]) -> list[Place]:
+    """Return the rank of each recommendation, best first.
+
+    Args:
+        intervals: for each recommendation, the interval of each cost that the objective counts. Two recommendations
+            overlap if all of these intervals overlap.
+        exact: whether all of these costs were measured.
+    """
+    numbers: list[int] = []
+    leader: int | None = None  # Compare with the best of a tie, because a chain of neighbors could drift away.
+    tied = set()
+    for i, interval in enumerate(intervals):
+        numbers.append(i + 1)
+        if exact[i]:
+            if leader is not None and _overlap(intervals[leader], interval):
+                numbers[i] = numbers[leader]
+                tied.add(numbers[leader])
+            else:
+                leader = i
+    follows = [False, *map(_overlap, intervals, intervals[1:]), False]
+    return [
+        Place(number, exact[i], number in tied if exact[i] else follows[i] or follows[i + 1])
+        for i, number in enumerate(numbers)
+    ]
+
+
+def _overlap(a: Sequence[Interval], b: Sequence[Interval]) -> bool:
+    for (low, high), (other_low, other_high) in zip(a, b, strict=True):
+        if low > other_high or other_low > high:
+            return False
+    return True
+
+
+def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
+    """Return the largest energy saving of a pick at another operating point that costs no time.
+
+    A candidate set for latency has only one operating point. In that case the analytical model predicts the change of
+    time and energy at lower power limits.
+
+    Returns:
+        The saving; None if it is too small, or if the query sets a power limit or clock.
+    """
+    if query.power_limit_w is not None or query.clock_hz is not None:
+        return None
+    _, position = picked
+    points: Sequence[OperatingPoint] = candidates.points[1:]
+    seconds, joules, _ = candidates.costs.values[..., position]
+    if not points:
+        gpu, (_, kernel, own) = candidates.gpu, candidates.locate(position)
+        nominal, power = kernel.prediction.at(own), kernel.table.power
+        if nominal.core_s * power.boost_hz > nominal.dram_s * power.running_hz:
+            return None  # The core clock is the bottleneck, so less power costs time.
+        limits = np.append(gpu.tdp_w, np.arange(gpu.power_min_w, gpu.tdp_w, LIMIT_STEP_W))
+        repeated = NominalCosts(*(np.full(len(limits), part) for part in vars(nominal).values()))
+        limited = power.apply_power_limit(repeated, limits)
+        seconds, joules = limited.latency_s, limited.energy_j
+        points = [OperatingPoint(limit_w) for limit_w in limits[1:].tolist()]
+    slowdown, saved = seconds[1:] / seconds[0] - 1.0, 1.0 - joules[1:] / joules[0]
+    free = np.where(slowdown <= NO_LOSS, saved, -1.0)
+    if not free.size or free.max() < WORTH_SAYING:
+        return None
+    best = int(free.argmax())
+    return Saving(points[best].limit_w(candidates.gpu), points[best].clock_hz, slowdown.item(best), saved.item(best))
+
+
+def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
+    """Return at most `query.top` measurements of kernels outside the library, best first.
+
+    Latency decides for a Pareto front. Rows without energy are skipped if the objective counts energy.
+    """
+    objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
+    valued = []
+    for row in candidates.foreign:
+        if row.energy_j is not None or objective is Objective.LATENCY:
+            latency, energy = np.array(row.latency_s), np.array(row.energy_j or 0.0)
+            valued.append((float(objective.value_of(latency, energy)), row))
+    valued.sort(key=lambda pair: pair[0])
+    return tuple([_foreign(row) for _, row in valued[: query.top]])
+
+
+def _foreign(row: MeasuredAnswer) -> Foreign:
+    def stated(value: float, low: float | None, high: float | None) -> Estimate:
+        return Estimate(value, value if low is None else low, value if high is None else high, Source.MEASURED)
+
+    return Foreign(
+        kernel=row.kernel,
+        config=row.config,
+        point=OperatingPoint(row.power_limit_w, row.locked_sm_clock_hz),
+        latency_s=stated(row.latency_s, row.latency_low_s, row.latency_high_s),
+        energy_j=None if row.energy_j is None else stated(row.energy_j, row.energy_low_j, row.energy_high_j),
+        replayed=row.replayed,
+        measurement=_measured_on(row),
+        measured_by=row.measured_by,
+    )
 
 
 def answer(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.constants import CAPPED
 from kernrec.model.prior.launch_costs import CLOCK_HZ, REGIME, LimitedCosts
 from kernrec.model.prior.launch_time import RESOURCES
+from kernrec.model.prior.microarchitecture import CAPPED
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import LATENCY, Costs, Rescaling
 from kernrec.recommender.estimate.operating_point import OperatingPoint

@@ -15,8 +15,7 @@ import numpy as np
 from kernrec.model.search.joint_posterior import Contenders, JointPosterior, Measured
 from kernrec.op import Problem
 from kernrec.recommender.candidates import CandidateSet
-from kernrec.recommender.estimate.costs import median
-from kernrec.recommender.estimate.estimates import OWN
+from kernrec.recommender.estimate.costs import OWN, median
 from kernrec.recommender.estimate.measured_rows import applies
 from kernrec.recommender.request import Objective
 from kernrec.store import Evidence, MeasuredAnswer
@@ -111,7 +110,7 @@ def contenders_of(
 def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
     """Return the features of candidates without their tunables, (len(chosen), F)."""
     from kernrec.model.learn import features
-    from kernrec.recommender.estimate.model_inputs import inputs_of
+    from kernrec.recommender.estimate.correction import inputs_of
 
     located = [candidates.locate(position) for position in chosen]
     result = np.empty((len(chosen), len(features.names())))

@@ -23,9 +23,8 @@ from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.rank import candidate_set
-from kernrec.recommender.request import Query
+from kernrec.recommender.request import Query, op_points
 from kernrec.recommender.result import Answer
-from kernrec.recommender.sweep import op_points
 from kernrec.store import Evidence
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass

@@ -1,6 +1,6 @@
 """Rank configs: correct the engine's costs with trained models, apply measurements, compare with baselines.
 
-    engine.SpaceCosts -> laws of physics -> model correction -> measurements -> reference time -> CandidateSet
+    prediction.SpaceCosts -> laws of physics -> model correction -> measurements -> reference time -> CandidateSet
 
 A GPU is usually measured at one operating point. At this point, measurements replace predictions. At other points they
 correct the predictions. Otherwise a config that measured slow would still be recommended at every other point.
@@ -17,10 +17,10 @@ from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.candidates import CandidateSet, KernelCandidates, KernelMeasurements
 from kernrec.recommender.estimate.costs import LATENCY, Costs, Rescaling, carried_over, prior_costs, with_measured
-from kernrec.recommender.estimate.engine import KernelCosts, Space, SpaceCosts, promising_of_each
 from kernrec.recommender.estimate.measured_rows import NOTHING, applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import impossible, physical_bounds, possible, refuse_too_large
+from kernrec.recommender.estimate.prediction import KernelCosts, Space, SpaceCosts, promising_of_each
 from kernrec.recommender.estimate.reference import (
     ReferenceTime,
     beliefs,
@@ -85,7 +85,7 @@ def candidate_sets(
 ) -> Iterator[CandidateSet]:
     """Yield the candidates of each problem, in order; a set may be empty.
 
-    The arguments are those of `engine.SpaceCosts` and `candidate_set`. Each set is bit-identical to the set of its
+    The arguments are those of `prediction.SpaceCosts` and `candidate_set`. Each set is bit-identical to the set of its
     problem computed separately.
     """
     size = max(1, min(TOGETHER, ROWS // sum(map(len, space.tables))))

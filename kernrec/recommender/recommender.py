@@ -16,23 +16,21 @@ from typing import TYPE_CHECKING, TypeVar
 from kernrec.errors import KernrecError, NoKernelError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
-from kernrec.model.prior.estimate import SOURCES, Source
+from kernrec.model.prior.spread import SOURCES, Source
 from kernrec.op import Problem
 from kernrec.recommender.answer import answer, answer_by_baselines
 from kernrec.recommender.baselines import predict_baselines
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context, Kind, kind_of
-from kernrec.recommender.estimate.engine import Space
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.physics import fits
-from kernrec.recommender.infeasible import no_kernel_runs
-from kernrec.recommender.instead import instead_of
+from kernrec.recommender.estimate.prediction import Space
+from kernrec.recommender.infeasible import instead_of, no_kernel_runs
 from kernrec.recommender.layouts import Asking, Fastest, gain_elsewhere, in_best_layout, layouts_that_matter
 from kernrec.recommender.rank import candidate_set, candidate_sets
-from kernrec.recommender.request import Query, Request
+from kernrec.recommender.request import Query, Request, kernel_points, measured_limits, op_points
 from kernrec.recommender.result import Answer
-from kernrec.recommender.sweep import kernel_points, measured_limits, op_points
 from kernrec.store import Evidence
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernrec.errors import unknown
 from kernrec.model.prior.spread import OF_ENERGY, OF_TIME
-from kernrec.recommender.pareto import pareto_front
+from kernrec.recommender.select import pareto_front
 from kernrec.training import scores
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.held_out_predictions import FEWEST, SPLITS, HeldOutProblem, held_out_problems

@@ -13,9 +13,8 @@ from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.estimate.engine import Space, SpaceCosts
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.prediction import Space, SpaceCosts, predict
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from kernrec.util.note import Note

@@ -34,8 +34,8 @@ def more_formats(work: Path) -> Iterator[Format]:
 
 
 def _foreign() -> Iterator[Format]:
-    from kernrec.interop.load_spec import load_spec
     from kernrec.interop.read_results import read_results
+    from kernrec.interop.t1 import load_spec
 
     usual: dict[str, Any] = {"num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None, "pre_hook": None}
     tried: list[Any] = [[usual | {"kwargs": {"BLOCK_M": 64 << i, "BLOCK_N": 64}}, [0.5, 0.4, 0.6]] for i in range(2)]

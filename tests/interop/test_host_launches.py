@@ -4,10 +4,9 @@ import tomllib
 
 import pytest
 
-from kernrec.interop.draft import Draft
-from kernrec.interop.host_expressions import literal
+from kernrec.interop.draft import Draft, kernel_names
 from kernrec.interop.host_launches import filled_variables, host_launches
-from kernrec.interop.program_kernels import kernel_names
+from kernrec.interop.host_program import literal
 from kernrec.interop.spec_arguments import SpecTensor
 from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords, quoted

@@ -7,10 +7,9 @@ import pytest
 
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
-from kernrec.page.front import front_answer
-from kernrec.page.subject import Subject
+from kernrec.page.front import Subject, front_answer
 from kernrec.recommender import Query, Recommender
-from kernrec.recommender.sweep import op_points
+from kernrec.recommender.request import op_points
 
 PROBLEM = find_op("matmul").problem("f32", None, m=256, n=512, k=256)
 GPU = find_gpu("rtx4090")

@@ -10,8 +10,8 @@ import pytest
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Answer, Objective, Query, Recommendation, Recommender
-from kernrec.recommender.estimate.engine import Space, SpaceCosts
 from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.prediction import Space, SpaceCosts
 from kernrec.recommender.json_form import MeasuredOn
 from kernrec.store import Database
 from kernrec.store.intake import merge

@@ -20,8 +20,7 @@ import kernrec
 from kernrec.checking.limits import Limits
 from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import all_gpus, find_gpu
-from kernrec.mcp.folder import Folder
-from kernrec.mcp.server import Tools
+from kernrec.mcp.server import Folder, Tools
 from kernrec.measure.problems import planned_on, select_layers
 from kernrec.measure.refine_subject import subject_on
 from kernrec.measure.request import CollectRequest

@@ -14,8 +14,8 @@ from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.networks.network import NetworkRequest, answer_network
 from kernrec.recommender.networks.sweep import sweep_network
+from kernrec.recommender.request import op_points
 from kernrec.recommender.select import select
-from kernrec.recommender.sweep import op_points
 
 SIZES = {
     "matmul": {"m": (1, 7, 64, 1000, 4096), "n": (8, 77, 4096), "k": (16, 99, 8192), "bias": (0, 0, 1)},

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Recommender
+from kernrec.recommender.answer import build_recommendations, places
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.rank import candidate_set
-from kernrec.recommender.recommendations import build_recommendations, places
 from kernrec.store import Evidence
 
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from evidence.recordings.exclusions import EXCLUSIONS, excluded, power_of
-from evidence.recordings.files import parquet_dicts
+from evidence.recordings.files import EXCLUSIONS, excluded, parquet_dicts, power_of
 from same_code import tokens, within_compiler_variation
 
 from kernrec.kernel import find_kernel

@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 from front import ROOT
 
-from evidence.cases import Cases
+from evidence.cases import Cases, ordered
 from evidence.recordings.spaces import RecordedSet, Recording, read_rows
-from evidence.splits import ordered
 from kernrec import paths
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu

@@ -16,7 +16,7 @@ import numpy as np
 from evidence.cases import Array, Cases
 from kernrec.model.learn.conformal import LEVEL, groups_needed
 from kernrec.model.prior.spread import INTERVAL, REGIMES
-from kernrec.recommender.estimate.estimates import OWN
+from kernrec.recommender.estimate.costs import OWN
 from kernrec.util.normal import DEVIATIONS
 
 FEWEST = groups_needed(LEVEL)

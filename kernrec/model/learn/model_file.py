@@ -23,8 +23,7 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.model.learn import features
-from kernrec.model.learn.conformal import interval_from
-from kernrec.model.learn.extent import Extent
+from kernrec.model.learn.conformal import Extent, interval_from
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.model import HEADS, SHAPE, Model
 from kernrec.util.array_file import mapped

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import UsageError, cannot_be
-from kernrec.model.learn.conformal import interval_from
-from kernrec.model.learn.extent import Extent
+from kernrec.model.learn.conformal import Extent, interval_from
 from kernrec.model.vendor.bound import OPS, Timing, features_of
 from kernrec.model.vendor.compact_trees import Trees, compressed
 from kernrec.model.vendor.model import VendorModel

@@ -17,7 +17,7 @@ from kernrec.kernel import Kernel, Space
 from kernrec.kernel.expression import Expression
 from kernrec.op import Problem
 from kernrec.profile.kernel_code import unused_macros
-from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
+from kernrec.profile.launch_profile import ProfileFailure, ProfileTarget
 from kernrec.recommender.analyze.profile_configs import ConfigProfiler, ProfilingOptions
 from kernrec.recommender.analyze.promising import LARGE, PartOfSpace, profile_promising
 from kernrec.recommender.context import answering_with

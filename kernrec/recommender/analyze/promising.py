@@ -10,7 +10,7 @@ import numpy as np
 from kernrec.gpu import GPU
 from kernrec.kernel import Space
 from kernrec.model.search.partial_space import PartialSearch
-from kernrec.profile.profile_target import ProfileFailure
+from kernrec.profile.launch_profile import ProfileFailure
 from kernrec.recommender.analyze.profile_configs import ConfigProfiler
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query

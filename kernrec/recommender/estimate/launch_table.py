@@ -1,13 +1,33 @@
-"""Profiles, resource demand and geometry of one launch, for every config of a space."""
+"""Profiles, resource demand and geometry of launches, for every config of a space.
+
+`kernel_plan` hands the engine everything that is equal for all problems of a space.
+"""
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from kernrec.kernel import Expression, ProblemSpace
 from kernrec.model.prior.demand import Demand
-from kernrec.model.prior.dram_traffic import TensorAccess
-from kernrec.recommender.estimate.sampled_launch import SampledLaunch
+from kernrec.model.prior.dram_traffic import TensorAccess, sampled_dram_bytes
+from kernrec.model.prior.microarchitecture import (
+    BLOCKS,
+    CONCURRENT,
+    DRAM_BYTES,
+    DRAM_SLOWDOWN,
+    LAUNCH_S,
+    LONE_WAITS,
+    LOOPS,
+    OVERLAPPED,
+    PREFETCH,
+    SERIAL_CLK,
+    WAIT_ROUNDS,
+)
+from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.recommender.estimate.sampled_launch import SampledLaunch, busy_grid, footprints
 from kernrec.store import ProfileTable
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -86,3 +106,89 @@ def prefetched(launch: LaunchTable, declared: Array) -> Array:
         return np.zeros_like(declared)
     copies = table.counts[:, table.metrics.index("issue.cp_async"), 0]
     return np.where(copies.take(launch.variant) > 0.0, declared, 0.0)
+
+
+_SECOND_PASS_CLK = 2500.0
+"""Clocks of a second pass in quick costs; its blocks only start, load once and store."""
+
+
+def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:
+    """Return a table's kernel in the engine's form, valid for all problems with this problem's launch geometry.
+
+    For a kernel profiled from a sample of blocks, the plan is valid for this problem only.
+    """
+    geometries, first, launch = table.geometries(on_problem), table.kernel.launches[0], table.launches[0]
+    launches = [_launch(table, on_problem, index, geometry) for index, geometry in enumerate(geometries)]
+    shapes = np.empty((4, len(table)))
+    shapes[0] = on_problem.column(first.threads)
+    shapes[1] = geometries[0].resident
+    shapes[2] = launch.profiles.registers.take(launch.variant)
+    shapes[3] = launch.profiles.static_smem_bytes.take(launch.variant) + on_problem.column(first.shared)
+    slower = table.calibration.core_time if table.calibration else 1.0
+    clk_j = slower * table.power.static_w / table.gpu.boost_clock_hz
+    able, score = table.able_configs(on_problem), geometries[0].occupancy_score
+    return query.Kernel(table.space.in_engine, launches, able, score, shapes, clk_j, table.dram_byte_j)
+
+
+def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Any:
+    spec, launch, access = table.kernel.launches[index], table.launches[index], table.launches[index].access
+    figures: list[Expression | None] = [None] * (3 + 2 * len(launch.loops) + access.steps)
+    if launch.sample is None:
+        figures = [spec.blocks, None if spec.visits is spec.blocks else spec.visits, spec.waits]
+        for loop in launch.loops:
+            figures += [spec.trips[loop], spec.depth[loop]]
+        figures += [extent for _, extent in spec.order] or [None]
+    own = {workspace.name: workspace for workspace in table.kernel.workspaces}
+    tensors = [
+        (name, own[name].elements, float(ELEMENT_BYTES[own[name].dtype])) if name in own else (name, None, 0.0)
+        for name in access.tensors
+    ]
+    start_clk = LAUNCH_S * table.gpu.boost_clock_hz + _SECOND_PASS_CLK * (index > 0)
+    return query.Launch(
+        table.space.in_engine,
+        access.in_engine,
+        launch.demand.in_engine,
+        table.device,
+        len(launch.loops),
+        figures,
+        tensors,
+        launch.demand.first_alike.take(launch.variant, mode="clip"),
+        geometry.performed,
+        geometry.columns,
+        geometry.quick,
+        start_clk,
+        spec.entry == table.kernel.launches[0].entry,
+        None if launch.sample is None else _sampled_work(table, on_problem, index, geometry),
+    )
+
+
+def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Array:
+    """Compute every config's work in one launch from a sample of blocks, by row of `LaunchWork`, (rows, configs)."""
+    spec, launch = table.kernel.launches[index], table.launches[index]
+    sample, variants, rows = launch.sample, launch.variant, np.arange(len(table))
+    assert sample is not None
+    work = np.zeros((LOOPS + 2 * len(launch.loops), len(table)))
+    work[CONCURRENT : PREFETCH + 1] = geometry.columns
+    blocks = work[BLOCKS] = table.blocks(on_problem, index, rows)
+    for number, loop in enumerate(launch.loops):
+        work[LOOPS + 2 * number : LOOPS + 2 * number + 2] = table.trips(on_problem, index, loop, rows, blocks)
+    work[LONE_WAITS] = on_problem.column(spec.waits)
+    extents = [np.zeros(len(table)) + on_problem.column(extent) for extent in spec.grid]
+    x, y, z = busy_grid(extents, sample.busy.take(variants))
+    sizes: dict[str, Array | float] = {**on_problem.problem.tensor_bytes}
+    for workspace in table.kernel.workspaces:
+        if workspace.name in launch.access.tensors:
+            sizes[workspace.name] = np.zeros(len(table)) + np.multiply(
+                on_problem.column(workspace.elements), float(ELEMENT_BYTES[workspace.dtype])
+            )
+    concurrent, l2_bytes = geometry.resident * float(table.gpu.sms), float(table.gpu.l2_bytes)
+    with np.errstate(all="ignore"):  # Configs without a profile, or that do not fit, give NaN.
+        in_order = dict.fromkeys(launch.access.tensors, 0.0) | sizes
+        touched = footprints(sample.table, variants, in_order, table.scratch)
+        rereads = sample.rereads(variants)
+        work[DRAM_BYTES] = sampled_dram_bytes((x, y, z), touched, concurrent, l2_bytes, rereads)
+        work[DRAM_SLOWDOWN] = sample.dram_slowdown(variants, (x, y, z), concurrent, l2_bytes)
+        work[SERIAL_CLK] = sample.serial_clk(variants, blocks)
+    work[WAIT_ROUNDS] = sample.every_round.take(variants)
+    work[OVERLAPPED] = sample.overlapped.take(variants)
+    return work

@@ -21,9 +21,8 @@ import numpy as np
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
-from kernrec.model.prior.constants import RESTING
 from kernrec.model.prior.launch_costs import CLOCK_HZ, LimitedCosts
-from kernrec.model.prior.microarchitecture import microarchitecture
+from kernrec.model.prior.microarchitecture import RESTING, microarchitecture
 from kernrec.model.vendor.limits import work_of
 from kernrec.model.vendor.operating_point import ideal_of
 from kernrec.op import Problem
@@ -34,7 +33,7 @@ from kernrec.store import MeasuredAnswer
 from kernrec.util.human import human, memory_text
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.predicted import BaselinePrediction
+    from kernrec.model.vendor.bound import BaselinePrediction
 
 Array = np.ndarray
 

@@ -14,7 +14,7 @@ Weighting both by the inverse of the variance keeps this fraction of a lead:
 
 A reference time learned on the GPU (deviation 2 to 4 %) keeps about half of a lead. A time transferred from other GPUs
 (20 to 40 %) keeps nearly all. So does a time from single calls that took mostly host time
-(`kernrec.model.vendor.single_calls`; its deviation is about 1). A kernel slower than the reference time does not
+(`kernrec.model.vendor.recorded_set`; its deviation is about 1). A kernel slower than the reference time does not
 change, because no error needs an explanation. The deviations were fitted at 0.1.0, by kind of kernel, data type and
 architecture.
 """
@@ -27,14 +27,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.constants import LAUNCH_S, START_S
-from kernrec.model.prior.estimate import Estimate
+from kernrec.model.prior.microarchitecture import LAUNCH_S, START_S
 from kernrec.model.prior.power import RANDOM
-from kernrec.model.prior.spread import INTERVAL
+from kernrec.model.prior.spread import INTERVAL, Estimate
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
-from kernrec.recommender.estimate.costs import Costs
-from kernrec.recommender.estimate.estimates import LEARNED, PRIOR, TRANSFERRED
+from kernrec.recommender.estimate.costs import LEARNED, PRIOR, TRANSFERRED, Costs
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
@@ -225,7 +223,7 @@ def risk(kinds: np.ndarray, deviation: float, of_card: bool, measured: bool) -> 
     """Return the factors that multiply estimates in comparisons with measured configs, (K,).
 
     Args:
-        kinds: (interval, source) pairs of latencies, as `estimates.kinds_of` returns them.
+        kinds: (interval, source) pairs of latencies, as `costs.kinds_of` returns them.
         deviation: standard deviation of the logarithm of the kernel's time.
         of_card: whether a model learned the kernel on this GPU, so that its estimates carry no risk factor.
         measured: whether any of its configs was measured, so that predictions are scaled to measurements.

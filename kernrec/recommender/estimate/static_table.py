@@ -1,6 +1,6 @@
 """Static table: the configs of one kernel on one GPU, joined with their static profiles.
 
-The table computes everything that does not depend on the problem once. `engine.SpaceCosts` adds the problem.
+The table computes everything that does not depend on the problem once. `prediction.SpaceCosts` adds the problem.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,7 @@ from kernrec.model.prior.launch_time import alone_clk, device
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.prior.power import DRAM, RANDOM, PowerModel
 from kernrec.op import Problem
-from kernrec.recommender.estimate.kernel_plan import kernel_plan
-from kernrec.recommender.estimate.launch_table import LaunchGeometry, LaunchTable, prefetched
+from kernrec.recommender.estimate.launch_table import LaunchGeometry, LaunchTable, kernel_plan, prefetched
 from kernrec.recommender.estimate.sampled_launch import read_sample, uneven
 from kernrec.store import ProfileTable
 from kernrec.util.light_dataclass import dataclass

@@ -11,9 +11,9 @@ import numpy as np
 from kernrec.gpu import LIMITERS
 from kernrec.model.prior.demand import events
 from kernrec.model.prior.power import DRAM
+from kernrec.recommender.answer import build_recommendation
 from kernrec.recommender.candidates import CandidateSet, KernelCandidates
 from kernrec.recommender.json_form import JsonForm, plain
-from kernrec.recommender.recommendations import build_recommendation
 from kernrec.recommender.result import Recommendation
 from kernrec.util.light_dataclass import dataclass
 

@@ -12,9 +12,8 @@ from kernrec.recommender.context import Context
 from kernrec.recommender.infeasible import none_runs
 from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.recommender import Recommender
-from kernrec.recommender.request import Objective, Request
+from kernrec.recommender.request import Objective, Request, power_limits, sweep
 from kernrec.recommender.result import Recommendation
-from kernrec.recommender.sweep import power_limits, sweep
 
 
 def recommended(request: Request, context: Context) -> Recommendation:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernrec.model.prior.estimate import SOURCES, Source
+from kernrec.model.prior.spread import SOURCES, Source
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.json_form import JsonForm

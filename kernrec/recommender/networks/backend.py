@@ -25,7 +25,7 @@ from kernrec.recommender.baselines import (
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import fits
-from kernrec.recommender.networks.layer_answer import LayerAnswer
+from kernrec.recommender.networks.result import LayerAnswer
 from kernrec.recommender.request import KERNREC, MIXED, Query
 from kernrec.recommender.result import Answer
 

@@ -16,7 +16,7 @@ efficiency for other links.
 from collections.abc import Sequence
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.estimate import Source
+from kernrec.model.prior.spread import Source
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.result import Estimate

@@ -8,7 +8,7 @@ from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.interop.workload_files import find_workload
 from kernrec.kernel import kernels_for
-from kernrec.model.vendor.precision import rate_of
+from kernrec.model.vendor.bound import rate_of
 from kernrec.op import Op, Problem, find_op, problem_from_shape
 from kernrec.op.dtype import INSTEAD, canonical_dtype, spellings
 from kernrec.op.equivalent import as_matmul
@@ -16,7 +16,7 @@ from kernrec.op.scaled_workload import as_tensor_parallel, in_parts, with_batch
 from kernrec.op.workload import Layer, Workload, default_workload, dtype_of
 from kernrec.recommender.baselines import PREDICTED
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.instead import EIGHT_BITS, no_arithmetic, replacements
+from kernrec.recommender.infeasible import EIGHT_BITS, no_arithmetic, replacements
 from kernrec.recommender.layouts import in_layout, lacks, layouts_that_matter
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.result import Answer

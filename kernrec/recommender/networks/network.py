@@ -12,14 +12,14 @@ from kernrec.op import Problem
 from kernrec.op.dtype import canonical_dtype, math_dtype
 from kernrec.op.scaled_workload import in_one_pass
 from kernrec.op.workload import Layer, Workload
+from kernrec.recommender.answer import costs_at
 from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context
-from kernrec.recommender.instead import EIGHT_BITS
+from kernrec.recommender.infeasible import EIGHT_BITS
 from kernrec.recommender.layouts import MATTERS, gain_elsewhere
 from kernrec.recommender.networks.backend import MIXTURE_OF_BACKENDS, backend_of, program_of
 from kernrec.recommender.networks.exchange import Exchange, exchange_of
-from kernrec.recommender.networks.layer_answer import Costs, LayerAnswer, value_of
 from kernrec.recommender.networks.layers import (
     NetworkRequest,
     answer_as_it_runs,
@@ -34,11 +34,13 @@ from kernrec.recommender.networks.result import (
     LOWEST_ENERGY,
     MIXTURE,
     RECOMMENDED,
+    Costs,
+    LayerAnswer,
     NetworkAnswer,
     Total,
     TotalSum,
+    value_of,
 )
-from kernrec.recommender.recommendations import costs_at
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import KERNREC, MIXED, Query
 from kernrec.recommender.result import Answer, Recommendation

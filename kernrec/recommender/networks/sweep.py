@@ -8,17 +8,16 @@ import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU
+from kernrec.recommender.answer import costs_at
 from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.networks.backend import at_point
 from kernrec.recommender.networks.result import RECOMMENDED, NetworkAnswer, Total, TotalSum
 from kernrec.recommender.notes import assumed_range
-from kernrec.recommender.recommendations import costs_at
 from kernrec.recommender.recommender import Recommender
-from kernrec.recommender.request import Objective, Query
+from kernrec.recommender.request import CLOCK_STEP_HZ, Objective, Query, lowest_clock_hz
 from kernrec.recommender.result import Comparison
 from kernrec.recommender.select import select
-from kernrec.recommender.sweep import CLOCK_STEP_HZ, lowest_clock_hz
 from kernrec.util.human import human
 from kernrec.util.light_dataclass import dataclass
 

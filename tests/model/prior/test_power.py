@@ -1,4 +1,4 @@
-"""Test the laws of the power model and of power limits, and the error against measured power."""
+"""Test the laws of the power model, and its error against measured power."""
 
 import dataclasses
 import math
@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.model.prior import power
-from kernrec.model.prior.constants import CLOCKS, RESTING
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
-from kernrec.model.prior.power import PowerModel
-from kernrec.model.prior.throttle import clocks_between
+from kernrec.model.prior.microarchitecture import CLOCKS, RESTING
+from kernrec.model.prior.power import PowerModel, clocks_between
 from tests.helpers.depth import few_examples
 from tests.helpers.paths import ROOT
 from tests.helpers.work import calls

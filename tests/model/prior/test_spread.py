@@ -1,17 +1,13 @@
-"""Test the parts of the analytical model's error, its intervals, and its fingerprint."""
+"""Test the parts of the analytical model's error, and the intervals made from them."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
-from kernrec.model.prior import demand
-from kernrec.model.prior import prior_fingerprint as fingerprint
 from kernrec.model.prior.launch_costs import NominalCosts
-from kernrec.model.prior.prior_fingerprint import SAME_PRIOR, fingerprint_change, prior_fingerprint
 from kernrec.model.prior.spread import INTERVAL, OF_ENERGY, OF_TIME, REGIMES, SPREADS, regime
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.estimate.costs import prior_costs
@@ -62,40 +58,3 @@ def test_answer_states_time_and_energy_intervals():
     for cost, unit in (("latency", "s"), ("energy", "j")):
         whole, own = best[f"{cost}_interval_{unit}"], best[f"{cost}_own_interval_{unit}"]
         assert whole[0] < own[0] < best[f"{cost}_{unit}"] < own[1] < whole[1]
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
-
-
-def test_fingerprint_equals_itself_and_shows_the_full_change():
-    now = prior_fingerprint()
-    assert fingerprint_change(now) == 0.0
-    assert fingerprint_change([now[0] / 1.2, *now[1:]]) == pytest.approx(0.2)
-    assert fingerprint_change([now[0] * (1 + SAME_PRIOR / 2), *now[1:]]) < SAME_PRIOR
-    for strange in ([], now[1:], [*now[1:], -1.0], [*now[1:], "x"]):
-        assert fingerprint_change(strange) == float("inf")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("lanes", ["_SPECIAL_LANES", "_CONVERT_LONG_LANES"])
-def test_changed_conversion_cost_changes_the_fingerprint(monkeypatch, lanes):
-    before = prior_fingerprint()
-    monkeypatch.setattr(demand, lanes, getattr(demand, lanes) / 2)
-    assert prior_fingerprint() != before
-
-
-def test_fingerprint_is_computed_once_per_source(monkeypatch):
-    now, computed = prior_fingerprint(), []
-
-    def counted() -> list[float]:
-        computed.append(1)
-        return now
-
-    monkeypatch.setattr(fingerprint, "prior_fingerprint", counted)
-    assert fingerprint_change(now) == fingerprint_change(now) == 0.0
-    assert len(computed) == 1
-    read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda self: read(self) + b"\n" * (self.name == "power.toml"))
-    assert fingerprint_change(now) == 0.0
-    assert len(computed) == 2

@@ -26,7 +26,7 @@ from kernrec.recommender.explain.breakdown import explain
 from kernrec.recommender.explain.pick_config import explainable, pick_config
 from kernrec.recommender.explain.what_if import difference, what_if
 from kernrec.recommender.notes import of_measurements
-from kernrec.recommender.sweep import power_limits
+from kernrec.recommender.request import power_limits
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from tests.helpers import sharing

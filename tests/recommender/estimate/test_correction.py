@@ -1,5 +1,4 @@
-"""Test learned estimates on simulated measurements: their accuracy, their uncertainty far from measurements, and the
-order of sources: measured, learned, predicted."""
+"""Test estimates that trained models correct, and the inputs of these models."""
 
 import math
 import shutil
@@ -13,18 +12,23 @@ import pytest
 
 from kernrec.cli.app import run
 from kernrec.compile import NoCompilerError
-from kernrec.gpu import find_gpu
+from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import find_kernel, load_kernel
-from kernrec.op import find_op
+from kernrec.model.learn.features import matrix, names
+from kernrec.op import Problem, find_op
 from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
+from kernrec.recommender.answer import build_recommendation
 from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.correction import ModelCandidates, inputs_of
 from kernrec.recommender.estimate.model_store import ModelStore
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.explain.pick_config import explainable
-from kernrec.recommender.recommendations import build_recommendation
-from kernrec.store import Database, Stack
+from kernrec.recommender.rank import candidate_set
+from kernrec.store import Database, Evidence, Stack
 from kernrec.store.measurement import Measurement
 from kernrec.util.note import Note
 
@@ -226,3 +230,23 @@ def test_custom_kernel_is_learned_from_its_measurements(tmp_path):
     model = ModelStore.beside([path], Stack([path])).model("reduce", gpu)
     assert model is not None
     assert model.model.kernels == {"mine": kernel.hash}
+
+
+def table_of_simt(recommender: Recommender, problem: Problem, gpu: GPU) -> StaticTable:
+    return next(t for t in recommender.context.tables(problem, gpu) if t.kernel.name == "matmul_simt")
+
+
+def test_cached_features_equal_computed_ones():
+    gpu = find_gpu("rtx4090")
+    recommender = Recommender([])
+    for m in (512, 1000):
+        problem = find_op("matmul").problem(m=m, n=256, k=384)
+        table = table_of_simt(recommender, problem, gpu)
+        (kernel,) = candidate_set([table], problem, [DEFAULT_POINT], Evidence()).kernels
+        positions = np.arange(0, len(kernel.rows), 7)
+        inputs = inputs_of(kernel.prediction, kernel.limited.at(0), positions)
+        for columns in (names([*inputs.tunables, "of_another_kernel"]), names(), names(["block_m"])[::-1]):
+            cached = ModelCandidates(kernel.prediction, kernel.limited.at(0).costs, positions).features(columns)
+            expected = matrix(inputs, columns)
+            assert cached.dtype == expected.dtype
+            np.testing.assert_array_equal(cached, expected)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.recommender.estimate.costs import Costs, with_measured
-from kernrec.recommender.estimate.estimates import MEASURED, PRIOR, kinds_of
+from kernrec.recommender.estimate.costs import MEASURED, PRIOR, Costs, kinds_of, with_measured
 from kernrec.store import MeasuredAnswer
 
 COUNT = 8

@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
-from kernrec.model.prior.estimate import Source
+from kernrec.model.prior.spread import Source
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.estimate.costs import Costs
-from kernrec.recommender.estimate.estimates import PRIOR, kinds_of
+from kernrec.recommender.estimate.costs import PRIOR, Costs, kinds_of
 from kernrec.recommender.estimate.reference import (
     Belief,
     ReferenceTime,

@@ -12,9 +12,8 @@ from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.lower_bound import least_seconds
 from kernrec.model.learn.model import SHAPE
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.estimate.correction import Correction
+from kernrec.recommender.estimate.correction import Correction, inputs_of
 from kernrec.recommender.estimate.costs import prior_costs
-from kernrec.recommender.estimate.model_inputs import inputs_of
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.static_table import StaticTable

@@ -6,9 +6,8 @@ import pytest
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Recommender
-from kernrec.recommender.estimate.engine import SHORTLIST, Space, SpaceCosts
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.prediction import SHORTLIST, Space, SpaceCosts, predict
 from kernrec.recommender.estimate.static_table import StaticTable
 
 GPU = find_gpu("rtx4090")

@@ -13,9 +13,7 @@ from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.baselines import baselines_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.many import answer_many
-from kernrec.recommender.networks.bill import Tariff, bills
-from kernrec.recommender.networks.compare import CardPrice, ComparedGpu, Work, compare_gpus
-from kernrec.recommender.networks.layer_answer import WORTH_IT
+from kernrec.recommender.networks.compare import CardPrice, ComparedGpu, Tariff, Work, bills, compare_gpus
 from kernrec.recommender.networks.network import (
     HEURISTIC,
     MIXTURE,
@@ -24,6 +22,7 @@ from kernrec.recommender.networks.network import (
     answer_network,
     shapes_as_network,
 )
+from kernrec.recommender.networks.result import WORTH_IT
 from kernrec.recommender.networks.sweep import best_of, sweep_network
 
 DECODE = NetworkRequest("llama-3-8b-decode")
