@@ -29,8 +29,7 @@ from kernrec.capture.call_file import short_name
 from kernrec.capture.loaded_module import LoadedModule
 from kernrec.errors import UsageError, cannot_be
 from kernrec.ptx import Image, KernelLaunch
-from kernrec.ptx.analysis.dependence import data_dependences
-from kernrec.ptx.analysis.pointers import global_pointers, pointers_of
+from kernrec.ptx.analysis.dependence import data_dependences, global_pointers, pointers_of
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.operand import Address
 from kernrec.ptx.ir.program import Function, Variable

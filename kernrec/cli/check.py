@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernrec.checking.limits import LAUNCH_BUDGET
 from kernrec.cli import options
 from kernrec.cli.options import option
 from kernrec.cli.output import AsJson, print_json, print_notes
@@ -18,7 +17,7 @@ from kernrec.errors import KernrecError, UsageError
 if TYPE_CHECKING:
     from kernrec.checking.check_launch import Checked
     from kernrec.checking.findings import Finding
-    from kernrec.kernel.compile_flags import CompileFlags
+    from kernrec.kernel.source_files import CompileFlags
 
 
 class CheckOptions(options.Options):
@@ -85,7 +84,7 @@ def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
 
 
 def _flags(wanted: CheckOptions, path: Path) -> "CompileFlags":
-    from kernrec.kernel.compile_flags import compile_flags
+    from kernrec.kernel.source_files import compile_flags
 
     return compile_flags(path, wanted.define or (), wanted.include or ())
 
@@ -120,7 +119,7 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
     function, launch = inlined(made.module, made.launch.entry), made.launch
     origins = line_origins(path, flags.include) if path.suffix == ".cu" else []
     describer = Describer(entry or launch.entry, function, made.ptx, origins, path.name)
-    limits = LaunchLimits(_seconds(wanted), LAUNCH_BUDGET, gpu.limits, made.resources.get(launch.entry))
+    limits = LaunchLimits(_seconds(wanted), gpu.limits, made.resources.get(launch.entry))
     checked = check_launch(made.module, launch, describer, limits, frozenset(read.unwritten))
     if not checked.findings:
         for name, file in targets.items():
@@ -138,8 +137,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
     Returns:
         (results by kernel, reasons why other kernels could not be checked).
     """
-    from kernrec.checking.check_launch import check_launch
-    from kernrec.checking.program_launches import entries_of, program_launch
+    from kernrec.checking.check_launch import check_launch, entries_of, program_launch
     from kernrec.cli.progress import Steps
     from kernrec.gpu import find_gpu
     from kernrec.interop.spec_text import LaunchWords
@@ -159,7 +157,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
                     defines=flags.defines,
                     options=flags.options,
                 )
-                made = program_launch(path, words, gpu, _seconds(wanted), LAUNCH_BUDGET)
+                made = program_launch(path, words, gpu, _seconds(wanted))
                 checked = check_launch(made.module, made.launch, made.describer, made.limits)
                 results[name] = _with_note(checked, made.unset)
             except KernrecError as error:

@@ -25,7 +25,7 @@ from kernrec.util.human import config_text, counted, human
 
 if TYPE_CHECKING:
     from kernrec.recommender.explain.breakdown import Explanation
-    from kernrec.recommender.explain.what_if import Change
+    from kernrec.recommender.explain.report import Change
 
 _PAIR = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(-?[0-9]{1,10})\s*")
 _SHARE_SHOWN = 0.02
@@ -86,11 +86,11 @@ def explain(wanted: ExplainOptions) -> None:
 def _explain_source(wanted: ExplainOptions, source: Path) -> None:
     """Explain a kernel of a CUDA file, with advice per source line."""
     from kernrec import paths
-    from kernrec.checking.explain_source import explain_source
+    from kernrec.checking.analyze_source import explain_source
     from kernrec.cli.check import with_entry
     from kernrec.gpu import find_gpu
     from kernrec.interop.spec_text import LaunchWords
-    from kernrec.kernel.compile_flags import compile_flags
+    from kernrec.kernel.source_files import compile_flags
     from kernrec.recommender.request import objective_named
 
     named = ("op", "kernel", "shape", "dtype", "layout", "config", "against", "power_limit", "clock")

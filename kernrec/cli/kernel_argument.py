@@ -70,7 +70,7 @@ class AnalyzeOptions(options.Options):
     def words(self) -> "LaunchWords":
         """Return the options that describe a CUDA kernel's launch, for the draft of its spec."""
         from kernrec.interop.spec_text import LaunchWords
-        from kernrec.kernel.compile_flags import compile_flags
+        from kernrec.kernel.source_files import compile_flags
 
         arguments = [*(self.arguments or ()), *(self.arg or ())]
         flags = compile_flags(self.file, self.define or (), self.include or ())

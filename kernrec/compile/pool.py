@@ -20,8 +20,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
-from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Reason, Result
+from kernrec.compile.compiled import CompileCache, Compiled, CompileError, CompileJob, Reason, Result
 from kernrec.compile.nvrtc import cached_result, compiler
 from kernrec.compile.together import MOST_TOGETHER, Together, can_be_together, together_key
 from kernrec.compile.triton_version import triton_compiler

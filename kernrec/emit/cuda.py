@@ -6,9 +6,8 @@ from kernrec.compile.compiled import target_name
 from kernrec.emit.files import Files
 from kernrec.kernel import Config, Kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces
-from kernrec.kernel.image_layout import ImageHandle
 from kernrec.kernel.spec import BytesArgument
-from kernrec.kernel.tensor_map import MapHandle
+from kernrec.kernel.tensor_map import ImageHandle, MapHandle
 from kernrec.op import Problem
 from kernrec.recommender.result import Answer, Recommendation
 

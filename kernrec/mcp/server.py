@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from kernrec.checking.analyze_source import SourceAnalysis, analyze_source
-from kernrec.checking.check import check
-from kernrec.checking.launch import SourceLaunch, described_arguments
-from kernrec.checking.limits import Limits
+from kernrec.checking.check import SourceLaunch, check, described_arguments
+from kernrec.checking.child_process import Limits
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import all_gpus, find_gpus
 from kernrec.gpu.card_file import read_card

@@ -1,6 +1,6 @@
 """Plan a GPU's measurements if the user names no problem: fixed part, survey, then the models' most uncertain configs.
 
-    fixed part  the same on every GPU (kernrec.kernel.fixed_part)
+    fixed part  the same on every GPU (kernrec.kernel.space)
     survey      some configs of every kernel, drawn over its space (survey.py), once
     refinement  visits with the greatest gain per second (refine_planner.py), alternating with the survey until the
                 budget is spent: finds the best configs, and trains a model on the others

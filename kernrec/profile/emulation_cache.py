@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from kernrec import paths
-from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import Compiled
+from kernrec.compile.compiled import CompileCache, Compiled
 from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
@@ -28,7 +27,7 @@ from kernrec.util.file_hash import files_hash
 _ROOT = Path(__file__).parents[1]
 _MODULES = ("sample_profile", "cache_behavior", "tensor_values", "uneven_blocks")
 """Modules of this package that determine the counts."""
-_MACHINE_CODE = ("block_mix", "disassemble", "machine_classes")
+_MACHINE_CODE = ("block_mix", "disassemble")
 """Modules of `kernrec.compile` that determine the counts."""
 
 Emulated = list[LaunchProfile] | str

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, cast
 
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Result
 from kernrec.compile.disassemble import code_source
-from kernrec.compile.launched import launched_only
 from kernrec.compile.pool import Processors, ProcessorsLostError, processors_of
+from kernrec.compile.together import launched_only
 from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel, bind_launches
 from kernrec.profile.emulation_cache import Emulated, EmulationCache

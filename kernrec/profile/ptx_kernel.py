@@ -21,10 +21,9 @@ from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Resourc
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel import Kernel, bind_launches
-from kernrec.kernel.compile_flags import CompileFlags
 from kernrec.kernel.cuda_signature import Parameter, signatures
 from kernrec.kernel.expression import identifier
-from kernrec.kernel.source_files import read_source, read_text
+from kernrec.kernel.source_files import CompileFlags, read_source, read_text
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.code_facts import CodeFacts, device_variables, facts_of, taken_out, unset_note

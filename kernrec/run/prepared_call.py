@@ -7,7 +7,7 @@ from typing import Any
 from kernrec.compile import Compiled
 from kernrec.errors import UsageError
 from kernrec.kernel import bind_launches, workspaces
-from kernrec.kernel.packed_arguments import PackedArguments
+from kernrec.kernel.binding import PackedArguments
 from kernrec.op import Problem
 from kernrec.profile.kernel_code import dynamic_shared_bytes
 from kernrec.profile.launch_profile import entry_name

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kernrec.ptx import EmulationError, KernelLaunch, emulate, parse
 from kernrec.ptx.execution.emulator import Emulation
-from kernrec.ptx.execution.options import EmulationOptions
+from kernrec.ptx.execution.watched import EmulationOptions
 from tests.engine.expected import check, digest, one_nan
 
 HEADER = """.version 8.6

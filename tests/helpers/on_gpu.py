@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernrec.capture.native_library import libraries
-from kernrec.capture.program_run import SOCKET_VARIABLE, accept
+from kernrec.capture.program_run import SOCKET_VARIABLE, accept, libraries
 from kernrec.capture.recorded_calls import Recorder
 from kernrec.compile import Compiled
 from kernrec.gpu import GPU, find_gpu

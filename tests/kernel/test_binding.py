@@ -1,5 +1,3 @@
-"""Test that kernels bind their launches, defines and variants for a config and a problem."""
-
 from dataclasses import replace
 
 import pytest
@@ -55,38 +53,3 @@ def test_scalar_out_of_range_of_its_type_is_refused(tiled, config, ctype, text):
     broken = replace(tiled.launches[0], arguments=(argument,))
     with pytest.raises(UsageError, match=rf"argument '{ctype} .*, expected an? (number|integer) from -?\d"):
         bind_launches(replace(tiled, launches=(broken,)), config, PROBLEM, 89)
-
-
-@pytest.fixture(scope="module")
-def first_config(tiled, ada):
-    return Space(tiled, 89, ada, "f32", "nn").config(0)
-
-
-def test_defines_contain_only_compiled_tunables(tiled, first_config):
-    defines = tiled.defines(first_config, "f32", "nn")
-    assert defines["BLOCK_M"] == str(first_config["block_m"])
-    assert defines["DTYPE_F32"] == defines["LAYOUT_NN"] == "1"
-    assert "SPLIT_K" not in defines
-    assert "RASTER" not in defines
-
-
-def test_variant_key_depends_exactly_on_compiled_tunables(tiled, first_config):
-    key = tiled.variant_key(first_config, "f32", "nn")
-    assert len(key) == 16
-    for tunable in tiled.tunables:
-        other = next(value for value in tunable.values if value != first_config[tunable.name])
-        changed = tiled.variant_key(first_config | {tunable.name: other}, "f32", "nn")
-        assert (changed == key) == tunable.launch
-    assert tiled.variant_key(first_config, "f16", "nn") != key
-
-
-@pytest.mark.parametrize(("change", "message"), [
-    ({"blockm": 32}, "unknown tunable of tiled 'blockm'; did you mean block_m"),
-    ({"block_m": 33}, "tiled: block_m is 33; expected 32, 64, 128, 256"),
-    ({"block_m": "32"}, "tiled: block_m is '32'; expected"),
-])  # fmt: skip
-def test_config_of_another_kernel_is_refused(tiled, first_config, change, message):
-    with pytest.raises(UsageError, match=message):
-        tiled.config(first_config | change)
-    with pytest.raises(UsageError, match="is missing stages"):
-        tiled.config({name: value for name, value in first_config.items() if name != "stages"})

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import kernrec
-from kernrec.checking.limits import Limits
+from kernrec.checking.child_process import Limits
 from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.mcp.server import Folder, Tools

@@ -13,7 +13,7 @@ from cupy.cuda.function import Module
 
 from kernrec.compile import Compiled
 from kernrec.kernel import BoundLaunch, Kernel
-from kernrec.kernel.packed_arguments import PackedArguments
+from kernrec.kernel.binding import PackedArguments
 from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.profile.emulated_launch import argument_mismatch
 from kernrec.ptx.ir.program import Module as Ptx

@@ -1,12 +1,18 @@
-"""Test that barriers divide a kernel into phases and stretches, and which waits overlap with work."""
+"""Test that barriers divide a kernel into phases, and that waits overlap only with work of their own phase."""
 
 import numpy as np
 import pytest
 
 from kernrec.ptx import parse
-from kernrec.ptx.analysis.barrier_phases import barrier_phases, of_slowest_warps, overlapped_waits, waits_for_loads
+from kernrec.ptx.analysis.barrier_phases import (
+    MOST,
+    barrier_phases,
+    issued_by_stretch,
+    of_slowest_warps,
+    overlapped_waits,
+    waits_for_loads,
+)
 from kernrec.ptx.analysis.lowering import lowered
-from kernrec.ptx.analysis.stretches import MOST, issued_by_stretch
 from kernrec.ptx.ir.program import Function
 
 HEAD = """
@@ -15,7 +21,7 @@ HEAD = """
 .address_size 64
 .visible .entry k(.param .u64 x)
 {
-    .reg .pred %p<3>; .reg .b32 %r<8>; .reg .f32 %f<4>; .reg .f64 %fd<4>; .reg .b64 %rd<8>;
+    .reg .pred %p<3>; .reg .b32 %r<8>; .reg .f32 %f<4>; .reg .b64 %rd<8>;
     .shared .align 4 .b8 tile[256];
     ld.param.u64 %rd1, [x]; mov.u32 %r1, 0;
 """
@@ -81,14 +87,23 @@ def test_each_phase_takes_as_long_as_its_slowest_warp():
     assert of_slowest_warps(without, [[block] for block in without.blocks], [*producer_first, np.zeros(2)]) == 90.0
 
 
-START = "mov.f32 %f2, 0f3F800000; mov.f64 %fd1, 0d3FF0000000000000;"
+COMPUTING = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 x)
+{
+    .reg .pred %p<3>; .reg .b32 %r<8>; .reg .f32 %f<8>; .reg .f64 %fd<4>; .reg .b64 %rd<8>;
+    .shared .align 4 .b8 tile[256];
+    ld.param.u64 %rd1, [x]; mov.f32 %f2, 0f3F800000; mov.f64 %fd1, 0d3FF0000000000000;
+"""
 FLOATS, DOUBLES = "fma.rn.f32 %f2, %f2, %f2, %f2;", "fma.rn.f64 %fd1, %fd1, %fd1, %fd1;"
 STORES = "st.global.f32 [%rd1], %f2; st.global.f64 [%rd1+8], %fd1;"
 
 
 def stretches(body: str, warps: int = 1) -> list[dict[str, float]]:
     """Return the issued instructions of each stretch of a kernel whose basic blocks run in `warps` warps."""
-    function = kernel(f"{START} {body} {STORES}")
+    function = parse(f"{COMPUTING}{body} {STORES} ret;\n}}\n").functions["k"]
     ran = {block.index: warps for block in function.blocks}
     return issued_by_stretch(function, lowered(function), ran)
 

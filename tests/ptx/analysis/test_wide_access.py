@@ -1,4 +1,4 @@
-"""Test merged shared-memory accesses, and atomic operations that the assembler combines within a warp."""
+"""Test that neighboring shared-memory accesses are merged if alignment is known, with unchanged results."""
 
 from dataclasses import replace
 
@@ -8,10 +8,9 @@ import pytest
 from kernrec.compile.disassemble import disassembler
 from kernrec.profile.sample_profile import sampled_counts
 from kernrec.ptx import KernelLaunch, emulate, parse
-from kernrec.ptx.analysis.machine_cost import AGGREGATED
-from kernrec.ptx.analysis.warp_aggregation import with_warp_aggregation
-from kernrec.ptx.analysis.wide_access import with_wide_accesses
-from tests.helpers.kernel_code import machine_code_of
+from kernrec.ptx.analysis.issue_cost import AGGREGATED
+from kernrec.ptx.analysis.wide_access import with_warp_aggregation, with_wide_accesses
+from tests.helpers.machine_code import machine_code_of
 from tests.helpers.ptx_text import module
 
 SHARED = ".shared .align 4 .b8 tile[4096];"

@@ -1,4 +1,4 @@
-"""Test the effects and costs of loads, stores and asynchronous copies, and of registers passed between warps."""
+"""Test the effects and costs of loads, stores and asynchronous copies, and which of them are refused."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate, parse
-from kernrec.ptx.state.register_pool import registers_at_launch
+from kernrec.ptx.state.special_registers import registers_at_launch
 from tests.helpers.ptx_text import cuda, run
 
 THREAD = "mov.u32 %r1, %tid.x; ld.param.u64 %rd1, [x];"

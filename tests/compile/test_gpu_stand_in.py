@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from kernrec.compile.torch_stand_in import torch_without_gpu  # noqa: E402
+from kernrec.compile.gpu_stand_in import torch_without_gpu  # noqa: E402
 from kernrec.gpu import find_gpu  # noqa: E402
 
 if torch.cuda.is_available():
