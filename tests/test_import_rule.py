@@ -36,7 +36,6 @@ ROOMS = """
 SUB_ROOMS = {
     "measure": """
         ...
-        monitor
         campaign
         worker
         protocol

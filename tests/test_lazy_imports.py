@@ -39,7 +39,7 @@ import json, sys
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})), file=sys.stderr)
 """
 NOT_NEEDED = {
-    "kernrec.compile", "kernrec.emit.expert_configs", "kernrec.interop.read_results", "multiprocessing", "numpy.ma",
+    "kernrec.compile", "kernrec.emit.tuned_tables", "kernrec.interop.read_results", "multiprocessing", "numpy.ma",
 }  # fmt: skip
 """Modules that no query may import; together they would take a quarter of a command's time."""
 

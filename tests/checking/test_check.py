@@ -5,13 +5,13 @@ import sys
 
 import numpy as np
 import pytest
-from tests.helpers.process import environment
 
 import kernrec
 from kernrec.checking.check import CheckResult
 from kernrec.checking.child_process import Limits
 from kernrec.errors import UsageError
 from kernrec.store.measurement import Outcome
+from tests.helpers.command import environment
 
 pytest.importorskip("cupy", reason="needs the extra cuda13")
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from kernrec.model.search.energy_guide import FIRST_ENERGY, LEVEL, EnergyGuide, PowerModel
 from kernrec.model.search.expected_improvement import ExpectedImprovement
+from kernrec.model.search.gaussian_process import SearchSpace
 from kernrec.model.search.genetic_search import FIRST, LEAST_ROUND, GeneticSearch, unsure
-from kernrec.model.search.search_space import SearchSpace
 from tests.helpers.depth import few_examples
 from tests.helpers.needs import needs
 

@@ -8,10 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.model.search import expected_improvement, search_space
+from kernrec.model.search import expected_improvement, gaussian_process
 from kernrec.model.search.expected_improvement import FIRST, ExpectedImprovement
-from kernrec.model.search.gaussian_process import GaussianProcess, Hyperparameters, Points
-from kernrec.model.search.search_space import FEWEST, SearchSpace, completed_predictions
+from kernrec.model.search.gaussian_process import (
+    FEWEST,
+    GaussianProcess,
+    Hyperparameters,
+    Points,
+    SearchSpace,
+    completed_predictions,
+)
 from tests.helpers.depth import few_examples
 from tests.helpers.needs import needs
 
@@ -83,7 +89,7 @@ def test_first_measurements_try_every_tunable_value():
 @pytest.mark.slow
 def test_large_space_is_searched_through_offspring(monkeypatch):
     monkeypatch.setattr(expected_improvement, "SCORED", 100)
-    monkeypatch.setattr(search_space, "_OFFSPRING", 150)
+    monkeypatch.setattr(gaussian_process, "_OFFSPRING", 150)
     best = np.mean([TRUTH[measured_configs(ExpectedImprovement(SPACE, seed=seed), 80)].min() for seed in range(3)])
     assert best / TRUTH.min() < 1.15
 

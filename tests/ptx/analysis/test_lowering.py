@@ -3,7 +3,6 @@
 from functools import cache
 
 import pytest
-from tests.helpers.machine_code import machine_code_of
 
 from kernrec.compile.disassemble import disassembler
 from kernrec.ptx import parse
@@ -12,6 +11,7 @@ from kernrec.ptx.analysis.folding import removed_copies
 from kernrec.ptx.analysis.lowering import lowered, straightened
 from kernrec.ptx.execution.engine import known_opcodes
 from kernrec.ptx.ir.program import Function
+from tests.helpers.kernel_code import machine_code_of
 from tests.helpers.ptx_text import module
 
 VARYING = "mov.u32 %r0, %laneid; cvt.u64.u32 %rd0, %r0;" + "".join(
