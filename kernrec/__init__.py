@@ -262,7 +262,7 @@ def build(
         kernrec.errors.KernrecError: `auto` is given but there is no GPU, or no kernel can run a shape.
     """
     from kernrec.op import find_op
-    from kernrec.run.build import build_kernel
+    from kernrec.run.built_kernel import build_kernel
     from kernrec.run.shapes import Shapes
 
     query = _query(objective, power_limit_w=power_limit_w, top=1)

@@ -34,7 +34,7 @@ from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.operand import Address
 from kernrec.ptx.ir.program import Function, Variable
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, IMAGE_WINDOW, WINDOW_SHIFT
-from kernrec.util.atomic_write import write_whole
+from kernrec.util.files import write_whole
 
 SLOTS = 80
 """Number of address ranges for allocations, as in native/core.cpp; the last range holds several allocations."""

@@ -20,9 +20,8 @@ import numpy as np
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store.measurement import Outcome
-from kernrec.util.landlock import confine
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.process import kill_group, module_command, own_group
+from kernrec.util.process import confine, kill_group, module_command, own_group
 
 LAUNCH_BUDGET = 5_000_000
 """Number of PTX instructions of a batch of blocks (a few seconds) after which a kernel counts as an endless loop."""

@@ -25,7 +25,7 @@ from kernrec.ptx import KernelLaunch, emulate, parse
 from kernrec.ptx.state.results import EmulationError
 from kernrec.store.measurement import Outcome
 from kernrec.util import engine
-from kernrec.util.fork import holds_no_lock
+from kernrec.util.process import holds_no_lock
 
 _QUOTED = re.compile(r'"?(/[^\s"\']+)')
 

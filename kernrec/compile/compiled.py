@@ -13,7 +13,7 @@ from typing import Literal
 
 from kernrec import paths
 from kernrec.errors import KernrecError
-from kernrec.util.atomic_write import write_whole
+from kernrec.util.files import write_whole
 from kernrec.util.light_dataclass import dataclass
 
 Reason = Literal["compile", "timeout", "crash"]

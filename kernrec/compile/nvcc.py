@@ -32,8 +32,7 @@ from kernrec.compile.compiled import (
     target_name,
 )
 from kernrec.errors import UsageError
-from kernrec.util.landlock import run_confined
-from kernrec.util.process import kill_group, own_group
+from kernrec.util.process import kill_group, own_group, run_confined
 
 _SPLICE = re.compile(r"\\[ \t\f\v]*(?:\r\n|\r|\n)")
 _TRIGRAPHS = {"??=": "#", "??/": "\\", "%:": "#"}

@@ -31,7 +31,7 @@ from kernrec.compile.compiled import (
 )
 from kernrec.compile.nvcc import check_includes, compile_program, nvcc_version, quoted_names
 from kernrec.errors import UsageError
-from kernrec.util.landlock import run_confined
+from kernrec.util.process import run_confined
 
 _WHEELS = ("cu13", "cuda_nvrtc")
 """Folders of the package `nvidia` that contain NVRTC of CUDA 13 and of CUDA 12."""

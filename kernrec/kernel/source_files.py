@@ -13,7 +13,7 @@ from typing import Any
 
 from kernrec.errors import UsageError, cannot_be
 from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER, device_code
-from kernrec.util.input_file import open_input, read_input
+from kernrec.util.files import open_input, read_input
 from kernrec.util.light_dataclass import dataclass
 
 _INCLUDE = re.compile(

@@ -21,8 +21,7 @@ from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.profile.launch_profile import LaunchProfile, Profile, entry_name
-from kernrec.util.atomic_write import write_whole
-from kernrec.util.file_hash import files_hash
+from kernrec.util.files import files_hash, write_whole
 
 _ROOT = Path(__file__).parents[1]
 _MODULES = ("sample_profile", "cache_behavior", "tensor_values", "uneven_blocks")

@@ -24,7 +24,7 @@ from kernrec.profile.emulation_cache import Emulated, EmulationCache
 from kernrec.profile.kernel_code import CodeKey, code_key, compile_job_for
 from kernrec.profile.launch_profile import LaunchProfile, ProfileFailure, ProfileTarget
 from kernrec.store import ProfileRow
-from kernrec.util.worker_memory import collect_rarely
+from kernrec.util.process import collect_rarely
 
 if TYPE_CHECKING:
     from kernrec.profile.tensor_values import Tensors

@@ -47,9 +47,8 @@ from kernrec.ptx.ir.declarations import OPAQUE_TYPES
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function, Variable
 from kernrec.ptx.state.launch_layout import MOST_THREADS
-from kernrec.util.human import counted
+from kernrec.util.human import Note, counted
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.note import Note
 
 LARGEST_SOURCE = 16 << 20
 """Maximum bytes of a CUDA or PTX file."""

@@ -13,7 +13,7 @@ from kernrec.profile.kernel_code import dynamic_shared_bytes
 from kernrec.profile.launch_profile import entry_name
 from kernrec.run.arrays import Expected
 from kernrec.run.driver import Driver
-from kernrec.run.variant import Variant
+from kernrec.run.shapes import Variant
 
 
 class LoadedVariant:

@@ -13,7 +13,7 @@ from kernrec.compile import nvcc
 from kernrec.compile.compiled import CompileError, CompileJob, FileRefusedError, NoCompilerError
 from kernrec.compile.nvcc import check_includes
 from kernrec.errors import UsageError
-from kernrec.util.landlock import run_confined
+from kernrec.util.process import run_confined
 
 PROGRAM = """#include <cstdio>
 #include <vector>

@@ -30,7 +30,7 @@ from kernrec.recommender.explain.report import explainable
 from kernrec.recommender.rank import candidate_set
 from kernrec.store import Database, Evidence, Stack
 from kernrec.store.measurement import Measurement
-from kernrec.util.note import Note
+from kernrec.util.human import Note
 
 pytest.importorskip("xgboost")
 

@@ -1,20 +1,22 @@
-"""Write the best configs of a Triton mixture-of-experts kernel as a tuned file of vLLM or SGLang.
+"""Write the best configs of Triton kernels as tuned files of vLLM and SGLang, and as a lookup table of Inductor.
 
-Both tools use the same entries, one per number of tokens, but look for the file under different names.
+vLLM and SGLang use the same entries, one per number of tokens, but look for the file under different names.
 """
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernrec.emit.files import Files
+from kernrec.emit.formats import Files
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.interop.moe_configs import ExpertLayer, read_moe_configs, tiles_of, write_moe_configs
+from kernrec.interop.triton_results import entry, product_key
 from kernrec.recommender.request import Objective
 
 if TYPE_CHECKING:
     from kernrec.kernel import Kernel
-    from kernrec.recommender.result import Answer
+    from kernrec.recommender.result import Answer, Recommendation
 
 TOOLS = ("vllm", "sglang")
 
@@ -28,7 +30,7 @@ def of_every_call(name: str, detail: str) -> bool:
     return name in TOOLS and bool(ExpertLayer.parse(detail).tokens.names)
 
 
-def emit(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
+def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
     """Return a file with one entry per number of tokens: the best recommendation for calls with about that many tokens.
 
     Calls with similar numbers of tokens differ in fixed parameters, such as the tile height to which the routing is
@@ -96,3 +98,29 @@ def merged(before: bytes, new: bytes, place: str) -> bytes:
     entries, version = read_moe_configs(before.decode("utf-8", "replace"), place)
     added, _ = read_moe_configs(new.decode(), "what is emitted")
     return write_moe_configs(entries | added, version).encode()
+
+
+INDUCTOR_KERNEL = "matmul_triton"
+"""Kernel of the library with the tunables of Inductor's template."""
+
+
+def emit_inductor(answers: "Sequence[Answer]") -> Files:
+    """Return the lookup table. Raises `UsageError` if an answer is not about the library's Triton matmul."""
+    table = {}
+    for answer in answers:
+        recommendation = _inductor_recommendation(answer)
+        problem = recommendation.problem
+        dims = dict(problem.dims)
+        config = {tunable.macro: recommendation.config[tunable.name] for tunable in recommendation.kernel.tunables}
+        table[product_key(dims, problem.dtype, problem.layout)] = [entry(config, dims["k"], problem.dtype)]
+    return {"lookup_table.json": (json.dumps(table, indent=2) + "\n").encode()}
+
+
+def _inductor_recommendation(answer: "Answer") -> "Recommendation":
+    """Return the best recommendation that Inductor's template can run."""
+    for recommendation in answer.recommendations:
+        if recommendation.kernel.name == INDUCTOR_KERNEL:
+            return recommendation
+    raise UsageError(
+        f"Inductor's template has the tunables of {INDUCTOR_KERNEL}: give --kernel {INDUCTOR_KERNEL} and a --shape"
+    )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.measure.monitor.trace import TraceFile, TraceSample, summarize_trace
+from kernrec.measure.monitor import TraceFile, TraceSample, summarize_trace
 
 
 def sample(time_s: float, power_w: float | None, energy_j: float | None = None, reasons: str = "") -> TraceSample:
