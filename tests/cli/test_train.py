@@ -18,8 +18,8 @@ from kernrec.recommender.estimate.prediction import Space, SpaceCosts, predict
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from kernrec.util.human import Note
-from tests.helpers.measured_database import store_rows
 from tests.helpers.needs import needs
+from tests.helpers.recording import store_rows
 
 pytestmark = [pytest.mark.slow, needs("xgboost")]
 
