@@ -46,7 +46,7 @@ def program_entries(wanted: AnalyzeOptions) -> list[str | None]:
     """Return the kernels to analyze: the named one, or all kernels of a CUDA file if none is named."""
     if wanted.source.suffix != ".cu" or wanted.spec is not None or wanted.kernel_name is not None:
         return [wanted.kernel_name]
-    from kernrec.interop.program_kernels import kernel_names
+    from kernrec.interop.draft import kernel_names
     from kernrec.kernel.source_files import whole_source
 
     names = kernel_names(whole_source(wanted.source, wanted.words.include))

@@ -87,7 +87,7 @@ def _write(wanted: ExploreOptions, path: Path) -> None:
     from kernrec.page.answers import Answers
     from kernrec.page.document import points_of_each, report
     from kernrec.recommender import Recommender
-    from kernrec.util.atomic_write import write_whole
+    from kernrec.util.files import write_whole
     from kernrec.util.human import counted
 
     if path.suffix.lower() not in (".html", ".htm"):

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
-from kernrec.util.flat_rows import flat_rows
-from kernrec.util.human import PREFIXES, human
+from kernrec.util.human import PREFIXES, flat_rows, human
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from kernrec.cli.output import (
     text_width,
 )
 from kernrec.cli.quantity import percent
-from kernrec.util.config_short import short_config
-from kernrec.util.human import config_text, human
+from kernrec.util.human import config_text, human, short_config
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ def _print_baselines(answer: "Answer", reason: str, form: Form, notes: NotePrint
     clock = "" if answer.point.clock_hz is None else f", locked to {human(answer.point.clock_hz, 'Hz')}"
     title = f"{answer.problem.key} on {answer.gpu.title}, power limit {limit}{clock}: baselines, fastest first"
     print_table_as(form, title, baseline_columns(answer.baselines))
-    print_line(f"kernrec has no kernel for it: {reason}.")
+    print_line(f"There are only baselines: {reason}.")
     notes.print(answer.notes)
 
 

@@ -24,7 +24,7 @@ from kernrec.cli.output import (
 )
 from kernrec.kernel import all_kernels
 from kernrec.kernel.library import triton_kernels
-from kernrec.util.config_short import LETTERS, SIZES, short_config
+from kernrec.util.human import LETTERS, SIZES, short_config
 from tests.helpers.command import run_here
 
 COLUMNS = [("rank", "right"), ("kernel", "left"), ("energy vs occupancy", "right"), ("config", "left")]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernrec.cli.app import run
 from kernrec.errors import KernrecError, UsageError
-from kernrec.interop.load_spec import load_spec
+from kernrec.interop.t1 import load_spec
 from kernrec.op import find_op
 from kernrec.page.answers import Answers
 from kernrec.page.document import of_point

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import find_gpu
-from kernrec.model.learn.conformal import Interval, calibrate
-from kernrec.model.learn.extent import Extent
+from kernrec.model.learn.conformal import Extent, Interval, calibrate
 from kernrec.model.vendor.bound import features_of, has_physical_power
 from kernrec.model.vendor.compact_trees import Trees
 from kernrec.model.vendor.power_base import power_base

@@ -33,7 +33,7 @@ from kernrec.store import MeasuredAnswer
 from kernrec.util.human import human, memory_text
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.predicted import BaselinePrediction
+    from kernrec.model.vendor.bound import BaselinePrediction
 
 Array = np.ndarray
 

@@ -18,8 +18,7 @@ from evidence.cases import ordered
 from evidence.recordings.files import parquet_dicts
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
-from kernrec.model.learn.features import ModelInputs
-from kernrec.model.learn.row_kind import OTHER_ROWS, ROW_KINDS
+from kernrec.model.learn.features import OTHER_ROWS, ROW_KINDS, ModelInputs
 from kernrec.op import Problem
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Stack
