@@ -6,12 +6,6 @@ from typing import Annotated, Any
 from kernrec.cli import options
 from kernrec.cli.options import argument
 from kernrec.cli.output import Form, in_terminal, print_csv, print_json, print_notes, print_table_as, text_columns
-    Form,
-    in_terminal,
-    print_csv,
-    print_json,
-    print_notes,
-)
 from kernrec.errors import UsageError, unknown
 from kernrec.util.human import human
 
