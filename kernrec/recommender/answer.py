@@ -6,9 +6,7 @@ A rank is ambiguous if a neighbor could hold it. Between configs of a kernel, on
 shared error cancels. Between kernels, half of the shared variance counts too.
 """
 
-import math
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -17,12 +15,12 @@ import numpy as np
 
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
-from kernrec.model.prior.estimate import Source
+from kernrec.model.prior.estimate import SOURCES, Source
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.op import Problem
 from kernrec.recommender.baseline_notes import baseline_notes, without_baseline
 from kernrec.recommender.baselines import PREDICTED
-from kernrec.recommender.candidates import CandidateSet
+from kernrec.recommender.candidates import BOTTLENECKS, OBJECTIVES, CandidateSet, Picked
 from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import EIGHT_BITS, none_runs
@@ -30,7 +28,7 @@ from kernrec.recommender.json_form import MeasuredOn
 from kernrec.recommender.notes import of_inputs, of_kernel, of_recommendations, of_triton
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Answer, Estimate, Foreign, KernelAnswer, Place, Recommendation, Remark, Saving
-from kernrec.recommender.select import Picked, rows_of
+from kernrec.recommender.select import bounds_of, rows_of
 from kernrec.store import MeasuredAnswer
 
 if TYPE_CHECKING:
@@ -42,8 +40,6 @@ NO_LOSS = 2.0 * LATENCY_DRIFT
 """Largest slowdown that counts as no slowdown: the accepted drift of a GPU, in both directions."""
 WORTH_SAYING = 2.0 * ENERGY_DRIFT
 """Minimum energy saving, as a fraction, that deserves a note: the accepted drift of a GPU, in both directions."""
-
-Interval = tuple[float, float]
 
 
 def build_recommendations(
@@ -62,103 +58,16 @@ def build_recommendations(
         alike: number of similar configs that each pick represents.
         beside: additional picks.
     """
-    every = [*picked, *beside]
-    places_of = tuple(zip(*every, strict=True))
-    latency, energy = candidates.costs.latency.items(places_of), candidates.costs.energy.items(places_of)
-    which = slice(int(objective is Objective.ENERGY), 1 + (objective is not Objective.LATENCY))
-    deciding, exact, numbers = [], [], set()
-    for (_, position), *pair in zip(picked, latency, energy, strict=False):
-        estimates = pair[which]
-        deciding.append(estimates)
-        exact.append(estimates[0].source == estimates[-1].source == Source.MEASURED)
-        numbers.add(bisect_right(candidates.starts, position))
-    if any(exact):
-        intervals = [[(each.low, each.high) for each in row] for row in deciding]
-    else:
-        intervals = _predicted_intervals(deciding, 0.5 * (len(numbers) > 1))
-    ranks = [*places(intervals, exact), *[Place(1, False, True)] * len(beside)]
-    counts = [*(alike or [0] * len(picked)), *[0] * len(beside)]
-    return _recommendations(candidates, every, zip(latency, energy, strict=True), ranks, counts)
-
-
-def _predicted_intervals(deciding: Sequence[Sequence[Estimate]], common: float) -> list[list[Interval]]:
-    """Return the intervals that decide whether predictions can be distinguished.
-
-    Args:
-        deciding: predicted costs of each recommendation.
-        common: fraction of the shared error's variance that counts.
-    """
-    intervals: list[list[Interval]] = []
-    for estimates in deciding:
-        row = []
-        for estimate in estimates:
-            whole = 0.5 * math.log(estimate.high / estimate.low)
-            own = math.log(estimate.high / estimate.value) if estimate.own is None else estimate.own
-            variance = own * own + common * max(whole * whole - own * own, 0.0)
-            factor = math.exp(math.sqrt(0.5 * variance))  # Two of these widths add up to a ratio's width.
-            row.append((estimate.value / factor, estimate.value * factor))
-        intervals.append(row)
-    return intervals
-
-
-def best_of_other_kinds(
-    candidates: CandidateSet, picked: Sequence[Picked], query: Query, first: int = 0
-) -> tuple[Picked, ...]:
-    """Pick the best CUDA kernel or the best Triton kernel, if the picks contain none of its kind.
-
-    The objective decides; latency decides for a Pareto front. The query's bounds apply.
-    """
-    starts = candidates.starts
-    in_triton = [kernel.table.kernel.triton is not None for kernel in candidates.kernels]
-    if len({*in_triton}) == 1:
-        return ()
-    missing = {True, False} - {in_triton[bisect_right(starts, position) - 1] for _, position in picked}
-    if not missing:
-        return ()
-    objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
-    best: list[tuple[float, int, int]] = []
-    for number, triton in enumerate(in_triton):
-        if triton in missing:
-            start, end = starts[number : number + 2]
-            value = objective.value_of(candidates.latency_s[first:, start:end], candidates.energy_j[first:, start:end])
-            if query.max_power_w is not None:
-                value = np.where(candidates.power_w[first:, start:end] <= query.max_power_w, value, np.inf)
-            point, own = divmod(int(value.argmin()), end - start)
-            best.append((value.item(point, own), first + point, start + own))
-    least, point, position = min(best)
-    return ((point, position),) if math.isfinite(least) else ()
-
-
-def build_recommendation(candidates: CandidateSet, point: int, position: int) -> Recommendation:
-    """Return one candidate at one operating point as a single recommendation, without ranks of neighbors."""
-    costs, place = costs_at(candidates, point, position), Place(1, False, True)
-    return _recommendations(candidates, [(point, position)], [costs], [place], [0])[0]
-
-
-def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estimate, Estimate]:
-    """Return latency and energy of one candidate at one operating point."""
-    costs, place = candidates.costs, (point, position)
-    return costs.latency.item(place), costs.energy.item(place)
-
-
-def _recommendations(
-    candidates: CandidateSet,
-    picked: Sequence[Picked],
-    costs: Iterable[tuple[Estimate, Estimate]],
-    ranks: Sequence[Place],
-    alike: Sequence[int],
-) -> tuple[Recommendation, ...]:
-    """Return the picked candidates, given costs, rank and number of similar configs of each."""
-    starts, fastest, seconds, joules = candidates.starts, candidates.fastest, candidates.latency_s, candidates.energy_j
-    fastest_s, fastest_j = seconds.item(0, fastest), joules.item(0, fastest)
+    every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
+    ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
+    *rows, fastest = ranking.described(candidates.part, every, counts, len(picked), which)
     recommendations = []
-    for (point, position), (latency, energy), place, count in zip(picked, costs, ranks, alike, strict=True):
-        number = bisect_right(starts, position) - 1
-        kernel, own = candidates.kernels[number], position - starts[number]
-        row, unsure, measured = kernel.rows.item(own), kernel.risk.item(own), None
-        if kernel.measurements is not None:
-            measured = kernel.measurements.measured[point].get(own)
-        heuristic, (clock_hz, bottleneck) = starts[number] + kernel.heuristic, kernel.running(point, own)
+    for point, (number, own, row, latency, energy, *rest), count, rank in rows:
+        power_w, clock_hz, bottleneck, unsure, may_be_faster, heuristic = rest
+        kernel = candidates.ranked.kernels[number].costs
+        measured = None
+        if candidates.any_measured:
+            measured = candidates.kernel(number).measured(point).get(own)
         recommendations.append(
             Recommendation(
                 kernel=kernel.table.kernel,
@@ -166,23 +75,52 @@ def _recommendations(
                 problem=candidates.problem,
                 gpu=candidates.gpu,
                 point=candidates.points[point],
-                place=place,
-                latency_s=latency,
-                energy_j=energy,
-                power_w=candidates.power_w.item(point, position),
+                place=Place(*rank),
+                latency_s=_estimate(latency),
+                energy_j=_estimate(energy),
+                power_w=power_w,
                 clock_hz=clock_hz,
-                bottleneck=bottleneck,
-                occupancy=kernel.occupancy.item(row),
+                bottleneck=BOTTLENECKS[bottleneck],
+                occupancy=kernel.occupancy(candidates.number, row),
                 # Reference configs are compared at the first operating point.
-                fastest=(fastest_s, fastest_j),
-                heuristic=(seconds.item(0, heuristic), joules.item(0, heuristic)),
+                fastest=fastest,
+                heuristic=heuristic,
                 measurement=None if measured is None else _measured_on(measured),
                 alike=count,
                 unsure=unsure,
-                may_be_faster=latency.value < fastest_s and position != fastest and point == 0 and unsure > 1.0,
+                may_be_faster=may_be_faster,
             )
         )
     return tuple(recommendations)
+
+
+def _estimate(figures: tuple[float, float, float, int, float]) -> Estimate:
+    value, low, high, source, own = figures
+    return Estimate(value, low, high, SOURCES[source], own)
+
+
+def best_of_other_kinds(
+    candidates: CandidateSet, picked: Sequence[Picked], query: Query, first: int = 0
+) -> Sequence[Picked]:
+    """Pick the best CUDA kernel or the best Triton kernel, if the picks contain none of its kind.
+
+    The objective decides; latency decides for a Pareto front. The query's bounds apply.
+    """
+    best: Sequence[Picked] = candidates.ranked.ranking.best_of_other_kind(
+        candidates.part, picked, bounds_of(query), first
+    )
+    return best
+
+
+def build_recommendation(candidates: CandidateSet, point: int, position: int) -> Recommendation:
+    """Return one candidate at one operating point as a single recommendation, without ranks of neighbors."""
+    return build_recommendations(candidates, [], Objective.LATENCY, beside=[(point, position)])[0]
+
+
+def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estimate, Estimate]:
+    """Return latency and energy of one candidate at one operating point."""
+    costs, place = candidates.costs, (point, position)
+    return costs.latency.item(place), costs.energy.item(place)
 
 
 def _measured_on(row: MeasuredAnswer) -> MeasuredOn:
@@ -199,39 +137,6 @@ def _measured_on(row: MeasuredAnswer) -> MeasuredOn:
         spread_s,
         row.rescaled,
     )
-
-
-def places(intervals: Sequence[Sequence[Interval]], exact: Sequence[bool]) -> list[Place]:
-    """Return the rank of each recommendation, best first.
-
-    Args:
-        intervals: for each recommendation, the interval of each cost that the objective counts. Two recommendations
-            overlap if all of these intervals overlap.
-        exact: whether all of these costs were measured.
-    """
-    numbers: list[int] = []
-    leader: int | None = None  # Compare with the best of a tie, because a chain of neighbors could drift away.
-    tied = set()
-    for i, interval in enumerate(intervals):
-        numbers.append(i + 1)
-        if exact[i]:
-            if leader is not None and _overlap(intervals[leader], interval):
-                numbers[i] = numbers[leader]
-                tied.add(numbers[leader])
-            else:
-                leader = i
-    follows = [False, *map(_overlap, intervals, intervals[1:]), False]
-    return [
-        Place(number, exact[i], number in tied if exact[i] else follows[i] or follows[i + 1])
-        for i, number in enumerate(numbers)
-    ]
-
-
-def _overlap(a: Sequence[Interval], b: Sequence[Interval]) -> bool:
-    for (low, high), (other_low, other_high) in zip(a, b, strict=True):
-        if low > other_high or other_low > high:
-            return False
-    return True
 
 
 def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
@@ -319,9 +224,8 @@ def answer(
     if of_one_kernel and query.power_limit_w is not None:
         # The default limit comes first, as the reference for one kernel. The requested limit is another point.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
-    rows = rows_of(candidates, query, first, of_op=not of_one_kernel)
-    picked, alike = map(list, zip(*rows, strict=True))
-    others = (
+    picked, alike = rows_of(candidates, query, first, of_op=not of_one_kernel)
+    others: Sequence[Picked] = (
         () if of_one_kernel or query.top == 1 or query.source else best_of_other_kinds(candidates, picked, query, first)
     )
     every = build_recommendations(candidates, picked, query.objective, alike, others)

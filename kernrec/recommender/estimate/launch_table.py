@@ -127,7 +127,8 @@ def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:
     slower = table.calibration.core_time if table.calibration else 1.0
     clk_j = slower * table.power.static_w / table.gpu.boost_clock_hz
     able, score = table.able_configs(on_problem), geometries[0].occupancy_score
-    return query.Kernel(table.space.in_engine, launches, able, score, shapes, clk_j, table.dram_byte_j)
+    of_configs = able, score, shapes, table.machine_code(on_problem)
+    return query.Kernel(table.space.in_engine, launches, *of_configs, table.is_call, clk_j, table.dram_byte_j)
 
 
 def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Any:
