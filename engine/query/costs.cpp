@@ -8,7 +8,7 @@
 
 namespace kernrec::query {
 
-Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> able_of, Array<const double, 1> score_of,
+Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> able_of, Array<const double, 1> occupancy_of,
                Array<const double, 2> shapes_of, Array<const int64_t, 2> codes_of, bool call, double clk_j, double byte_j)
     : kept_space(space_of), kept_launches(launches_of), space(&nb::cast<Space&>(space_of)), codes(codes_of),
       call(call), clk_j(clk_j), byte_j(byte_j), kept_codes_(codes_of) {
@@ -16,12 +16,12 @@ Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> a
     const Row<const bool> can(able_of);
     const Table<const double> of_launch(shapes_of);
     for (int64_t row = 0; row < can.size; row++) able.push_back(can[row]);
-    score = copied(Row<const double>(score_of));
+    occupancy = copied(Row<const double>(occupancy_of));
     for (int64_t shape = 0; shape < of_launch.rows; shape++)
         for (int64_t row = 0; row < of_launch.columns; row++) shapes.push_back(of_launch(shape, row));
     const size_t configs = size_t(space->count());
-    require(!launches.empty() && able.size() == configs && score.size() == configs && of_launch.rows == 4 &&
-                of_launch.columns == int64_t(configs) && codes.rows == int64_t(configs),
+    require(!launches.empty() && able.size() == configs && occupancy.size() == configs && of_launch.rows == 4 &&
+                of_launch.columns == int64_t(configs) && codes.rows == int64_t(configs) && codes.columns > 0,
             "kernel: expected launches, and figures of each config");
     for (const Launch* launch : launches) require(launch->configs() == int64_t(configs), "kernel: expected its launches");
 }
@@ -206,7 +206,7 @@ void Costs::choose(Part& part, const std::vector<uint8_t>& able, const std::opti
     }
     int64_t pick = rows.empty() ? -1 : 0;
     for (size_t i = 1; i < rows.size(); i++)
-        if (kernel.score[size_t(rows[i])] > kernel.score[size_t(rows[size_t(pick)])]) pick = int64_t(i);
+        if (kernel.score(rows[i]) > kernel.score(rows[size_t(pick)])) pick = int64_t(i);
     part.runnable.push_back(rows);
     if (!given && most > 0 && int64_t(rows.size()) > most) {
         std::vector<uint8_t> chosen = promising(kernel, problem, rows, most);

@@ -94,7 +94,12 @@ class Ranking {
                                          int64_t first) const;
     nb::list described(const Part& part, const std::vector<Pick>& picks, const std::vector<int64_t>& alike,
                        int64_t ranked, Objective objective) const;
+    // Return the point with the largest energy saving of a candidate within a slowdown, the slowdown and the saving; None
+    // if every saving is small.
+    nb::object saving(const Part& part, int64_t position, double most_slowdown, double least_saved) const;
     int64_t fastest(const Part& part) const;
+    // Return the number of the fastest candidate's kernel, and its latency.
+    std::pair<int64_t, double> fastest_kernel(const Part& part) const;
     bool any_ran(const Part& part) const;
     bool any_measured(const Part& part) const;
 
@@ -106,6 +111,7 @@ class Ranking {
     double* risk() { return risk_.data(); }
     // Return reference, lead, share and deviation of a kernel on a problem.
     nb::tuple belief(size_t kernel, size_t problem) const;
+    bool violated() const;
     // Return the violations of a problem (kernel -1), or of a kernel's corrected costs.
     nb::tuple violations(int64_t kernel, size_t problem) const;
     // Return the number of the kind of rows of each problem, for a kernel's model.

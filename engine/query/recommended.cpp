@@ -114,6 +114,12 @@ int64_t Ranking::fastest(const Part& part) const {
     return best;
 }
 
+std::pair<int64_t, double> Ranking::fastest_kernel(const Part& part) const {
+    const std::vector<Segment> own = segments(part);
+    const Place best = locate(own, fastest(part));
+    return {best.segment->kernel, value(kSeconds, part.first_point, best.place)};
+}
+
 std::vector<Pick> Ranking::select(const Part& part, const Bounds& bounds, int64_t first) const {
     const std::vector<Segment> own = segments(part);
     int64_t count = 0;
@@ -141,6 +147,28 @@ std::vector<Pick> Ranking::select(const Part& part, const Bounds& bounds, int64_
         query::select(table(latency), table(energy), table(power), table(source), bounds);
     for (Pick& pick : picks) pick.point += first;
     return picks;
+}
+
+nb::object Ranking::saving(const Part& part, int64_t position, double most_slowdown, double least_saved) const {
+    const int64_t place = locate(segments(part), position).place, first = part.first_point;
+    int64_t best = -1;
+    double best_slowdown = 0.0, best_saved = 0.0;
+    for (int64_t point = first + 1; point < part.end_point; point++) {
+        const double slowdown = value(kSeconds, point, place) / value(kSeconds, first, place) - 1.0;
+        const double saved = 1.0 - value(kJoules, point, place) / value(kJoules, first, place);
+        if (slowdown <= most_slowdown && saved >= least_saved && (best < 0 || saved > best_saved))
+            best = point - first, best_slowdown = slowdown, best_saved = saved;
+    }
+    if (best < 0) return nb::none();
+    return nb::make_tuple(best, best_slowdown, best_saved);
+}
+
+bool Ranking::violated() const {
+    const auto any = [](const std::vector<Violations>& all) {
+        return std::any_of(all.begin(), all.end(), [](const Violations& each) { return each.refused + each.raised > 0; });
+    };
+    return any(violations_) ||
+           std::any_of(kernels_.begin(), kernels_.end(), [&](const Kernel& each) { return any(each.violations); });
 }
 
 std::vector<std::pair<Pick, int64_t>> Ranking::rows(const Part& part, const Bounds& bounds, int64_t first,
@@ -296,16 +324,17 @@ nb::tuple Ranking::described(const Pick& pick, const Segment& segment, const Par
     };
     const auto [clock_hz, resource] = running(size_t(segment.kernel), point, located.place);
     const double risk = risk_[size_t(located.place)], latency_s = value(kSeconds, point, located.place);
+    const int64_t row = of_kernel.rows[size_t(located.place - of_kernel.first)];
     const int64_t heuristic = segment.first + of_kernel.picks[size_t(part.problem)];
     return nb::make_tuple(
-        segment.kernel, located.own, of_kernel.rows[size_t(located.place - of_kernel.first)], estimate(kSeconds),
-        estimate(kJoules), value(kWatts, point, located.place), clock_hz, resource, risk,
+        segment.kernel, located.own, row, estimate(kSeconds), estimate(kJoules), value(kWatts, point, located.place),
+        clock_hz, resource, of_kernel.kernel->occupancy[size_t(row)], risk,
         latency_s < fastest_s && pick.position != fastest && pick.point == 0 && risk > 1.0,
         nb::make_tuple(value(kSeconds, part.first_point, heuristic), value(kJoules, part.first_point, heuristic)));
 }
 
-// Return the figures of each pick: kernel, position, config, latency, energy, power, clock, bottleneck, risk factor,
-// whether it may be faster than the fastest, costs of the heuristic's pick, number of similar configs, rank, whether the
+// Return the figures of each pick: kernel, position, config, latency, energy, power, clock, bottleneck, occupancy,
+// risk factor, whether it may be faster than the fastest, costs of the heuristic's pick, number of similar configs, rank, whether the
 // rank is exact and whether it is ambiguous. Then return the costs of the fastest candidate. The first `ranked` picks
 // have ranks.
 nb::list Ranking::described(const Part& part, const std::vector<Pick>& picks, const std::vector<int64_t>& alike,
@@ -463,7 +492,12 @@ void bind_rankings(nb::module_& module) {
                  return self.described(part_of(part), picks_of(picks), alike, ranked, Objective(objective));
              })
         .def("fastest", [](const Ranking& self, const PartTuple& part) { return self.fastest(part_of(part)); })
-        .def("any_ran", [](const Ranking& self, const PartTuple& part) { return self.any_ran(part_of(part)); })
+        .def("fastest_kernel",
+             [](const Ranking& self, const PartTuple& part) { return self.fastest_kernel(part_of(part)); })
+        .def("saving",
+             [](const Ranking& self, const PartTuple& part, int64_t position, double most_slowdown,
+                double least_saved) { return self.saving(part_of(part), position, most_slowdown, least_saved); })
+        .def_prop_ro("violated", &Ranking::violated)
         .def("belief", &Ranking::belief)
         .def("violations", &Ranking::violations)
         .def("row_kinds", &Ranking::row_kinds)

@@ -8,7 +8,6 @@ shared error cancels. Between kernels, half of the shared variance counts too.
 
 from collections.abc import Sequence
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,7 +62,7 @@ def build_recommendations(
     *rows, fastest = ranking.described(candidates.part, every, counts, len(picked), which)
     recommendations = []
     for point, (number, own, row, latency, energy, *rest), count, rank in rows:
-        power_w, clock_hz, bottleneck, unsure, may_be_faster, heuristic = rest
+        power_w, clock_hz, bottleneck, occupancy, unsure, may_be_faster, heuristic = rest
         kernel = candidates.ranked.kernels[number].costs
         measured = None
         if candidates.any_measured:
@@ -76,12 +75,12 @@ def build_recommendations(
                 gpu=candidates.gpu,
                 point=candidates.points[point],
                 place=Place(*rank),
-                latency_s=_estimate(latency),
-                energy_j=_estimate(energy),
+                latency_s=Estimate(*latency[:3], SOURCES[latency[3]], latency[4]),
+                energy_j=Estimate(*energy[:3], SOURCES[energy[3]], energy[4]),
                 power_w=power_w,
                 clock_hz=clock_hz,
                 bottleneck=BOTTLENECKS[bottleneck],
-                occupancy=kernel.occupancy(candidates.number, row),
+                occupancy=occupancy,
                 # Reference configs are compared at the first operating point.
                 fastest=fastest,
                 heuristic=heuristic,
@@ -92,11 +91,6 @@ def build_recommendations(
             )
         )
     return tuple(recommendations)
-
-
-def _estimate(figures: tuple[float, float, float, int, float]) -> Estimate:
-    value, low, high, source, own = figures
-    return Estimate(value, low, high, SOURCES[source], own)
 
 
 def best_of_other_kinds(
@@ -151,9 +145,10 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
     if query.power_limit_w is not None or query.clock_hz is not None:
         return None
     _, position = picked
-    points: Sequence[OperatingPoint] = candidates.points[1:]
-    seconds, joules, _ = candidates.costs.values[..., position]
-    if not points:
+    points: Sequence[OperatingPoint] = candidates.points
+    if len(points) > 1:
+        best = candidates.ranked.ranking.saving(candidates.part, position, NO_LOSS, WORTH_SAYING)
+    else:
         gpu, (_, kernel, own) = candidates.gpu, candidates.locate(position)
         nominal, power = kernel.prediction.at(own), kernel.table.power
         if nominal.core_s * power.boost_hz > nominal.dram_s * power.running_hz:
@@ -161,14 +156,15 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         limits = np.append(gpu.tdp_w, np.arange(gpu.power_min_w, gpu.tdp_w, LIMIT_STEP_W))
         repeated = NominalCosts(*(np.full(len(limits), part) for part in vars(nominal).values()))
         limited = power.apply_power_limit(repeated, limits)
-        seconds, joules = limited.latency_s, limited.energy_j
-        points = [OperatingPoint(limit_w) for limit_w in limits[1:].tolist()]
-    slowdown, saved = seconds[1:] / seconds[0] - 1.0, 1.0 - joules[1:] / joules[0]
-    free = np.where(slowdown <= NO_LOSS, saved, -1.0)
-    if not free.size or free.max() < WORTH_SAYING:
+        points = [OperatingPoint(limit_w) for limit_w in limits.tolist()]
+        slowdown, saved = (1.0 - values / values[0] for values in (limited.latency_s, limited.energy_j))
+        free = np.where(-slowdown <= NO_LOSS, saved, -1.0)
+        place = int(free.argmax())
+        best = None if free[place] < WORTH_SAYING else (place, -slowdown.item(place), saved.item(place))
+    if best is None:
         return None
-    best = int(free.argmax())
-    return Saving(points[best].limit_w(candidates.gpu), points[best].clock_hz, slowdown.item(best), saved.item(best))
+    number, *costs = best
+    return Saving(points[number].limit_w(candidates.gpu), points[number].clock_hz, *costs)
 
 
 def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
@@ -178,7 +174,7 @@ def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
     """
     objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
     valued = []
-    for row in candidates.foreign:
+    for row in candidates.foreign if candidates.ranked.space.evidence.foreign else ():
         if row.energy_j is not None or objective is Objective.LATENCY:
             latency, energy = np.array(row.latency_s), np.array(row.energy_j or 0.0)
             valued.append((float(objective.value_of(latency, energy)), row))
@@ -217,10 +213,9 @@ def answer(
     Raises:
         KernrecError: no config of the kernel can run the problem.
     """
-    considered = candidates.considered[0]
-    if of_one_kernel and not candidates.kernels:
-        raise none_runs(considered)
-    kernel, first = candidates.kernels[0], 0
+    if of_one_kernel and not len(candidates):
+        raise none_runs(candidates.considered[0])
+    first = 0
     if of_one_kernel and query.power_limit_w is not None:
         # The default limit comes first, as the reference for one kernel. The requested limit is another point.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
@@ -234,10 +229,11 @@ def answer(
     foreign = () if of_one_kernel else foreign_rows(candidates, query)
     about = None
     if of_one_kernel:
+        (kernel,), (considered,) = candidates.kernels, candidates.considered
         heuristic = build_recommendation(candidates, 0, kernel.heuristic)
         about = KernelAnswer(kernel.table.kernel, heuristic, considered.sampled_blocks)
-    if of_one_kernel and kernel.table.kernel.declares_problem:
-        context = None  # Backends run only the problems of ops.
+        if kernel.table.kernel.declares_problem:
+            context = None  # Backends run only the problems of ops.
     remarks: list[Remark] = [partial(of_inputs, query.inputs), of_recommendations(candidates, recommendations, beside)]
     if of_one_kernel:
         lines = tuple(of_kernel(considered, recommendations[0]))
@@ -255,8 +251,8 @@ def answer(
         candidates=candidates.runnable,
         remarks=tuple(remarks),
         inputs=query.inputs,
-        calibration=kernel.table.calibration,
-        models=tuple(filter(None, map(attrgetter("scope"), candidates.kernels))),
+        calibration=candidates.tables[0].calibration,
+        models=tuple(candidates.scopes),
         about_kernel=about,
         saving=saving,
         beside=beside,

@@ -15,13 +15,15 @@ from kernrec.model.prior.launch_time import RESOURCES
 from kernrec.recommender.estimate.costs import Costs, Rescaling
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import violation_notes
-from kernrec.recommender.estimate.prediction import Prediction
+from kernrec.recommender.estimate.prediction import KernelCosts, Prediction
 from kernrec.recommender.estimate.reference import Belief
+from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.request import Objective
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
+    from kernrec.recommender.estimate.correction import ModelScope
     from kernrec.recommender.rank import RankedSpace
 
 Array = np.ndarray
@@ -85,6 +87,8 @@ class KernelCandidates:
     def remarks(self) -> tuple[str, ...]:
         """Notes on costs that violated a law of physics."""
         ranking, number = self._set.ranked.ranking, self._set.number
+        if not ranking.violated:
+            return ()
         own = [(ranking.violations(-1, number), False), (ranking.violations(self.number, number), True)]
         return tuple([note for values, replaced in own for note in violation_notes(*values, replaced)])
 
@@ -178,6 +182,22 @@ class CandidateSet:
             KernelCandidates(self, number, slice(starts[place], starts[place + 1]))
             for place, number in enumerate(self._nonempty)
         ]
+
+    @property
+    def every_kernel(self) -> list[KernelCosts]:
+        """The analytical model's costs of all kernels, including those without a runnable config."""
+        return [self.ranked.kernels[number].costs for number in self._numbers]
+
+    @property
+    def tables(self) -> list[StaticTable]:
+        """Static tables of the kernels with at least one candidate."""
+        return [self.ranked.kernels[number].costs.table for number in self._nonempty]
+
+    @property
+    def scopes(self) -> "list[ModelScope]":
+        """Trained models of the kernels with at least one candidate."""
+        kernels = [self.ranked.kernels[number] for number in self._nonempty]
+        return [scope for kernel in kernels if kernel.model and (scope := kernel.scope_on(self.number))]
 
     def kernel(self, number: int) -> KernelCandidates:
         """Return the kernel with this number among all kernels of the problem."""

@@ -10,8 +10,9 @@ correct the predictions. Otherwise a config that measured slow would still be re
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -114,6 +115,12 @@ class RankedKernel:
         if costs.measured[0] is not NOTHING:
             self.taken = [measured.at(costs.rows) for measured in costs.measured]
         self.is_measured = self.taken is not None and any(len(positions) for positions, _ in self.taken)
+        triton = table.kernel.triton is not None
+        positions = None if self.taken is None else [positions for positions, _ in self.taken]
+        self.in_engine = self.model and self.model.in_engine, self.trained, triton, positions
+        """Model, whether it was trained on this kernel and GPU, whether it is a Triton kernel, measured positions."""
+        self.is_reference = triton and self.trained
+        """Whether learned times of the kernel are a reference for other kernels."""
         self.row_kinds: Sequence[int] = ()
         """The engine's number of the kind of rows of each problem."""
 
@@ -123,13 +130,6 @@ class RankedKernel:
             return None
         most = max([len(positions) for positions, _ in self.taken]) if self.taken else 0
         return self.model.by_row_kind[self.row_kinds[problem]].after(most)
-
-    @property
-    def in_engine(self) -> tuple[Any, bool, bool, list[Array] | None]:
-        """Model, whether it was trained on this kernel and GPU, whether it is a Triton kernel, measured positions."""
-        model = None if self.model is None else self.model.in_engine
-        positions = None if self.taken is None else [positions for positions, _ in self.taken]
-        return model, self.trained, self.costs.table.kernel.triton is not None, positions
 
 
 class RankedSpace:
@@ -151,17 +151,14 @@ class RankedSpace:
         """Measurements of the candidates, by the number of the kernel."""
         if len(problems) > 1:
             predict_references(problems, self.gpu, models, inputs)
-        # A learned time of a Triton kernel is a reference, too.
-        learned = any(each.trained and each.costs.table.kernel.triton is not None for each in self.kernels)
+        learned = True in [kernel.is_reference for kernel in self.kernels]
         self._references = [_references(problem, self.gpu, models, inputs, learned) for problem in problems]
-        default = [point.is_default(self.gpu) for point in points]
         self.ranking = query.Ranking(
             self.costed.in_engine,
             [kernel.in_engine for kernel in self.kernels],
-            [point.limit_w(self.gpu) for point in points],
-            default,
+            *_limits(self.gpu, points),
             power.setting(points[1:]) if len(points) > 1 else None,
-            None if default[0] else power.setting((DEFAULT_POINT,)),
+            None if points[0].is_default(self.gpu) else power.setting((DEFAULT_POINT,)),
             np.array([figures for *_, figures in self._references]),
             OF_REGIMES,
             space.whole,
@@ -205,6 +202,12 @@ class RankedSpace:
         model = None if self.kernels[number].model is None else (scored, features)
         costs, self.measurements[number] = _with_measurements(Costs(values, kind, kinds), taken, model)
         return costs.values, costs.kind.astype(np.int64), costs.kinds
+
+
+@lru_cache
+def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], list[bool]]:
+    """Return the power limit of each operating point in watts, and whether it is the default point."""
+    return [point.limit_w(gpu) for point in points], [point.is_default(gpu) for point in points]
 
 
 _PHYSICS = -2

@@ -200,8 +200,8 @@ class Recommender:
             candidates = self._cached_candidates(problem, gpu, points)
         except KernrecError:
             return None
-        _, kernel, _ = candidates.locate(candidates.fastest)
-        return Fastest(kernel.table.kernel, candidates.latency_s.item(0, candidates.fastest))
+        number, latency_s = candidates.ranked.ranking.fastest_kernel(candidates.part)
+        return Fastest(candidates.ranked.kernels[number].costs.table.kernel, latency_s)
 
     def answer_calls(self, request: Request) -> list[Answer]:
         """Return an answer for every call of a user's function that was analyzed for the GPU."""
@@ -273,7 +273,7 @@ class Recommender:
         if query.source != "predicted":
             return self._cached_candidates(problem, gpu, points)
         candidates = candidate_set(self.context.tables(problem, gpu), problem, points, Evidence())
-        if not candidates.kernels:
+        if not len(candidates):
             raise no_kernel_runs(candidates)
         return candidates
 
@@ -320,7 +320,7 @@ class Recommender:
             self._sets.move_to_end(key)
         distinct = wanted if not there else [each for each in wanted if (each, gpu.name, points) not in self._sets]
         for candidates in self.candidate_sets(distinct, gpu, points):
-            if candidates.kernels:
+            if len(candidates):
                 self._sets[candidates.problem, gpu.name, points] = candidates
         self._sets.shrink()
 
@@ -337,7 +337,7 @@ class Recommender:
             sets = {each.problem: each for each in self.candidate_sets(list(dict.fromkeys(some)), gpu, points)}
             for problem in some:
                 together = sets.get(problem)
-                yield together if together and together.kernels else self.candidates(problem, gpu, points)
+                yield together if together else self.candidates(problem, gpu, points)
 
     def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
         """Return the candidates of a problem with their costs, independent of the query's bounds.
@@ -350,7 +350,7 @@ class Recommender:
                 dict.fromkeys([*points, *(OperatingPoint(limit) for limit in measured if limit != gpu.tdp_w)])
             )
         candidates = candidate_set(tables, problem, points, evidence, self.context.models, inputs=self.context.inputs)
-        if not candidates.kernels:
+        if not len(candidates):
             raise no_kernel_runs(candidates)
         return candidates
 

@@ -7,9 +7,9 @@
     watts    no mean power exceeds the limit of its row
 
 The engine checks candidates (`Ranking::enforce`), `measured_rows` checks measured rows with `impossible`, and
-`baselines_of` checks baselines with `is_number` and `operating_point.at_point`. A small violation is corrected: the time is raised to
-the bound, or the launch is slowed to its limit. A large one is rejected, and the analytical model replaces it. Notes
-name the rejected values.
+`baselines_of` checks baselines with `is_number` and `operating_point.at_point`. A small violation is corrected: the
+time is raised to the bound, or the launch is slowed to its limit. A large one is rejected, and the analytical model
+replaces it. Notes name the rejected values.
 """
 
 from collections.abc import Iterator

@@ -216,10 +216,6 @@ class KernelCosts:
             self.counts[0], self.measured,
         )  # fmt: skip
 
-    def occupancy(self, problem: int, row: int) -> float:
-        """Return the resident warps of a config's first launch, as a fraction of an SM's maximum."""
-        return self.table.occupancy(self._on_problems[problem], row)
-
     def on(self, problem: int) -> Prediction:
         """Return the prediction of the configs on one problem."""
         start, end = self.starts[problem : problem + 2]
