@@ -538,7 +538,7 @@ nb::tuple Ranking::belief(size_t kernel, size_t problem) const {
 
 nb::tuple Ranking::violations(int64_t kernel, size_t problem) const {
     const Violations& here = kernel < 0 ? violations_.at(problem) : kernels_.at(size_t(kernel)).violations.at(problem);
-    return nb::make_tuple(here.refused, here.raised, here.seconds, here.least_s);
+    return nb::make_tuple(here.refused, here.raised, here.seconds, here.least_s, kernel >= 0);
 }
 
 }  // namespace kernrec::query

@@ -112,7 +112,8 @@ class Ranking {
     // Return reference, lead, share and deviation of a kernel on a problem.
     nb::tuple belief(size_t kernel, size_t problem) const;
     bool violated() const;
-    // Return the violations of a problem (kernel -1), or of a kernel's corrected costs.
+    // Return the violations of a problem (kernel -1), or of a kernel's corrected costs: numbers of refused and raised
+    // candidates, the first refused time and its bound, and whether the analytical model replaced refused costs.
     nb::tuple violations(int64_t kernel, size_t problem) const;
     // Return the number of the kind of rows of each problem, for a kernel's model.
     const std::vector<int64_t>& row_kinds(size_t kernel) const { return kernels_.at(kernel).row_kinds; }

@@ -75,8 +75,8 @@ def build_recommendations(
                 gpu=candidates.gpu,
                 point=candidates.points[point],
                 place=Place(*rank),
-                latency_s=Estimate(*latency[:3], SOURCES[latency[3]], latency[4]),
-                energy_j=Estimate(*energy[:3], SOURCES[energy[3]], energy[4]),
+                latency_s=_estimate(*latency),
+                energy_j=_estimate(*energy),
                 power_w=power_w,
                 clock_hz=clock_hz,
                 bottleneck=BOTTLENECKS[bottleneck],
@@ -91,6 +91,10 @@ def build_recommendations(
             )
         )
     return tuple(recommendations)
+
+
+def _estimate(value: float, low: float, high: float, source: int, own: float) -> Estimate:
+    return Estimate(value, low, high, SOURCES[source], own)
 
 
 def best_of_other_kinds(

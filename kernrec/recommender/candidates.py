@@ -66,9 +66,10 @@ class KernelCandidates:
         kernel = candidates.ranked.kernels[number]
         self.table, self.scope = kernel.costs.table, kernel.scope_on(candidates.number)
         self.prediction: Prediction = candidates.considered[number if len(candidates.considered) > 1 else 0]
-        self.rows = self.prediction.rows
+        self.rows, self.ran = self.prediction.rows, kernel.trained or kernel.is_measured
         self.heuristic = kernel.costs.heuristics[candidates.number] or 0
-        """Position of the candidate that the occupancy heuristic picks."""
+        """Position of the candidate that the occupancy heuristic picks. `ran`: whether the kernel was measured on this
+        GPU, or learned from recordings of this GPU."""
 
     @cached_property
     def measurements(self) -> KernelMeasurements | None:
@@ -89,8 +90,8 @@ class KernelCandidates:
         ranking, number = self._set.ranked.ranking, self._set.number
         if not ranking.violated:
             return ()
-        own = [(ranking.violations(-1, number), False), (ranking.violations(self.number, number), True)]
-        return tuple([note for values, replaced in own for note in violation_notes(*values, replaced)])
+        analytical, own = (violation_notes(*ranking.violations(each, number)) for each in (-1, self.number))
+        return (*analytical, *own)
 
     @property
     def costs(self) -> Costs:

@@ -101,14 +101,15 @@ class RankedKernel:
     """Kernel with its costs, its trained model and its measurements."""
 
     def __init__(self, costs: KernelCosts, models: "ModelStore | None") -> None:
-        self.costs, self.model = costs, None
+        self.costs = costs
         table, self.trained = costs.table, False
         """Whether a model was trained on this kernel and GPU."""
         scope = models.scope(table.kernel.op, table.kernel, table.gpu, table.space.dtype) if models else None
+        self.model: AppliedModel | None = None
         if scope is not None:
             from kernrec.recommender.estimate.correction import applied
 
-            self.model: AppliedModel | None = applied(scope, table)
+            self.model = applied(scope, table)
             self.trained = scope.gpu_known and scope.kernel_known
         self.taken: list[tuple[Array, list[MeasuredAnswer]]] | None = None
         """Measured positions at each operating point, and their measurements; None without rows about the kernel."""

@@ -48,7 +48,8 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
         UsageError: no candidate keeps the bounds.
     """
     picked = candidates.ranked.ranking.select(candidates.part, bounds_of(query, top), first)
-    return reachable(picked, query, candidates.gpu.name)
+    selected: list[Picked] = reachable(picked, query, candidates.gpu.name)
+    return selected
 
 
 def reachable(picked: Any, query: Query, gpu: str) -> Any:

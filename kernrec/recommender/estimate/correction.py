@@ -263,11 +263,12 @@ class AppliedModel:
 
 def applied(scope: ModelScope, table: StaticTable) -> AppliedModel:
     """Return a model in the form for a table, cached in the table."""
-    for model in table.models:
+    models: list[AppliedModel] = table.models
+    for model in models:
         if model.scope is scope:
             return model
-    table.models.append(AppliedModel(scope, table))
-    return table.models[-1]
+    models.append(AppliedModel(scope, table))
+    return models[-1]
 
 
 def adapted(
