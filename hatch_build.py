@@ -1,12 +1,13 @@
-"""Compiles the engine (`engine/`, C++17) when kernrec is installed or its wheel is made.
+"""Compile the engine (`engine/`, C++17) during an installation or when a wheel is built.
 
-The system's compiler compiles it, or else the package `ziglang`. Without an engine kernrec answers nothing, so the
-build fails if it cannot be compiled. The engine's file is named for the sources that it was made from, so that an
-engine of other sources is never loaded.
+The system's compiler compiles the engine, or the package `ziglang` if there is none. kernrec cannot answer without its
+engine, so the build fails if the compiler does. The file name holds a hash of the sources: kernrec never loads an
+outdated engine. From Python 3.12 on, one wheel per platform serves all versions of Python (not on Windows).
 """
 
 import importlib.util
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -48,7 +49,7 @@ class EngineBuildHook(BuildHookInterface[Any]):
         made = package / name
         if not made.exists():
             made = made if version == "editable" else Path(tempfile.mkdtemp()) / name
-            if reason := compile_engine(root, names["sources"](root), made):
+            if reason := compile_engine(root, names["sources"](root), made, stable_abi=names["STABLE_ABI"]):
                 self.app.abort(f"kernrec's engine cannot be compiled: {reason}")
         if version == "editable":
             for other in package.glob(names["PATTERN"]):
@@ -57,7 +58,8 @@ class EngineBuildHook(BuildHookInterface[Any]):
         else:
             build_data["force_include"][str(made)] = f"kernrec/{name}"
             build_data["pure_python"] = False
-            build_data["infer_tag"] = True
+            python = "cp312-abi3" if names["STABLE_ABI"] else "cp{0}{1}-cp{0}{1}".format(*sys.version_info)
+            build_data["tag"] = f"{python}-{re.sub('[-.]', '_', sysconfig.get_platform())}"
 
 
 def system_compiler() -> list[str] | None:
@@ -70,8 +72,15 @@ def system_compiler() -> list[str] | None:
     return None
 
 
-def compile_engine(root: Path, sources: list[Path], target: Path) -> str | None:
-    """Compile the engine, several files at once; return why it cannot be, in one line, or None."""
+def compile_engine(root: Path, sources: list[Path], target: Path, stable_abi: bool = False) -> str | None:
+    """Compile the engine, several files at once; return the reason in one line if that fails, else None.
+
+    Args:
+        root: The checkout.
+        sources: The engine's C++ files.
+        target: File to write.
+        stable_abi: Use only functions that every Python from 3.12 on has.
+    """
     compiler = system_compiler()
     if compiler is None and importlib.util.find_spec("ziglang"):
         compiler = [sys.executable, "-m", "ziglang", "c++"]
@@ -82,6 +91,10 @@ def compile_engine(root: Path, sources: list[Path], target: Path) -> str | None:
     nanobind = Path(spec.origin).parent
     includes = [nanobind / "include", nanobind / "ext/robin_map/include", Path(sysconfig.get_paths()["include"])]
     flags = [*_FLAGS, *(f"-I{folder}" for folder in includes)]
+    if stable_abi:
+        flags.append("-DPy_LIMITED_API=0x030C0000")
+    sanitizers = [f"-fsanitize={names}"] if (names := os.environ.get("KERNREC_SANITIZE")) else []
+    flags += [*sanitizers, "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"] if sanitizers else []
     files = [*(path for path in sources if path.suffix == ".cpp"), nanobind / "src/nb_combined.cpp"]
     with tempfile.TemporaryDirectory() as folder:
         objects = {path: f"{folder}/{number}.o" for number, path in enumerate(files)}
@@ -97,7 +110,7 @@ def compile_engine(root: Path, sources: list[Path], target: Path) -> str | None:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             if reason := next(filter(None, pool.map(compiled, files)), None):
                 return reason
-        links = ["-Wl,-s"]
+        links = ["-Wl,-s", *sanitizers]
         if sys.platform == "darwin":
             links = ["-undefined", "dynamic_lookup"]
         elif sys.platform == "win32":

@@ -32,8 +32,7 @@ from kernrec.cluster.ray_processors import RayProcessors
 from kernrec.compile.nvrtc import compiler
 from kernrec.compile.pool import Processors
 from kernrec.kernel import Kernel, all_kernels, find_kernel
-from kernrec.profile.probe_profile import Variant
-from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
+from kernrec.profile.profile_library import Variant, VariantFailure, profile_variants, variants_of
 from kernrec.store import ProfileRow
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)

@@ -5,7 +5,7 @@
 Only rows whose license allows it ship: serving backends from ai-dynamo/aiconfigurator (Apache-2.0), and f32 operators
 of PyTorch recorded for NeuSight (MIT). The tool leaves out the following rows and counts them in `contents.json`:
 
-- recordings that training also leaves out (`tools/evidence/recordings/exclusions.py`);
+- recordings that training also leaves out (`tools/evidence/recordings/files.py`);
 - rows faster than their compulsory bytes or their arithmetic by more than 5 % (`kernrec.model.vendor.limits`), and
   powers more than 5 % above the limit (powers less far above are stored as the limit);
 - rows of superseded backend versions of matmuls, if the newest version was recorded;
@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from evidence.recordings.exclusions import EXCLUSIONS, excluded, power_of
-from evidence.recordings.files import parquet_dicts
+from evidence.recordings.files import EXCLUSIONS, excluded, parquet_dicts, power_of
 from evidence.recordings.spread import Spread, coverage, interval, neighbors, power_width
 from evidence.recordings.vendor import BACKENDS, SYSTEMS
 from front import DATA, ROOT
@@ -148,7 +147,7 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
 
 
 def excluded_rows(library: Path, files: Sequence[str]) -> dict[str, int]:
-    """Count the rows or powers that `evidence.recordings.exclusions` leaves out, by file and reason."""
+    """Count the rows or powers that `evidence.recordings.files` leaves out, by file and reason."""
     counts: dict[str, int] = {}
     for each in EXCLUSIONS:
         if each.file in files:

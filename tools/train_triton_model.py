@@ -18,7 +18,7 @@ from front import DATA, ROOT
 
 from kernrec.errors import KernrecError
 from kernrec.model.learn.model_file import save
-from kernrec.model.prior.prior_fingerprint import prior_fingerprint
+from kernrec.model.prior.calibration import prior_fingerprint
 from kernrec.op import problem_from_key
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup

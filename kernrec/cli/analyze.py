@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING
 import typer
 
 from kernrec.cli import options
-from kernrec.cli.format import NotePrinter, print_notes
 from kernrec.cli.kernel_argument import AnalyzeOptions, kernel_argument, write_draft
-from kernrec.cli.output import print_json
+from kernrec.cli.output import NotePrinter, print_json, print_notes
+from kernrec.cli.progress import Steps, ended_by_signals, exit_status
 from kernrec.cli.recommendations import print_recommendations
-from kernrec.cli.signals import ended_by_signals, exit_status
-from kernrec.cli.steps import Steps
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
     from kernrec.gpu import GPU
     from kernrec.kernel import Kernel
-    from kernrec.measure.measure_kernel import KernelMeasurement
+    from kernrec.measure.measuring_device import KernelMeasurement
     from kernrec.measure.request import CollectResult
     from kernrec.op import Problem
     from kernrec.recommender import Answer
@@ -68,7 +66,7 @@ def analyze(wanted: AnalyzeOptions) -> None:
 def _analyze_calls(wanted: AnalyzeOptions) -> None:
     """Analyze several call files, or those of a folder, and continue after a failure. The JSON output is a list."""
     from kernrec.capture.call_file import is_cuda_call, read_cuda_call
-    from kernrec.cli.program_times import ProgramTimes
+    from kernrec.cli.analyze_program import ProgramTimes
 
     calls = [wanted.source, *map(Path, wanted.arguments or ())]
     if wanted.source.is_dir():
@@ -121,7 +119,7 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -
     database = wanted.db or paths.user_database()
     measurement = measured = None
     if wanted.measure:
-        from kernrec.measure.measure_kernel import KernelMeasurement
+        from kernrec.measure.measuring_device import KernelMeasurement
 
         measurement = KernelMeasurement.prepared(kernel, problem, gpu, database, folder, effort)
         measured = _Measuring(measurement)
@@ -233,7 +231,7 @@ class _Measuring:
         self._status = 0
 
     def run(self) -> "CollectResult":
-        from kernrec.cli.measuring import Stop
+        from kernrec.cli.collect import Stop
         from kernrec.cli.progress import display
         from kernrec.measure.collect import collect
 

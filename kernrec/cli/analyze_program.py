@@ -6,14 +6,13 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kernrec.cli.format import print_notes
 from kernrec.cli.kernel_argument import AnalyzeOptions
-from kernrec.cli.output import Form, print_json, print_table_as
-from kernrec.cli.table import USUALLY, Column, quantities
+from kernrec.cli.output import USUALLY, Column, Form, print_columns, print_json, print_notes, print_table_as, quantities
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
+    from kernrec.capture.call_file import CudaCall
     from kernrec.interop.draft import Draft
     from kernrec.recommender import Recommendation
     from kernrec.recommender.analyze.kernel import Analysis
@@ -47,7 +46,7 @@ def program_entries(wanted: AnalyzeOptions) -> list[str | None]:
     """Return the kernels to analyze: the named one, or all kernels of a CUDA file if none is named."""
     if wanted.source.suffix != ".cu" or wanted.spec is not None or wanted.kernel_name is not None:
         return [wanted.kernel_name]
-    from kernrec.interop.program_kernels import kernel_names
+    from kernrec.interop.draft import kernel_names
     from kernrec.kernel.source_files import whole_source
 
     names = kernel_names(whole_source(wanted.source, wanted.words.include))
@@ -180,3 +179,44 @@ def _config(row: _Row, best: "Recommendation") -> str:
     if all(name.startswith("block_") for name in best.config):
         return _extents(best.launches[0].block)
     return " ".join(f"{name}={value}" for name, value in best.config.items())
+
+
+class ProgramTimes:
+    """Collects the calls of a program with their predicted times."""
+
+    def __init__(self, wanted: AnalyzeOptions) -> None:
+        self._wanted = wanted
+        self._times: dict[str, list[tuple[int, float]]] = {}  # kernel -> (number of launches, seconds per launch)
+
+    def add(self, call: "CudaCall") -> None:
+        """Predict the time of a call with the program's own block size."""
+        from kernrec import paths
+        from kernrec.gpu import find_gpu
+
+        database = self._wanted.db or paths.user_database()
+        seconds = call.seconds(find_gpu(self._wanted.gpu), database, self._wanted.budget)
+        self._times.setdefault(call.entry, []).append((call.launches, seconds))
+
+    def print_table(self) -> None:
+        """Print the table if any call launches a CUDA kernel."""
+        from kernrec.capture.call_file import short_name
+        from kernrec.gpu import find_gpu
+
+        if not self._times:
+            return
+        totals = {name: sum(count * each for count, each in times) for name, times in self._times.items()}
+        launches = {name: sum(count for count, _ in times) for name, times in self._times.items()}
+        names, whole = sorted(totals, key=lambda name: -totals[name]), sum(totals.values())
+        columns = [
+            Column("time", "right", [f"{100 * totals[name] / whole:.1f} %" for name in names]),
+            quantities("total", "s", [totals[name] for name in names]),
+            Column("launches", "right", [f"{launches[name]}" for name in names]),
+            quantities("mean", "s", [totals[name] / launches[name] for name in names]),
+            quantities("least", "s", [min(each for _, each in self._times[name]) for name in names]),
+            quantities("most", "s", [max(each for _, each in self._times[name]) for name in names]),
+            Column("kernel", "left", [short_name(name) for name in names]),
+        ]
+        title = find_gpu(self._wanted.gpu).title
+        print_columns(f"GPU time of the program on {title}, by kernel", columns)
+        launched = counted(sum(launches.values()), "launch")
+        print_notes([f"{launched}, {whole * 1e3:.4g} ms in all: predicted, never measured; without copies and gaps"])

@@ -1,22 +1,51 @@
 """Build the Typer application: load commands by name, and report errors as one line with the right exit status."""
 
 import errno
+import inspect
 import io
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
-from kernrec.cli.commands import Commands
-from kernrec.cli.format import one_line
+from kernrec import paths
+from kernrec.cli.misuse import asked_twice, sentence
+from kernrec.cli.output import one_line
 from kernrec.errors import KernrecError, UsageError
 from kernrec.version import __version__
+
+
+class OnceCommand(TyperCommand):
+    """Command that refuses a repeated option with one value, of which Typer would silently use the last."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse arguments as Typer does, but raise `UsageError` for a repeated option with one value."""
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        asked_twice(order)
+        return super().parse_args(ctx, args)
+
+
+class Commands(typer.Typer):
+    """Group of `OnceCommand`s."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
+        """Register a function like Typer, with each paragraph of its docstring joined to one line."""
+
+        def register(function: Callable[..., Any]) -> Any:
+            text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(function.__doc__ or ""))
+            if more := getattr(function, "epilogue", ""):
+                text = f"{text}\n\n{more}"
+            return typer.Typer.command(self, name, **{"cls": OnceCommand, "help": text, **settings})(function)
+
+        return register
+
 
 COMMANDS = {
     "recommend": "recommend.recommend",
@@ -30,14 +59,13 @@ COMMANDS = {
     "contribute": "contribute.contribute",
     "monitor": "monitor.monitor",
     "train": "train.train",
-    "evaluate": "evaluate.evaluate",
+    "evaluate": "train.evaluate",
     "doctor": "doctor.doctor",
     "list": "catalog.list_known",
     "mcp": "mcp.mcp",
     "db": "db.app",
 }
 """`module.function` in `kernrec.cli` of each command, or the Typer application of a command group."""
-
 
 _DATABASE = "Database to use instead of your own, with any command that has one."
 
@@ -89,11 +117,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _run(arguments)
     except Exception as error:
-        from kernrec.cli.crash_report import EXIT_STATUS, crash_report
-
         if os.environ.get("KERNREC_DEBUG", "") not in ("", "0"):
             raise
-        return _fail(crash_report(error, arguments), EXIT_STATUS)
+        return _fail(_crash_report(error, arguments), _INTERNAL_ERROR)
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -109,8 +135,6 @@ def _run(arguments: Sequence[str]) -> int:
     except KernrecError as error:
         return _fail(str(error), error.exit_status)
     except TyperException as error:
-        from kernrec.cli.misuse import sentence
-
         return _fail(sentence(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
@@ -151,3 +175,35 @@ def _fail(message: str, status: int) -> int:
     if message:  # Without a command, Typer has already printed the help.
         print(f"kernrec: {one_line(message)}", file=sys.stderr)
     return status
+
+
+_INTERNAL_ERROR = 70
+"""Exit status of an internal error: EX_SOFTWARE of sysexits.h."""
+
+
+def _crash_report(error: Exception, arguments: Sequence[str]) -> str:
+    """Write a report of an exception that no command handles, and return the line to show the user."""
+    import platform
+    import traceback
+    from datetime import UTC, datetime
+
+    from kernrec.util.files import write_whole
+
+    now = datetime.now(UTC)
+    folder = paths.cache() / "crashes"
+    file = folder / f"{now:%Y%m%dT%H%M%S}-{os.getpid()}.txt"
+    report = [
+        f"kernrec {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        f"{now:%Y-%m-%d %H:%M:%S} UTC",
+        f"arguments: {list(arguments)}",
+        "",
+        "".join(traceback.format_exception(error)),
+    ]
+    message = " ".join(str(error).split())
+    summary = f"internal error in kernrec {__version__}: {type(error).__name__}" + (message and f": {message[:200]}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(file, "\n".join(report).encode(errors="backslashreplace"))
+    except OSError:
+        return f"{summary}; KERNREC_DEBUG=1 shows where"
+    return f"{summary}; details are in {file}, please report them"

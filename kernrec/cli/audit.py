@@ -4,13 +4,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from kernrec.cli import options
-from kernrec.cli.format import print_line, print_notes
-from kernrec.cli.options import NETWORK, option
-from kernrec.cli.output import AsJson, print_json
-from kernrec.cli.table import print_table
+from kernrec.cli.options import NETWORK, argument, option
+from kernrec.cli.output import AsJson, print_json, print_line, print_notes, print_table
 from kernrec.errors import UsageError
 from kernrec.util.human import counted, human
 
@@ -22,9 +18,7 @@ if TYPE_CHECKING:
 
 class AuditOptions(options.Options):
     databases_used = options.OWN
-    model: Annotated[
-        str, typer.Argument(help="A config.json or its folder; hf:ORG/NAME is downloaded; or a tuned file.")
-    ]
+    model: Annotated[str, argument("A config.json or its folder; hf:ORG/NAME is downloaded; or a tuned file.")]
     gpu: options.Gpu
     engine: Annotated[str, option("vllm or sglang; releases: sglang==0.5.3,triton==3.4.0.")] = ""
     tp: options.TensorParallel = 1
@@ -43,9 +37,8 @@ def audit(wanted: AuditOptions) -> None:
     needed, but compiling and emulating take minutes. The report says when tuning gains nothing. This needs the extra
     triton unless --names is given. `kernrec.serve_audit` in Python has further settings, such as LoRA.
     """
-    from kernrec.recommender.serving.audit import AuditRequest
+    from kernrec.recommender.serving.audit import AuditRequest, setting, write_folder
     from kernrec.recommender.serving.audit import serve_audit as run
-    from kernrec.recommender.serving.folder import setting, write_folder
     from kernrec.recommender.serving.tuned_entries import is_tuned_file
 
     if is_tuned_file(wanted.model):
@@ -180,7 +173,7 @@ def _details(audit: "ServingAudit", short: _ShortNames) -> list[str]:
 
 
 def _status(audited: "AuditedFile") -> str:
-    from kernrec.recommender.serving.verdict import Verdict
+    from kernrec.recommender.serving.compared import Verdict
 
     if audited.verdict is Verdict.UNKNOWN:
         return "missing"
@@ -197,7 +190,7 @@ def _print_comparisons(audited: "AuditedFile", short: _ShortNames) -> None:
 
 
 def _row(made: "Comparison") -> list[str]:
-    from kernrec.recommender.serving.verdict import Verdict, worth
+    from kernrec.recommender.serving.compared import Verdict, worth
 
     low, high = made.interval
     own = made.own_cost

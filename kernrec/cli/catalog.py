@@ -3,12 +3,18 @@
 from collections.abc import Callable
 from typing import Annotated, Any
 
-import typer
-
 from kernrec.cli import options
-from kernrec.cli.format import print_notes
-from kernrec.cli.output import Form, print_csv, print_json
-from kernrec.cli.table import Column, in_terminal, markdown_lines, print_table
+from kernrec.cli.options import argument
+from kernrec.cli.output import (
+    Column,
+    Form,
+    in_terminal,
+    markdown_lines,
+    print_csv,
+    print_json,
+    print_notes,
+    print_table,
+)
 from kernrec.errors import UsageError, unknown
 from kernrec.util.human import human
 
@@ -24,10 +30,8 @@ _UNITS = {
 
 class ListOptions(options.Options):
     databases_used = options.OWN
-    kind: Annotated[str, typer.Argument(help="gpus, ops or kernels.", metavar="gpus|ops|kernels")]
-    gpu: Annotated[str, typer.Argument(help="A GPU to print as a .toml, to describe another one.", metavar="[GPU]")] = (
-        ""
-    )
+    kind: Annotated[str, argument("gpus, ops or kernels.", "gpus|ops|kernels")]
+    gpu: Annotated[str, argument("A GPU to print as a .toml, to describe another one.", "[GPU]")] = ""
     printed: options.Printed
 
 

@@ -1,21 +1,44 @@
-"""`kernrec collect`: measure kernel configs on a GPU and store the measurements."""
+"""`kernrec collect`: measure kernel configs on a GPU until the campaign ends or a signal stops it."""
 
-from typing import TYPE_CHECKING, Annotated
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kernrec import paths
-from kernrec.cli import measuring, options, quantity
-from kernrec.cli.collected import print_collected, print_result
+from kernrec.cli import options, quantity
+from kernrec.cli.options import option
+from kernrec.cli.output import print_line, print_notes
+from kernrec.cli.progress import Steps
 from kernrec.errors import UsageError, unknown
+from kernrec.util.human import config_text, human
 
 if TYPE_CHECKING:
     from kernrec.measure.campaign.results import CampaignBudget
-    from kernrec.measure.request import CollectRequest, Strategy
+    from kernrec.measure.refine_planner import Refined
+    from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopping, Strategy
+    from kernrec.measure.search_rounds import Searched, SearchedConfig
     from kernrec.recommender.estimate.operating_point import OperatingPoint
 
-__all__ = ["collect", "print_collected"]
+_SHOWN = 12
+"""Maximum entries of a printed list."""
 
+
+def present(text: str) -> str:
+    """Return the value of --gpu for a measurement. Raises `UsageError` for a GPU file."""
+    if text.lower().endswith(".toml"):
+        raise UsageError(f"--gpu {text} is a GPU file for predictions; to measure, name a GPU of this machine")
+    return text
+
+
+Gpu = Annotated[str, option("auto, or the index of a GPU in this machine.", "--gpu", callback=present)]
+
+_SHIPPED = "shipped"
+"""Value of --replay that names the shipped recording."""
 _SEARCHES = ("guide", "genetic")
 _EFFORTS = {"quick": "quick", "all": "normal", "exhaustive": "exhaustive"}
 """Strategies that measure every problem in turn, with the effort per problem."""
@@ -28,38 +51,31 @@ _BUDGETS = {"refine": "10m", "guide": "200configs", "genetic": "200configs"}
 
 
 class CollectOptions(options.Options):
-    op: Annotated[str, typer.Option("--op", help="Operator or alias, or all (`kernrec ops`).")] = ""
-    shape: Annotated[
-        str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096. Default: the layers of a workload.")
-    ] = None
-    workload: Annotated[str | None, typer.Option(help="Workload whose layers to measure.")] = None
-    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")] = None
+    op: Annotated[str, option("Operator (`kernrec list ops`), or all.", "--op")] = ""
+    shape: Annotated[str | None, option("Dimensions: m=64,n=64,k=64. Default: the layers of a workload.")] = None
+    workload: Annotated[str | None, option("Workload whose layers to measure.")] = None
+    dtype: Annotated[str | None, option("Data type of the tensors. Default: the op's first.")] = None
     layout: options.Layout = None
-    gpu: Annotated[
-        str, typer.Option("--gpu", callback=measuring.present, help="auto, all, or an index in this machine.")
-    ] = "auto"
+    gpu: Annotated[str, option("auto, all, or an index in this machine.", "--gpu", callback=present)] = "auto"
     strategy: Annotated[
         str | None,
-        typer.Option(
-            help="all, quick, exhaustive: every problem in turn, at most 1,024, 64 or all configs. refine: what lowers"
+        option(
+            "all, quick, exhaustive: every problem in turn, at most 1,024, 64 or all configs. refine: what lowers"
             " the expected regret most. guide, genetic: search one problem. plan: what models are unsure of. Default:"
             " all; plan if nothing is named."
         ),
     ] = None
-    objective: Annotated[
-        str, typer.Option(help="What refine, guide and genetic minimize: latency, energy or edp; searches also pareto.")
-    ] = ""
+    objective: Annotated[str, option("What refine, guide and genetic minimize; searches also pareto.")] = ""
     budget: Annotated[
         str | None,
-        typer.Option(
-            help="When to stop: 30m, 2h or 200configs; with refine also a mean regret: 2%, or 30m,2%. Default: 10m"
-            " (refine, plan), 200configs (searches)."
+        option(
+            "30m or 200configs; refine: also a mean regret, 2%. Default: 10m (refine, plan), 200configs (searches)."
         ),
     ] = None
-    replay: measuring.Replay = None
-    set_power_limit: measuring.SetPowerLimit = None
-    lock_clocks: measuring.LockClocks = None
-    cluster: measuring.Cluster = None
+    replay: Annotated[str | None, option("Without a GPU: replay this database, or `shipped` rows.")] = None
+    set_power_limit: Annotated[str | None, option("Power limits to set and measure at: 200W,250W.")] = None
+    lock_clocks: Annotated[str | None, option("Core clocks to lock and measure at: 1200MHz,1410MHz.")] = None
+    cluster: options.Cluster = None
 
     def request(self) -> "CollectRequest":  # type: ignore[override]
         """Return the request. Raises `UsageError` for conflicting options."""
@@ -78,7 +94,7 @@ class CollectOptions(options.Options):
         if strategy == "refine" and objective not in SCALAR_OBJECTIVES:
             raise unknown("objective", objective, SCALAR_OBJECTIVES)
         budget, until = self._budget(strategy)
-        recording, database = measuring.replay_files(self.replay, self.db)  # last, as this reads a recording
+        recording, database = replay_files(self.replay, self.db)  # last, as this reads a recording
         return CollectRequest(
             problems=select_layers(self.op or None, self.shape, self.workload, self.dtype, self.layout),
             database=database or paths.user_database(),
@@ -114,16 +130,16 @@ class CollectOptions(options.Options):
         names = [*_EFFORTS, *(each for each in Strategy if each not in _EFFORTS)]
         if name not in names:
             raise unknown("strategy", name, names)
-        for option, strategies in _ONLY_FOR.items():
-            if getattr(self, option) and name not in strategies:
+        for setting, strategies in _ONLY_FOR.items():
+            if getattr(self, setting) and name not in strategies:
                 fits = " or ".join(strategies)
-                raise UsageError(f"--{option} needs --strategy {fits}; the strategy is {name}")
+                raise UsageError(f"--{setting} needs --strategy {fits}; the strategy is {name}")
         effort = _EFFORTS.get(name)
         return (Strategy.ALL, effort) if effort else (Strategy(name), "normal")
 
     def points(self) -> "tuple[OperatingPoint, ...]":
         """Return the operating points to measure at; without options, only the GPU's current one."""
-        return measuring.limits(self.set_power_limit, self.lock_clocks, self.replay is not None)
+        return limits(self.set_power_limit, self.lock_clocks, self.replay is not None)
 
 
 @options.takes(CollectOptions)
@@ -149,12 +165,198 @@ def collect(wanted: CollectOptions) -> None:
             )
         request.check(many_gpus=True)
         cards = RayCluster(wanted.cluster, request.database, request.recording is not None)
-        measuring.run_measuring(
+        run_measuring(
             lambda report, stopping: collect_on(cards, request, report, stopping),
             lambda result: print_result(result, request),
         )
     else:
-        measuring.run_each(
+        run_each(
             lambda report, stopping: collect_at(points, request, report, stopping),
             lambda result: print_result(result, request),
         )
+
+
+def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path | None]:
+    """Return (recording of --replay, database). Raises `UsageError` if they conflict."""
+    if replay is None:
+        return None, db
+    if replay != _SHIPPED:
+        if db is None:
+            raise UsageError("--replay needs --db, so that replayed rows are not mixed with your measurements")
+        return Path(replay), db
+    from kernrec.measure.device.replay import DESCRIPTION, replayed_database, shipped_recording
+
+    chosen = db or replayed_database()
+    with Steps("reading the recorded space that ships"):
+        file = shipped_recording()
+    print_notes([f"{DESCRIPTION}; rows go to {chosen}"])
+    return file, chosen
+
+
+def limits(set_power_limit: str | None, lock_clocks: str | None, replayed: bool) -> "tuple[OperatingPoint, ...]":
+    """Return the operating points of --set-power-limit and --lock-clocks; without these, only the GPU's current one."""
+    from kernrec.measure.collect import operating_points
+
+    for flag, text in (("--set-power-limit", set_power_limit), ("--lock-clocks", lock_clocks)):
+        if text is not None and replayed:
+            raise UsageError(f"{flag} {text} cannot be used with --replay, which uses the recorded settings")
+    return operating_points(
+        [quantity.watts("--set-power-limit", part) for part in (set_power_limit or "").split(",") if set_power_limit],
+        [quantity.hertz("--lock-clocks", part) for part in (lock_clocks or "").split(",") if lock_clocks],
+    )
+
+
+def limit_text(point: "OperatingPoint") -> str:
+    """Describe the power limit and clock that kernrec set; empty for the GPU's current settings."""
+    limit = [] if point.power_limit_w is None else [f"power limit {point.power_limit_w:g} W"]
+    clock = [] if point.clock_hz is None else [f"clock locked to {point.clock_hz / 1e6:g} MHz"]
+    return ", ".join(limit + clock)
+
+
+class Stop:
+    """Callable that returns whether SIGINT or SIGTERM arrived. A second signal ends the program as usual."""
+
+    def __init__(self) -> None:
+        self._stopping = False
+        self._before: dict[int, Any] = {}
+        self.status = 130
+        """Exit status of a program that a signal ended."""
+
+    def __call__(self) -> bool:
+        return self._stopping
+
+    def __enter__(self) -> "Stop":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._stopping, self.status = True, 128 + number
+        for handled, handler in self._before.items():
+            signal.signal(handled, handler)
+
+
+def run_measuring(
+    measure: "Callable[[Report, Stopping], CollectResult]", show: "Callable[[CollectResult], None]"
+) -> None:
+    """Run one measurement like `run_each`."""
+    from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+
+    run_each(lambda report, stopping: [(DEFAULT_POINT, measure(report, stopping))], show)
+
+
+def run_each(
+    measure: "Callable[[Report, Stopping], list[tuple[OperatingPoint, CollectResult]]]",
+    show: "Callable[[CollectResult], None]",
+) -> None:
+    """Measure with progress on standard error, show the results, and exit with the last measurement's status.
+
+    Args:
+        measure: Takes a function that reports progress and a function that returns whether to stop.
+        show: Prints what was measured, even if the measurement ended early.
+    """
+    from kernrec.cli.progress import display
+
+    stop = Stop()
+    with stop, display() as report:
+        results = measure(report, stop)
+    for point, result in results:
+        if text := limit_text(point):
+            print(text)
+        show(result)
+    if result.error is not None:
+        print(f"kernrec: {result.error}", file=sys.stderr)
+        raise typer.Exit(1)
+    if result.stopped:
+        print("kernrec: interrupted", file=sys.stderr)
+        raise typer.Exit(stop.status)
+
+
+def print_result(collected: "CollectResult", request: "CollectRequest") -> None:
+    """Print the result of a campaign with any strategy."""
+    from kernrec.gpu import find_gpu
+    from kernrec.measure.refine_planner import Refined
+    from kernrec.measure.search_rounds import Searched
+
+    if request.strategy in ("all", "plan"):
+        print_collected(collected, request)
+        return
+    for gpu, outcome in collected.outcomes:
+        if len(collected.outcomes) > 1:
+            print_line(find_gpu(gpu).title)
+        if isinstance(outcome, Searched):
+            _print_searched(outcome, request.objective)
+        elif isinstance(outcome, Refined):
+            _print_refined(outcome, request.objective, "measured" if request.recording is None else "replayed")
+    print_line(f"{collected.stored + collected.leftover} rows are new in the database")
+
+
+def print_collected(collected: "CollectResult", request: "CollectRequest") -> None:
+    """Print how much was measured or replayed, the best configs, and failures with their reasons."""
+    done = "replayed" if request.recording is not None else "measured"
+    for result in collected.results:
+        before = f", {result.earlier} known before" if result.earlier else ""
+        name = "" if result.name == result.problem else f"{result.name}: "
+        print(f"{name}{result.problem}: {result.measured} {done}{before}")
+        for what, measurement, cost, unit in (
+            ("fastest", result.best, "latency_s", "s"),
+            ("lowest energy", result.lowest_energy, "energy_j", "J"),
+        ):
+            if measurement is not None:
+                config = config_text(measurement.identity.config)
+                value = human(getattr(measurement, cost), unit)
+                print(f"  {what}  {value:>8}  {measurement.identity.kernel} {config}")
+    failures: dict[str, tuple[int, str]] = {}
+    for result in collected.results:
+        for kind, count in result.failures.items():
+            total, example = failures.get(kind, (0, result.examples[kind]))
+            failures[kind] = (total + count, example)
+    for kind, (count, example) in sorted(failures.items()):
+        print(f"{count} {kind}, such as: {example}")
+    left = f", {collected.leftover} of them from an interrupted earlier run" if collected.leftover else ""
+    print(f"{collected.stored + collected.leftover} rows are new in {request.database}{left}")
+
+
+def _print_refined(refined: "Refined", objective: str, done: str) -> None:
+    """Print the measurements, the answers that changed, and the remaining regret."""
+    from kernrec.measure.refine_planner import FORECAST_S
+
+    plural = "" if refined.problems == 1 else "s"
+    print_line(f"{refined.measured} configs of {refined.problems} problem{plural} {done}; {refined.ended}")
+    before, after = refined.regret
+    print_line(f"expected regret ({objective}, weighted mean): {_percent(before)} before, {_percent(after)} now")
+    print_line(f"another {human(FORECAST_S, 's')} would lower it by about {_percent(refined.forecast)}")
+    for answer in refined.changed[:_SHOWN]:
+        print_line(f"{answer.name}: {_percent(answer.faster)} better than before with another config")
+        print_line(f"  before  {answer.before}")
+        print_line(f"  now     {answer.after}")
+    if (more := len(refined.changed) - _SHOWN) > 0:
+        print_line(f"and {more} more answers changed")
+    if not refined.changed:
+        print_line("no answer changed")
+    print_line(f"deciding took {human(refined.deciding_s, 's')}")
+
+
+def _print_searched(searched: "Searched", objective: str) -> None:
+    energies = f", energy of {searched.energies}" if searched.energies else ""
+    print_line(f"{searched.problem}: latency of {searched.latencies} of {searched.space} configs measured{energies}")
+    if searched.best is not None and objective != "pareto":
+        print_line(f"best by {objective}")
+        _print_config(searched.best)
+    if searched.front:
+        print_line("Pareto front, fastest first")
+        for config in searched.front:
+            _print_config(config)
+
+
+def _print_config(searched: "SearchedConfig") -> None:
+    energy = "-" if searched.energy_j is None else human(searched.energy_j, "J")
+    print_line(f"  {human(searched.latency_s, 's'):>8}  {energy:>8}  {searched.kernel} {config_text(searched.config)}")
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %" if share >= 0.0995 else f"{share * 100:.2g} %"

@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from kernrec import paths
-from kernrec.cli import measuring, options
+from kernrec.cli import options
+from kernrec.cli.collect import Gpu, run_measuring
+from kernrec.cli.options import option
 from kernrec.cli.quantity import budget as parse_budget
 from kernrec.cli.share import print_leaving
 from kernrec.errors import UsageError, file_errors
@@ -24,8 +24,8 @@ FOLDER = "contributed"
 
 
 class ContributeOptions(options.Options):
-    budget: Annotated[str, typer.Option(help="10m, 1h or 200configs; 0m: only write what is measured.")] = "10m"
-    gpu: measuring.Gpu = "auto"
+    budget: Annotated[str, option("10m, 1h or 200configs; 0m: only write what is measured.")] = "10m"
+    gpu: Gpu = "auto"
 
 
 @options.takes(ContributeOptions)
@@ -46,7 +46,7 @@ def contribute(wanted: ContributeOptions) -> None:
     if not re.fullmatch(r"\s*0+\s*[A-Za-z]+\s*", wanted.budget):
         budget = CampaignBudget(*parse_budget("--budget", wanted.budget))
         request = CollectRequest(None, database, wanted.gpu, strategy=Strategy.PLAN, budget=budget)
-        measuring.run_measuring(lambda report, stopping: collect(request, report, stopping), _show)
+        run_measuring(lambda report, stopping: collect(request, report, stopping), _show)
     _write(database)
 
 

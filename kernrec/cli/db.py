@@ -6,21 +6,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec import paths
-from kernrec.cli import options, share, trust
-from kernrec.cli.commands import Commands
+from kernrec.cli import options, share
+from kernrec.cli.app import Commands
 from kernrec.cli.db_info import conflicting, info, print_contributed
-from kernrec.cli.format import print_notes
-from kernrec.cli.steps import Steps
+from kernrec.cli.options import argument, option
+from kernrec.cli.output import print_notes
+from kernrec.cli.progress import Steps
 from kernrec.errors import KernrecError, UsageError, cannot_be
+from kernrec.util.files import check_input, open_input
 from kernrec.util.human import counted, human
-from kernrec.util.input_file import check_input
 
 if TYPE_CHECKING:
     from kernrec.interop.import_results import ImportSummary
     from kernrec.kernel import Kernel
 
 app = Commands(help="Inspect, import, export, merge, verify and share databases.", no_args_is_help=True)
-for _command in (info, share.push, share.pull, share.withdraw, trust.trust):
+for _command in (info, share.push, share.pull, share.withdraw, share.trust):
     app.command(_command.__name__)(_command)
 
 _SHOWN = 10
@@ -30,41 +31,19 @@ _SHOWN = 10
 class ImportOptions(options.Options):
     file: Annotated[
         Path,
-        typer.Argument(
-            help="A bundle, or results of Kernel Tuner (T4, cache), KTT, CLBlast, Triton or Nsight Compute; with --spec"
-            " a table in CSV or Parquet, too."
-        ),
+        argument("A bundle, or results of Kernel Tuner, KTT, CLBlast, Triton, Nsight Compute; with --spec any table."),
     ]
-    op: Annotated[
-        str | None,
-        typer.Option("--op", help="Operator that was measured, if neither a spec nor the file states it."),
-    ] = None  # type: ignore[assignment]
-    shape: Annotated[
-        str | None,
-        typer.Option(
-            help="Dimensions that the file does not state, such as m=4096,n=4096,k=4096; with --spec: its own."
-        ),
-    ] = None
-    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured, if the file does not name it.")] = (
-        None  # type: ignore[assignment]
-    )
-    kernel: Annotated[
-        str | None,
-        typer.Option(help="With --spec the kernel's source; else its name, if the file names none or several."),
-    ] = None
-    spec: Annotated[
-        Path | None,
-        typer.Option(help="Spec of the kernel (kernel.toml or T1 .json): the rows become its measurements."),
-    ] = None
+    op: Annotated[str | None, option("Operator, if neither spec nor file states it.", "--op")] = None  # type: ignore[assignment]
+    shape: Annotated[str | None, option("Dimensions that the file does not state: m=64,n=64,k=64.")] = None
+    gpu: Annotated[str | None, option("GPU, if the file does not name it.", "--gpu")] = None  # type: ignore[assignment]
+    kernel: Annotated[str | None, option("With --spec the kernel's source; else the kernel's name.")] = None
+    spec: Annotated[Path | None, option("Spec of the kernel: rows become its measurements.")] = None
     map: Annotated[
         list[str] | None,
-        typer.Option(
-            help="With --spec: a tunable or quantity and its column, such as 'latency_s=time (ms)*1e-3' or block_x=bx;"
-            " ignore=COLUMN,COLUMN; by=WHO measured. May be given several times."
-        ),
+        option("With --spec: 'latency_s=time (ms)*1e-3', block_x=bx, ignore=COLUMN or by=WHO; repeatable."),
     ] = None
-    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")] = None
-    layout: Annotated[str | None, typer.Option(help="Tensor layout. Default: the op's first.")] = None
+    dtype: Annotated[str | None, option("Data type. Default: the op's first.")] = None
+    layout: Annotated[str | None, option("Tensor layout. Default: the op's first.")] = None
     untrusted: share.Untrusted = False
 
 
@@ -75,16 +54,15 @@ def import_(wanted: ImportOptions) -> None:
 
     With --kernel and --spec, results become measurements of that kernel, which answers and models then use.
     """
-    from kernrec.cli import bundle
 
     file, path = wanted.file, wanted.db or paths.user_database()
     check_input(file)
     if not file.exists():
         raise UsageError(cannot_be("read", file, FileNotFoundError()))
-    if bundle.is_bundle(file):
+    if _is_bundle(file):
         if wanted.op or wanted.shape or wanted.gpu or wanted.kernel or wanted.spec:
             raise UsageError(f"{file} is a bundle, which states what was measured; omit all options except --db")
-        bundle.import_(file, path, wanted.untrusted)
+        _import_bundle(file, path, wanted.untrusted)
         share.print_withdrawn_copies(path)
         return
     if file.suffix == ".zip":
@@ -147,7 +125,7 @@ def _import_unbound(wanted: ImportOptions, path: Path) -> _Imported:
 
 def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":
     """Return (kernel of a spec, notes on ignored parts of the spec)."""
-    from kernrec.interop.load_spec import load_spec
+    from kernrec.interop.t1 import load_spec
     from kernrec.recommender.analyze.kernel import check_tunables_used
 
     kernel, notes = load_spec(spec, source)
@@ -156,7 +134,7 @@ def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":
 
 
 class ExportOptions(options.Options):
-    bundle: Annotated[Path, typer.Option(help="File (.zip) or folder to write.")]
+    bundle: Annotated[Path, option("File (.zip) or folder to write.")]
     selected: share.Selected
     licence: share.Licence = None
 
@@ -165,15 +143,31 @@ class ExportOptions(options.Options):
 @options.takes(ExportOptions)
 def export(wanted: ExportOptions) -> None:
     """Write measurements to a signed bundle: Parquet files that other people import, and that any program reads."""
-    from kernrec.cli import bundle as bundles
 
-    own = wanted.db or paths.user_database()
+    from kernrec.store import Database
+    from kernrec.store.keys import Signer, key_file, make_own_key
+    from kernrec.store.share import place_at, write_bundle
+    from kernrec.store.share.outgoing import outgoing, secret_of
+    from kernrec.store.share.place import MANIFEST
+    from kernrec.util.files import scratch_folder
+
+    path, own = wanted.bundle, wanted.db or paths.user_database()
     chosen = wanted.selected.selection(own)
-    bundles.export(wanted.bundle, own, chosen, wanted.licence or share.asked_licence("those who get the bundle"))
+    licence, place = wanted.licence or share.asked_licence("those who get the bundle"), place_at(path)
+    if path.exists() and (not path.is_dir() or MANIFEST in place.names()):
+        raise UsageError(f"{path} exists already; name a new file or folder")
+    with Database.open(own) as opened, scratch_folder() as folder:
+        make_own_key()
+        leaving = outgoing(opened, chosen, secret_of(own), folder, licence)
+        if not leaving.measurements:
+            raise KernrecError(f"{own} has no matching measurements")
+        share.print_leaving(leaving)
+        write_bundle(place, leaving.manifest, leaving.files, Signer.of(key_file()))
+    print(f"written to {path}, licence {leaving.manifest.licence}")
 
 
 class MergeOptions(options.Options):
-    others: Annotated[list[Path], typer.Argument(help="Databases to read rows from; they are not changed.")]
+    others: Annotated[list[Path], argument("Databases to read rows from; they are not changed.")]
 
 
 @app.command("merge")
@@ -205,12 +199,9 @@ def merge(wanted: MergeOptions) -> None:
 
 
 class VerifyOptions(options.Options):
-    place: Annotated[
-        str | None,
-        typer.Argument(metavar="PLACE", help="Check the bundles of this place, such as datasets/contributed, instead."),
-    ] = None
-    remove: Annotated[bool, typer.Option("--remove", help="Delete impossible rows.")] = False
-    list_: Annotated[bool, typer.Option("--list", help="Write the place's index.json, which web servers need.")] = False
+    place: Annotated[str | None, argument("Check the bundles of this place instead.", "PLACE")] = None
+    remove: Annotated[bool, option("Delete impossible rows.", "--remove")] = False
+    list_: Annotated[bool, option("Write the place's index.json, which web servers need.", "--list")] = False
 
 
 @app.command("verify")
@@ -265,9 +256,8 @@ def verify(wanted: VerifyOptions) -> None:
 
 
 def _verify_place(name: str, listed: bool) -> None:
-    from kernrec.store.share.check import check_place
-    from kernrec.store.share.object_store import place_of
-    from kernrec.store.share.push import write_list
+    from kernrec.store.share.push import check_place, write_list
+    from kernrec.store.share.servers import place_of
 
     place = place_of(name)
     with Steps(f"checking the bundles of {place.title}"):
@@ -281,3 +271,42 @@ def _verify_place(name: str, listed: bool) -> None:
     print_notes(f"{file}: refused: {reason}" for file, reason in sorted(report.bad.items()))
     if report.bad:
         raise typer.Exit(1)
+
+
+def _import_bundle(path: Path, database: Path, untrusted: bool) -> None:
+    """Add the rows of a bundle to a database.
+
+    Args:
+        untrusted: Whether to accept bundles signed by an unknown key.
+    """
+    from kernrec.store.keys import signer_name, trusts
+    from kernrec.store.share import place_at, read_bundle
+    from kernrec.store.share.bundle import import_to
+
+    bundle = read_bundle(place_at(path))
+    share.print_manifest(bundle.manifest)
+    if not untrusted and not trusts(bundle.signer):
+        raise UsageError(
+            f"{path} is signed by an unknown key, {bundle.signer}; nothing was imported (`kernrec db trust KEY` "
+            f"trusts the key; --untrusted imports the bundle anyway)"
+        )
+    with Steps(f"checking and adding {path}"):
+        added = import_to(database, bundle)
+    print(f"{counted(added, 'new row')}, licence {bundle.manifest.licence}, signed by {signer_name(bundle.signer)}")
+    if bundle.manifest.models:
+        print_notes(
+            [f"skipped: {counted(len(bundle.manifest.models), 'file')} of models; `kernrec train` trains models"]
+        )
+
+
+def _is_bundle(path: Path) -> bool:
+    """Return whether a path looks like a bundle: a zip file, or a folder with a manifest."""
+    from kernrec.store.share.place import MANIFEST
+
+    if path.is_dir():
+        return (path / MANIFEST).is_file()
+    try:
+        with open_input(path) as file:
+            return file.read(4) == b"PK\x03\x04"
+    except OSError:
+        return False

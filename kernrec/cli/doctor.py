@@ -6,8 +6,7 @@ import typer
 
 from kernrec import paths
 from kernrec.cli import options
-from kernrec.cli.format import print_line
-from kernrec.cli.output import AsJson, print_json
+from kernrec.cli.output import AsJson, print_json, print_line
 from kernrec.util.human import human
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
     from kernrec.op.workload import Workload
-    from kernrec.page.subject import Subject
+    from kernrec.page.front import Subject
     from kernrec.recommender import Recommender
 
 
@@ -81,13 +81,13 @@ def _serve(wanted: ExploreOptions) -> None:
 
 
 def _write(wanted: ExploreOptions, path: Path) -> None:
-    from kernrec.cli.format import print_notes
-    from kernrec.cli.steps import Steps
+    from kernrec.cli.output import print_notes
+    from kernrec.cli.progress import Steps
     from kernrec.gpu import find_gpus
     from kernrec.page.answers import Answers
-    from kernrec.page.report import points_of_each, report
+    from kernrec.page.document import points_of_each, report
     from kernrec.recommender import Recommender
-    from kernrec.util.atomic_write import write_whole
+    from kernrec.util.files import write_whole
     from kernrec.util.human import counted
 
     if path.suffix.lower() not in (".html", ".htm"):
@@ -127,7 +127,7 @@ def _subjects(
     recommender: "Recommender", wanted: ExploreOptions, network: "Workload | None", op: str
 ) -> "list[Subject]":
     """Return the subjects of fronts: the given shapes, or the layers of the network or the op's workload."""
-    from kernrec.page.subject import Subject, subject_of
+    from kernrec.page.front import Subject, subject_of
     from kernrec.recommender.networks.network import NetworkRequest, layers_of
 
     shapes = [] if wanted.workload else wanted.shape or []

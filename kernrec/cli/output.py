@@ -1,15 +1,302 @@
-"""Print an answer as table, wide table, CSV, JSON or Markdown."""
+"""Print answers: tables, CSV, JSON and Markdown on standard output, notes on standard error.
+
+A table is as wide as the terminal, or 100 characters in a pipe, and cells are not truncated. Each column has an
+importance. If the columns do not fit on a line, the least important are dropped (`--format wide` prints all). If the
+rest still does not fit, columns marked `below` move to a second line. Without such columns, long text wraps within its
+column, or the last columns move to further lines. All numbers of a column share a unit, which is in the heading. A
+column that is empty in every row is dropped.
+
+This module does not use Rich, which truncates cells to two letters in 80 columns and takes long to import.
+"""
 
 import json
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from enum import StrEnum
-from typing import Annotated, Any
+from itertools import zip_longest
+from math import floor, log10
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
-from kernrec.cli.table import Column, markdown_lines, print_columns
-from kernrec.util.flat_rows import flat_rows
+from kernrec.util.human import PREFIXES, flat_rows, human
+from kernrec.util.light_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from kernrec.recommender import Estimate, Recommendation
+    from kernrec.recommender.json_form import MeasuredOn
+    from kernrec.recommender.result import Foreign
+
+ALWAYS, USUALLY, SELDOM, WIDE = 4, 3, 2, 1
+"""Importance of a column; `WIDE` columns appear only in a wide table."""
+GAP, INDENT = "  ", "    "
+PIPE_WIDTH = 100
+"""Width in a pipe, in characters."""
+_NARROWEST = 20
+"""Minimum width of a wrapped cell, in characters."""
+_NOTHING = ("", "-", "0.0 %")
+_STYLES = {
+    "measured": "32", "published": "32", "learned": "36", "transferred": "33", "predicted": "33", "unsure": "2",
+    "marked": "1",
+}  # fmt: skip
+"""ANSI codes: measured green, learned cyan, transferred and predicted yellow, ties dim."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column with all its cells."""
+
+    name: str
+    alignment: Literal["left", "right"]
+    cells: Sequence[str]
+    importance: int = ALWAYS
+    below: bool = False
+    """Whether the column moves to the second line if a row takes two lines."""
+    styles: Sequence[str] = field(default_factory=tuple)
+    """For each cell, a key of `_STYLES` or an empty text; empty for a column without styles."""
+
+    @property
+    def width(self) -> int:
+        """Return the length of the longest cell or the name, in characters."""
+        return max(map(len, (self.name, *self.cells)))
+
+    def says_nothing(self) -> bool:
+        """Return whether all cells are empty."""
+        return self.importance < ALWAYS and all(cell in _NOTHING for cell in self.cells)
+
+
+Band = list[tuple[Column, int]]
+"""(column, width) pairs of one line of a row."""
+
+
+def quantities(
+    name: str,
+    unit: str,
+    values: Sequence[float | None],
+    intervals: Sequence[tuple[float, float] | None] | None = None,
+    importance: int = ALWAYS,
+) -> Column:
+    """Return a column of numbers in one unit with three significant digits, and with 90 % intervals if given.
+
+    None means an empty cell, or a number without an interval.
+    """
+    sizes = sorted(abs(value) for value in values if value)
+    middle = sizes[len(sizes) // 2] if sizes else 1.0
+    scale, prefix = next((pair for pair in PREFIXES if middle >= pair[0] * 0.9995), PREFIXES[-1])
+    cells = ["" if value is None else digits(value / scale) for value in values]
+    if intervals is not None:
+        cells = [
+            cell if interval is None else f"{cell} ({digits(interval[0] / scale)} to {digits(interval[1] / scale)})"
+            for cell, interval in zip(cells, intervals, strict=True)
+        ]
+    head = (f"{name} [{prefix}{unit}]" if prefix + unit else name) + (" (90 %)" if intervals is not None else "")
+    return Column(head, "right", cells, importance)
+
+
+def digits(value: float) -> str:
+    """Format three significant digits without an exponent."""
+    if abs(value) >= 999.5:
+        places = len(f"{abs(value):.0f}") - 3
+        return f"{round(value, -places):.0f}"
+    shown = f"{float(f'{value:.3g}'):g}"
+    return shown if "e" not in shown else f"{value:.{2 - floor(log10(abs(value)))}f}".rstrip("0")
+
+
+def text_width(stream: TextIO | None = None) -> int:
+    """Return the width of a stream (default: standard output): `COLUMNS`, the terminal's width, or 100."""
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isascii() and columns.isdigit() else 0
+    if not width:
+        try:
+            width = os.get_terminal_size((stream or sys.stdout).fileno()).columns
+        except (OSError, ValueError, AttributeError):  # a pipe, a stream object of the program, or no stream
+            width = 0
+    return max(width or PIPE_WIDTH, _NARROWEST)
+
+
+def in_terminal() -> bool:
+    """Return whether standard output is a terminal; False if it is closed."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def print_table(
+    title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], wide: bool = False
+) -> None:
+    """Print rows of plain text under (name, `left` or `right`) columns."""
+    print("\n".join(table_lines(title, columns, rows, _width(wide))))
+
+
+def print_columns(title: str | None, columns: Sequence[Column], wide: bool = False) -> None:
+    """Print columns with all their cells."""
+    colored = in_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+    print("\n".join(column_lines(title, columns, _width(wide), wide, colored)))
+
+
+def _width(wide: bool) -> int | None:
+    """Return the width of a line; None for a wide table in a pipe, where lines have no limit."""
+    return None if wide and not in_terminal() else text_width()
+
+
+def table_lines(
+    title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], width: int | None
+) -> list[str]:
+    """Return the lines of `print_table`, at most `width` characters long (None for no limit)."""
+    cells = [tuple(row) for row in rows]
+    made = [
+        Column(name, "right" if alignment == "right" else "left", [row[number] for row in cells])
+        for number, (name, alignment) in enumerate(columns)
+    ]
+    return column_lines(title, made, width)
+
+
+def column_lines(
+    title: str | None, columns: Sequence[Column], width: int | None, wide: bool = False, colored: bool = False
+) -> list[str]:
+    """Return the lines of `print_columns`.
+
+    Args:
+        title: The subject of the table; wrapped if it is too long.
+        columns: Columns in the order of the table.
+        width: Characters of a line; None for no limit.
+        wide: Whether to show every column, on as many lines as necessary.
+        colored: Whether to print styles as ANSI codes.
+    """
+    shown = [column for column in columns if not column.says_nothing() and (wide or column.importance > WIDE)]
+    bands = _arranged(shown, width, wide)
+    heading = [line for number, band in enumerate(bands) for line in _lines(band, None, INDENT * (number > 0))]
+    body: list[list[str]] = []
+    longest = max(map(len, heading))
+    for row in range(len(columns[0].cells)):
+        lines: list[str] = []
+        for number, band in enumerate(bands):
+            indent = INDENT * (number > 0)
+            plain = [line for line in _lines(band, row, indent) if line.strip() or not number]
+            longest = max([longest, *map(len, plain)])
+            lines += _lines(band, row, indent, colored) if colored and plain else plain
+        body.append(lines)
+    apart = len(bands) > 1 or any(len(lines) > 1 for lines in body)
+    result = [] if title is None else wrapped(title, width)
+    result += [*heading, rule_character() * longest]
+    for number, lines in enumerate(body):
+        result += ([""] if number and apart else []) + lines
+    return result
+
+
+def _arranged(columns: Sequence[Column], width: int | None, wide: bool) -> list[Band]:
+    """Return the bands of a row: for each line, its columns and their widths."""
+    if width is None or _fits(columns, width):
+        return [[(column, column.width) for column in columns]]
+    if not wide and _fits([column for column in columns if column.importance == ALWAYS], width):
+        return _arranged(_without_least(columns, width), None, wide)
+    below = [] if wide else [column for column in columns if column.below]
+    if not below and (widths := _narrowed(columns, width)) is not None:
+        return [list(zip(columns, widths, strict=True))]
+    first = [column for column in columns if column not in below]
+    if below:
+        first = _without_least(first, width)
+        while len(first) > 1 and not _fits(first, width):  # Important columns that do not fit move below.
+            below.append(first.pop())
+        below = _without_least(below, width - len(INDENT))
+    bands: list[Band] = [[]]
+    for number, column in enumerate([*first, *below]):
+        room = width - len(INDENT) * (len(bands) > 1)
+        used = [each for each, _ in bands[-1]]
+        if used and (number == len(first) or not _fits([*used, column], room)):
+            bands.append([])
+            room = width - len(INDENT)
+        bands[-1].append((column, min(column.width, room)))
+    return bands
+
+
+def _without_least(columns: Sequence[Column], width: int) -> list[Column]:
+    """Drop the least important columns until the rest fits; of equally important ones, the last first."""
+    fitting = list(columns)
+    while not _fits(fitting, width) and (optional := [column for column in fitting if column.importance < ALWAYS]):
+        least = min(column.importance for column in optional)
+        fitting.remove([column for column in optional if column.importance == least][-1])
+    return fitting
+
+
+def _fits(columns: Sequence[Column], width: int) -> bool:
+    return sum(column.width for column in columns) + len(GAP) * (len(columns) - 1) <= width
+
+
+def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
+    """Return column widths with which a row fits if the widest columns wrap; None if it never fits."""
+    room = width - len(GAP) * (len(columns) - 1)
+    widths, least = [column.width for column in columns], []
+    for column in columns:
+        longest_word = max((len(word) for cell in (column.name, *column.cells) for word in cell.split()), default=0)
+        least.append(column.width if column.alignment == "right" else min(column.width, max(_NARROWEST, longest_word)))
+    if sum(least) > room:
+        return None
+    while (excess := sum(widths) - room) > 0:
+        number = max((i for i in range(len(widths)) if widths[i] > least[i]), key=lambda i: widths[i])
+        widest = widths[number]
+        others = [value for i, value in enumerate(widths) if value < widest and widths[i] > least[i]]
+        widths[number] = max(least[number], widest - excess, min(widest - 1, max(others, default=0)))
+    return widths
+
+
+def _lines(band: Band, row: int | None, indent: str, colored: bool = False) -> Iterator[str]:
+    """Yield the lines of one band of a row, or of the heading if `row` is None."""
+    texts = [column.name if row is None else column.cells[row] for column, _ in band]
+    parts = [
+        wrapped(text, width) if len(text) > width else [text] for text, (_, width) in zip(texts, band, strict=True)
+    ]
+    for line in zip_longest(*parts, fillvalue=""):
+        cells = []
+        for text, (column, width) in zip(line, band, strict=True):
+            padded = text.rjust(width) if column.alignment == "right" else text.ljust(width)
+            code = _STYLES.get(column.styles[row], "") if colored and column.styles and row is not None else ""
+            cells.append(padded.replace(text, f"\x1b[{code}m{text}\x1b[0m", 1) if code and text else padded)
+        yield (indent + GAP.join(cells)).rstrip()
+
+
+def markdown_lines(columns: Sequence[Column]) -> list[str]:
+    """Return the table in Markdown, without empty columns."""
+    shown = [column for column in columns if not column.says_nothing()]
+    rows = [[column.name for column in shown], ["---:" if c.alignment == "right" else "---" for c in shown]]
+    rows += [list(cells) for cells in zip(*(column.cells for column in shown), strict=True)]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+
+
+def rule_character() -> str:
+    """Return the character of a horizontal rule: `-` if standard output lacks Unicode, like a pipe on Windows."""
+    try:
+        "─".encode(sys.stdout.encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return "-"
+    return "─"
+
+
+def wrapped(text: str, width: int | None, start: str = "", below: str = "") -> list[str]:
+    """Wrap a text; break a long problem key after a comma, not within a name.
+
+    Args:
+        text: Any text without line breaks.
+        width: Characters of a line; None to not wrap.
+        start: Beginning of the first line.
+        below: Beginning of the other lines.
+    """
+    if width is None:
+        return [text]
+    room = width - len(below)
+    words = " ".join(_pieces(word, room) if len(word) > room else word for word in text.split(" "))
+    return wrap(words, width, initial_indent=start, subsequent_indent=below, break_on_hyphens=False) or [text]
+
+
+def _pieces(word: str, width: int) -> str:
+    """Split a word with a space after the last comma that fits in each line."""
+    pieces = []
+    while len(word) > width and (end := word.rfind(",", 0, width) + 1):
+        pieces.append(word[:end])
+        word = word[end:]
+    return " ".join([*pieces, word])
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel="Output")]
 
@@ -45,3 +332,96 @@ def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
     writer = csv.DictWriter(sys.stdout, list(cells[0] if cells else ()), lineterminator="\n")
     writer.writeheader()
     writer.writerows(cells)
+
+
+_UNKNOWN_DAY = "1970-01-01"
+"""Placeholder date of a recording without a date."""
+
+
+class NotePrinter:
+    """Prints each note once on standard error, even if several answers contain it."""
+
+    def __init__(self, why: bool = False) -> None:
+        """Set up the printer.
+
+        Args:
+            why: Also print each note's explanation below it.
+        """
+        self._why = why
+        self._seen: set[str] = set()
+
+    def print(self, notes: Iterable[str]) -> None:
+        """Print the notes that were not printed before."""
+        for note in notes:
+            if note in self._seen:
+                continue
+            self._seen.add(note)
+            print_line(f"note: {one_line(note)}", sys.stderr)
+            if self._why and (explanation := getattr(note, "why", "")):
+                print_line(f"    {one_line(explanation)}", sys.stderr)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print each note once, on standard error."""
+    NotePrinter().print(notes)
+
+
+def print_line(text: str, stream: TextIO | None = None) -> None:
+    """Print a line of text, wrapped and indented at the terminal's width, or at 100 characters in a pipe.
+
+    A note on standard error stays on one line if standard error is not a terminal, because logs hold one message per
+    line.
+    """
+    stream = stream or sys.stdout
+    if (stream is not sys.stderr or stream.isatty()) and len(text) > (width := text_width(stream)):
+        start = text[: len(text) - len(text.lstrip())]
+        text = "\n".join(wrapped(text.lstrip(), width, start, start + "    "))
+    print(text, file=stream)
+
+
+def one_line(text: str) -> str:
+    """Replace line breaks and other control characters, which a file's content may add to a message."""
+    return text if text.isprintable() else " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def source_text(recommendation: "Recommendation | Foreign") -> str:
+    """Describe the sources of a row's costs. For a transferred latency, omit the source of the energy to save space."""
+    if (
+        recommendation.energy_j is None
+        or recommendation.energy_j.source == recommendation.latency_s.source
+        or recommendation.source == "transferred"
+    ):
+        return recommendation.source
+    return f"{recommendation.source}, energy {recommendation.energy_j.source}"
+
+
+def measurement_text(recommendation: "Recommendation | Foreign") -> str:
+    """Describe where, how often, when and by whom a config was measured; empty if it was not measured."""
+    if (measurement := recommendation.measurement) is None:
+        return ""
+    sessions = "1 session" if measurement.sessions == 1 else f"{measurement.sessions} sessions, last"
+    of_title = getattr(getattr(recommendation, "gpu", None), "title", None)  # The table's title already names the GPU.
+    device = "" if measurement.device in (None, of_title) else f"{measurement.device}, "
+    signers = ", ".join(str(signer["name"]) for signer in measurement.signed_by())
+    shared = f", {measurement.database} ({signers})" if signers else ""
+    day = measurement.measured_at[:10]
+    when = f" {day}" if day > _UNKNOWN_DAY else ""
+    people = f", {_people_text(measurement)}" if measurement.spread_s else ""
+    return f"{device}{sessions.removesuffix(', last') if not when else sessions}{when}{shared}{people}"
+
+
+def _people_text(measurement: "MeasuredOn") -> str:
+    """Return the range of several people's rows; the answer is their median."""
+    assert measurement.spread_s is not None
+    low, high = (human(value, "s") for value in measurement.spread_s)
+    low = low.split(" ")[0] if low.split(" ")[1] == high.split(" ")[1] else low
+    rescaled = f", {measurement.rescaled} rescaled" if measurement.rescaled else ""
+    return f"{measurement.contributors} people {low} to {high}{rescaled}"
+
+
+def interval_text(estimate: "Estimate", unit: str) -> str:
+    """Format an estimate with its interval, with one unit if both share it."""
+    low, high = human(estimate.low, unit).split(" ")[0], human(estimate.high, unit)
+    if human(estimate.low, unit).split(" ")[1] != high.split(" ")[1]:
+        low = human(estimate.low, unit)
+    return f"{human(estimate.value, unit)} ({low} to {high})"

@@ -1,21 +1,33 @@
-"""Show progress of a campaign on standard error: a live panel on a terminal, else a line every ten seconds."""
+"""Show progress on standard error, and end a command early when a signal arrives.
 
+`Steps` prints one line about a long step, after the first two seconds: the time left if the completed fraction is
+known, else the time since the step began. `display` shows a campaign, as a live panel on a terminal. Without a
+terminal, both print a line every ten seconds. `ended_by_signals` treats SIGTERM and a closed terminal (SIGHUP) like
+Ctrl-C, so that a command can save its results.
+"""
+
+import os
+import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, NoReturn
 
 from kernrec.util.human import human
+from kernrec.util.process import holds_no_lock
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from kernrec.measure.campaign.results import Progress
 
-_LINE_EVERY_S = 10.0
+_FIRST_S, _LIVE_S, _LINE_S = 2.0, 0.5, 10.0
+"""Seconds until the first line of a step, between updates on a terminal, and between lines elsewhere."""
 
 
 @contextmanager
@@ -55,7 +67,7 @@ def _table(state: "State") -> "Table":
 class Lines:
     """Progress as plain lines: every note, the first row of each tier of a problem, then one line every ten seconds."""
 
-    def __init__(self, every_s: float = _LINE_EVERY_S) -> None:
+    def __init__(self, every_s: float = _LINE_S) -> None:
         self._every_s = every_s
         self._state = State()
         self._last: dict[str, tuple[str, str, float]] = {}
@@ -142,3 +154,111 @@ def _left(device: _Device) -> str:
     seconds = (time.monotonic() - began_s) / (latest.done - first) * (latest.total - latest.done)
     time_left = f"about {seconds / 60.0:.0f} min" if seconds >= 60.0 else f"{seconds:.0f} s"
     return f"{time_left} of {latest.tier}"
+
+
+_printing = threading.Lock()
+"""Lock held while a line is printed, and while this process forks."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_printing.acquire, after_in_parent=_printing.release, after_in_child=_printing.release)
+
+
+class Steps:
+    """Reports the current step of a `with` block in a separate thread, because the block may be busy in a library."""
+
+    def __init__(self, what: str, first_s: float | None = None) -> None:
+        self._lock = threading.Lock()
+        self._what, self._done, self._total = what, 0.0, 0.0
+        self._start = time.monotonic()
+        self._first_s = _FIRST_S if first_s is None else first_s
+        self._live = sys.stderr.isatty()
+        self._open = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._report, daemon=True)
+        holds_no_lock(self._thread)
+
+    def __enter__(self) -> "Steps":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def step(self, what: str, done: float = 0.0, total: float = 0.0) -> None:
+        """Begin a step.
+
+        Args:
+            done: Completed work when the step begins.
+            total: Total work; 0 if unknown.
+        """
+        with self._lock:
+            self._what, self._done, self._total = what, done, total
+
+    def end(self) -> None:
+        """Stop reporting, and remove the line from a terminal."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.remove_line()
+
+    def remove_line(self) -> None:
+        """Clear the line on a terminal so that other text can be printed; the line then appears again below."""
+        if self._open:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._open = False
+
+    def text(self) -> str:
+        """Return the current line."""
+        with self._lock:
+            what, done, total = self._what, self._done, self._total
+        seconds = time.monotonic() - self._start
+        if not done or not total:
+            return f"{what}, {_duration(seconds)} so far"
+        return f"{what}, about {_duration(seconds / done * (total - done))} left"
+
+    def _report(self) -> None:
+        wait_s = self._first_s
+        while not self._ended.wait(wait_s):
+            line = self.text()
+            shown, end = (f"\r\x1b[K{line}", "") if self._live else (line, "\n")
+            with _printing:
+                print(shown, end=end, file=sys.stderr, flush=True)
+            self._open = self._live
+            wait_s = _LIVE_S if self._live else _LINE_S
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100.0 else f"{seconds / 60.0:.0f} min"
+
+
+class Ended(KeyboardInterrupt):
+    """A signal (number `signal`) asks the program to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def exit_status(stop: KeyboardInterrupt) -> int:
+    """Return the exit status of a program that a signal ended: 128 plus the signal's number."""
+    return 128 + (stop.number if isinstance(stop, Ended) else signal.SIGINT)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """While the `with` block runs, raise these signals as `Ended`, unless they are already handled or ignored."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        raise Ended(number)
+
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [getattr(signal, name) for name in names]
+    default = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in default:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in default:
+            signal.signal(number, signal.SIG_DFL)

@@ -1,20 +1,29 @@
 """`kernrec recommend`: the best configs for an op, a shape and a GPU, or for all layers of a network."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from kernrec import paths
 from kernrec.cli import options
-from kernrec.cli.bill import Billed
-from kernrec.cli.emitted import EmitFormat, Output, UntrustedSource, emitted_format, write_emitted
-from kernrec.cli.options import ANY, NETWORK, SELECTION, SWEEP, option
-from kernrec.cli.output import Form, print_csv, print_json
+from kernrec.cli.options import ANY, NETWORK, PRINTED, SELECTION, SWEEP, Billed, option
+from kernrec.cli.output import Form, print_csv, print_json, print_notes, source_text
 from kernrec.errors import UsageError
+from kernrec.util.human import config_text, counted, human
 
 if TYPE_CHECKING:
-    from kernrec.emit.formats import Format
+    from kernrec.emit.formats import Files, Format
+    from kernrec.kernel import Kernel
     from kernrec.recommender import Answer, Recommender
+
+EmitFormat = Annotated[
+    str | None,
+    option("Write the best config instead: cuda, triton, ptx, ...", "--emit", panel=PRINTED, metavar="FORMAT"),
+]
+Output = Annotated[Path | None, option("File or new folder for --emit.", "--output", "-o", panel=PRINTED)]
+UntrustedSource = Annotated[bool, option("Emit untrusted code, too.", "--untrusted-source", panel=PRINTED)]
 
 
 class RecommendOptions(options.Options):
@@ -72,14 +81,14 @@ def recommend(wanted: RecommendOptions) -> None:
     from kernrec.gpu import find_gpus
     from kernrec.recommender import Recommender
 
-    emitted = emitted_format(wanted.emit, wanted.output)
+    emitted = _emitted_format(wanted.emit, wanted.output)
     _refuse_contradictions(wanted, emitted)
     gpus = find_gpus(wanted.gpu)
-    _, _ = wanted.query, wanted.billed.prices(gpus)  # Report wrong usage before opening a database.
+    _, tariff = wanted.query, wanted.billed.tariff  # Report wrong usage before opening a database.
     triton = emitted is None or emitted.language != "cuda"
     recommender = Recommender(databases=wanted.databases, triton=triton)
     names = [card.name for card in gpus]
-    if wanted.of_shapes and not wanted.swept and not wanted.billed.parts:
+    if wanted.of_shapes and not wanted.swept and tariff is None:
         _answer_shapes(recommender, names, wanted, emitted)
     else:
         _answer_networks(recommender, names, wanted, emitted)
@@ -87,7 +96,7 @@ def recommend(wanted: RecommendOptions) -> None:
 
 def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -> None:
     shape, form, swept, kernel = wanted.shape, wanted.printed.form, wanted.swept, wanted.kernel
-    billed = wanted.billed.tariff is not None or bool(wanted.billed.parts)
+    billed = wanted.billed.gpus is not None or wanted.billed.bill is not None
     locked = wanted.clock not in (None, ANY)
     refused = {
         "--op is missing (`kernrec list ops` lists what is known); or give a --kernel or a --workload": not (
@@ -136,24 +145,24 @@ def _answer_shapes(
     requests = [wanted.request(shape, gpu) for gpu in gpus for shape in shapes]
     every_call = False
     if emitted and kernel and not wanted.shape:
-        from kernrec.emit.expert_configs import of_every_call
+        from kernrec.emit.tuned_tables import of_every_call
 
         every_call = of_every_call(emitted.name, emitted.detail)
     answers: list[Answer] = []
     for request in requests:
         answers += recommender.answer_calls(request) if every_call else [recommender.answer(request)]
     if (log := paths.query_log()) is not None:
-        from kernrec.interop.query_log import append_query
+        from kernrec.interop.workload_files import append_query
 
         for answer in answers:
             append_query(log, answer.problem)
     form = wanted.printed.form
     if emitted:
-        write_emitted(answers, emitted, wanted.output, wanted.untrusted_source)
+        _write_emitted(answers, emitted, wanted.output, wanted.untrusted_source)
     elif form is Form.JSON:
         _print_objects([_with_regret(recommender, answer) for answer in answers])
     else:
-        from kernrec.cli.format import NotePrinter
+        from kernrec.cli.output import NotePrinter
         from kernrec.cli.recommendations import print_gpus, print_recommendations
 
         if form is Form.CSV:
@@ -190,10 +199,9 @@ def _answer_networks(
     emitted: "Format | None",
 ) -> None:
     """Print or emit the recommendations for the layers of each network on each GPU, or of all shapes together."""
-    from kernrec.cli.format import NotePrinter
     from kernrec.cli.network_tables import network_csv, network_json, print_network, print_sweep
-    from kernrec.gpu import find_gpu
-    from kernrec.recommender.networks.bill import bills
+    from kernrec.cli.output import NotePrinter
+    from kernrec.recommender.networks.compare import bills
     from kernrec.recommender.networks.memory import DoesNotFitError
     from kernrec.recommender.networks.network import answer_network
 
@@ -208,14 +216,13 @@ def _answer_networks(
             raise UsageError(f"--emit {wanted.emit} is for one GPU: give one")
         answers = [answer_network(recommender, gpus[0], request, query) for request in networks]
         layers = [layer.answer for answer in answers for layer in answer.layers if layer.best is not None]
-        write_emitted(layers, emitted, wanted.output, wanted.untrusted_source)
+        _write_emitted(layers, emitted, wanted.output, wanted.untrusted_source)
         return
     form, swept, tariff, batches = wanted.printed.form, wanted.swept, wanted.billed.tariff, wanted.batches
     several = len(gpus) > 1 or len(batches) > 1
-    prices = wanted.billed.prices([find_gpu(gpu) for gpu in gpus])
     # JSON and CSV of an op's workload contain all layers for each GPU.
-    compared = wanted.workload or prices or (form not in (Form.JSON, Form.CSV) and len(networks) == 1)
-    if (several or prices) and compared and not swept and wanted.top is None:
+    compared = wanted.workload or (form not in (Form.JSON, Form.CSV) and len(networks) == 1)
+    if several and compared and not swept and wanted.top is None:
         _compare(recommender, gpus, wanted)
         return
     objects: list[dict[str, object]] = []
@@ -240,7 +247,7 @@ def _answer_networks(
             if sweep:
                 totals = sweep.billed
                 reference = totals[-1]
-            year = bills(totals, tariff, reference, answer.tp)
+            year = bills(totals, tariff, reference)
         if form is Form.JSON:
             objects.append(network_json(recommender, answer, sweep, year))
             continue
@@ -263,15 +270,75 @@ def _answer_networks(
 
 
 def _compare(recommender: "Recommender", gpus: Sequence[str], wanted: RecommendOptions) -> None:
-    from kernrec.cli.format import NotePrinter
     from kernrec.cli.network_tables import print_comparison
+    from kernrec.cli.output import NotePrinter
     from kernrec.gpu import find_gpu
     from kernrec.recommender.networks.compare import compare_gpus
 
     query, cards = wanted.query, [find_gpu(gpu) for gpu in gpus]
     limits = query.power_limit_w is None and query.clock_hz is None
     rows, missing = compare_gpus(
-        recommender, cards, wanted.network(wanted.shape or []), query, None, wanted.billed.prices(cards),
+        recommender, cards, wanted.network(wanted.shape or []), query,
         wanted.batches or [None], limits,
     )  # fmt: skip
     print_comparison(rows, missing, wanted.printed.form, wanted.billed.tariff, NotePrinter(wanted.why))
+
+
+def _emitted_format(name: str | None, output: Path | None) -> "Format | None":
+    """Return the format of --emit; None without it. Raises `UsageError` if it is unknown, or only --output is given."""
+    if name is None and output is not None:
+        raise UsageError("--output needs --emit, which selects the format")
+    if name is None:
+        return None
+    from kernrec.emit.formats import format_named
+
+    return format_named(name)
+
+
+def _kernels_written(answers: "Sequence[Answer]") -> str:
+    """Describe the kernel and config of one answer, or the number of problems of each kernel."""
+    if len(answers) > 1:
+        counts = Counter(answer.best.kernel.name for answer in answers)
+        return "written: " + ", ".join(f"{name} for {counted(count, 'problem')}" for name, count in counts.items())
+    best = answers[0].best
+    cost = f"{human(best.latency_s.value, 's')} ({source_text(best)})"
+    return f"written: {best.kernel.name} {config_text(best.config)}, {cost}; source: {_owner(best.kernel)}"
+
+
+def _owner(kernel: "Kernel") -> str:
+    from kernrec.kernel import find_kernel, kernel_names
+
+    if kernel.owner is not None:
+        return kernel.owner
+    return "kernrec" if kernel.name in kernel_names() and find_kernel(kernel.name).hash == kernel.hash else "yours"
+
+
+def _write_emitted(answers: "Sequence[Answer]", form: "Format", output: Path | None, untrusted: bool) -> None:
+    """Write the top recommendations in a format, and name their kernels on standard error."""
+    from kernrec.emit.formats import emit
+
+    if output is not None and form.suffix and not output.is_dir() and output.suffix != form.suffix:
+        raise UsageError(f"--output {output}: {form.content} goes into a {form.suffix} file")
+    name, folder = f"{form.name}:{form.detail}" if form.detail else form.name, form.writes_folder(output)
+    _write(emit(answers, name, folder, untrusted), form, output, folder)
+    print_notes([_kernels_written(answers)])
+
+
+def _write(files: "Files", form: "Format", output: Path | None, folder: bool) -> None:
+    from kernrec.emit.formats import write_file, write_files
+
+    if output is not None and folder:
+        write_files(output, files)
+        return
+    ((name, content),) = files.items()
+    if output is not None and form.example:
+        from kernrec.emit.tuned_tables import merged
+
+        path = output / name if output.is_dir() else output
+        if path.exists():
+            content = merged(path.read_bytes(), content, str(path))
+        write_file(path, content)
+    elif output is not None:
+        write_file(output, content)
+    else:
+        print(content.decode(), end="")

@@ -3,16 +3,30 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernrec.cli.format import NotePrinter, measurement_text, print_line, source_text
-from kernrec.cli.output import Form, print_csv, print_json, print_table_as
+from kernrec.cli.output import (
+    ALWAYS,
+    SELDOM,
+    USUALLY,
+    WIDE,
+    Column,
+    Form,
+    NotePrinter,
+    measurement_text,
+    print_csv,
+    print_json,
+    print_line,
+    print_table_as,
+    quantities,
+    source_text,
+    text_width,
+)
 from kernrec.cli.quantity import percent
-from kernrec.cli.table import ALWAYS, SELDOM, USUALLY, WIDE, Column, quantities
-from kernrec.util.config_short import short_config
-from kernrec.util.human import config_text, human
+from kernrec.util.human import config_text, human, short_config
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.gpu import GPU
+    from kernrec.op import Problem
     from kernrec.recommender import Answer, Recommendation
     from kernrec.recommender.baselines import Baseline
     from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -129,7 +143,7 @@ def _print_baselines(answer: "Answer", reason: str, form: Form, notes: NotePrint
     clock = "" if answer.point.clock_hz is None else f", locked to {human(answer.point.clock_hz, 'Hz')}"
     title = f"{answer.problem.key} on {answer.gpu.title}, power limit {limit}{clock}: baselines, fastest first"
     print_table_as(form, title, baseline_columns(answer.baselines))
-    print_line(f"kernrec has no kernel for it: {reason}.")
+    print_line(f"There are only baselines: {reason}.")
     notes.print(answer.notes)
 
 
@@ -348,3 +362,49 @@ def baseline_columns(baselines: "Sequence[Baseline]") -> list[Column]:
             SELDOM,
         ),
     ]
+
+
+_INDENT = "    "
+
+
+def print_next(steps: Sequence[tuple[str, str]]) -> None:
+    """Print (command, purpose) pairs. Long commands are split with backslashes."""
+    width = text_width()
+    print("next:")
+    for command, purpose in steps:
+        print("\n".join(_lines(command, width)) + _beside(command, purpose, width))
+
+
+def _lines(command: str, width: int) -> list[str]:
+    first, *words = command.replace(" --", "\n--").split("\n")
+    lines = [f"  {first}"]
+    for word in words:
+        if len(lines[-1]) + 1 + len(word) <= width - 2:
+            lines[-1] += f" {word}"
+        else:
+            lines[-1] += " \\"
+            lines.append(_INDENT + word)
+    return lines
+
+
+def _beside(command: str, purpose: str, width: int) -> str:
+    last = _lines(command, width)[-1]
+    return f"  # {purpose}" if len(last) + 4 + len(purpose) <= width else f"\n{_INDENT}# {purpose}"
+
+
+def problem_command(problem: "Problem", gpu: str) -> str:
+    """Return the command that answers one problem."""
+    definition = problem.definition
+    defaults = {dim.name: dim.default for dim in definition.dims}
+    sizes = problem.dim
+    stated = {
+        name: value
+        for name, value in sizes.items()
+        if value != (sizes.get(default) if isinstance(default := defaults[name], str) else default)
+    }
+    shape = ",".join(f"{name}={value}" for name, value in stated.items())
+    words = ["kernrec recommend", f"--op {definition.name}", f"--gpu {gpu}"]
+    words += [f"--shape {shape}"] if shape else []
+    words += [f"--dtype {problem.dtype}"] if problem.dtype != definition.dtypes[0] else []
+    words += [f"--layout {problem.layout}"] if len(definition.layouts) > 1 else []
+    return " ".join(words)

@@ -3,9 +3,8 @@
 `find_gpu` returns the `GPU` of a name or alias; `occupancy` computes the resident blocks of a kernel per SM.
 """
 
-from kernrec.gpu.entry import GPU, SmLimits, code_sm
+from kernrec.gpu.entry import GPU, LIMITERS, Occupancy, SmLimits, code_sm, l1_bytes, occupancy
 from kernrec.gpu.find import UnknownGPU, all_gpus, find_gpu, find_gpus, limits
-from kernrec.gpu.occupancy import LIMITERS, Occupancy, l1_bytes, occupancy
 
 __all__ = [
     "GPU",

@@ -1,6 +1,16 @@
-"""Define an entry of the GPU catalog (`GPU`) and the resource limits of its multiprocessors (`SmLimits`)."""
+"""Define an entry of the GPU catalog (`GPU`), the resource limits of its multiprocessors (`SmLimits`), and occupancy.
+
+Occupancy is how many blocks of a kernel are resident on an SM, and which resource limits them. The rules are those of
+NVIDIA's occupancy calculator (`cuda_occupancy.h` of the CUDA toolkit). Registers are allocated per warp in each
+partition of the SM, and shared memory per block, plus the driver's reserve.
+"""
 
 from collections.abc import Mapping
+from functools import cache
+from typing import Generic, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from kernrec.util.light_dataclass import dataclass
 
@@ -137,3 +147,158 @@ class GPU:
 
 def _rate_name(dtype: str) -> str:
     return "fp8" if dtype.startswith("f8") else "fp4" if dtype in _FOUR_BITS else dtype
+
+
+LIMITERS = ("warps", "registers", "shared memory", "blocks")
+"""Resources that limit occupancy; in a tie, the first is reported."""
+
+Ints = npt.NDArray[np.integer]
+Count = TypeVar("Count", int, Ints)
+Share = TypeVar("Share", float, npt.NDArray[np.floating])
+
+_WARP = 32
+_UNLIMITED = 1 << 20  # Value for an unused resource, larger than the number of blocks that any resource allows.
+
+
+@dataclass(frozen=True)
+class Occupancy(Generic[Count, Share]):
+    """Resident blocks and warps per SM, as numbers or as arrays."""
+
+    blocks: Count
+    """Resident blocks; 0 if the kernel cannot be launched."""
+    warps: Count
+    fraction: Share
+    """Resident warps as a fraction of the SM's maximum."""
+    limiter: Count
+    """Index into `LIMITERS`; -1 if `blocks` is 0."""
+
+
+@overload
+def occupancy(  # type: ignore[overload-overlap]  # mypy cannot say "at least one array" below
+    limits: SmLimits, threads: int, registers: int, smem_bytes: int
+) -> Occupancy[int, float]: ...
+@overload
+def occupancy(
+    limits: SmLimits, threads: Ints | int, registers: Ints | int, smem_bytes: Ints | int
+) -> Occupancy[Ints, npt.NDArray[np.floating]]: ...
+def occupancy(
+    limits: SmLimits, threads: Ints | int, registers: Ints | int, smem_bytes: Ints | int
+) -> Occupancy[int, float] | Occupancy[Ints, npt.NDArray[np.floating]]:
+    """Return the occupancy of a kernel, as integers for integers and as arrays for (broadcast) integer arrays.
+
+    Args:
+        limits: Limits of the GPU's SMs.
+        threads: Threads per block.
+        registers: Registers per thread.
+        smem_bytes: Static and dynamic shared memory per block.
+
+    Returns:
+        The occupancy. `blocks` is 0 if the launch is impossible (no threads, or too many threads, registers or bytes).
+    """
+    if isinstance(threads, np.ndarray) or isinstance(registers, np.ndarray) or isinstance(smem_bytes, np.ndarray):
+        return _elementwise(limits, np.asarray(threads), np.asarray(registers), np.asarray(smem_bytes))
+    return _single(limits, int(threads), int(registers), int(smem_bytes))
+
+
+def _single(limits: SmLimits, threads: int, registers: int, smem_bytes: int) -> Occupancy[int, float]:
+    warps = -(-threads // _WARP)
+    by_resource = (
+        _blocks_by_warps(limits, threads),
+        _blocks_by_registers(limits, warps, registers),
+        _blocks_by_smem(limits, smem_bytes),
+        limits.max_blocks_per_sm,
+    )
+    blocks = min(by_resource)
+    if blocks == 0:
+        return Occupancy(0, 0, 0.0, -1)
+    resident = blocks * warps
+    return Occupancy(blocks, resident, resident / limits.max_warps_per_sm, by_resource.index(blocks))
+
+
+def _blocks_by_warps(limits: SmLimits, threads: int) -> int:
+    if not 1 <= threads <= limits.max_threads_per_block:
+        return 0
+    return limits.max_warps_per_sm // -(-threads // _WARP)
+
+
+def _blocks_by_registers(limits: SmLimits, warps: int, registers: int) -> int:
+    if registers > limits.max_registers_per_thread or registers < 0 or warps < 1:
+        return 0
+    per_warp = _round_up(registers * _WARP, limits.register_allocation_unit)
+    if per_warp == 0:
+        return _UNLIMITED
+    # CUDA checks a launch as if every partition held as many of the block's warps as the fullest one.
+    partitions = limits.warp_allocation_granularity
+    if per_warp * _round_up(warps, partitions) > limits.registers_per_block:
+        return 0
+    warps_per_sm = limits.registers_per_sm // partitions // per_warp * partitions
+    return warps_per_sm // warps
+
+
+def _blocks_by_smem(limits: SmLimits, smem_bytes: int) -> int:
+    if not 0 <= smem_bytes <= limits.smem_per_block:
+        return 0
+    per_block = _round_up(smem_bytes + limits.smem_reserved_per_block, limits.smem_allocation_unit)
+    return limits.smem_per_sm // per_block if per_block else _UNLIMITED
+
+
+def _round_up(value: Count, unit: int) -> Count:
+    return -(-value // unit) * unit
+
+
+def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
+    """Return the bytes left for L1 while an SM runs `blocks` blocks with `smem_bytes` of shared memory each (arrays).
+
+    It assumes that the driver selects the smallest shared memory size in which these blocks fit.
+    """
+    per_block = _round_up(smem_bytes + limits.smem_reserved_per_block * (smem_bytes > 0), limits.smem_allocation_unit)
+    sizes = np.array(limits.carveouts)
+    carved = sizes[np.minimum(np.searchsorted(sizes, blocks * per_block), len(sizes) - 1)]
+    return np.asarray(limits.unified_bytes - carved)
+
+
+# For arrays, blocks and limiter come from two small tables per compute capability. A value is `blocks * 4 + limiter`,
+# so the minimum of two values has fewer blocks and, in a tie, the earlier limiter.
+
+
+@cache
+def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
+    """Return (values at `registers * columns + warps`, columns, values by number of shared memory units).
+
+    The last row, column and unit stand for all larger numbers.
+    """
+    max_warps = limits.max_threads_per_block // _WARP
+    warps = np.arange(1, max_warps + 1)
+    registers = np.arange(1, limits.max_registers_per_thread + 1)[:, None]
+    partitions = limits.warp_allocation_granularity
+    per_warp = -(-registers * _WARP // limits.register_allocation_unit) * limits.register_allocation_unit
+    by_registers = limits.registers_per_sm // partitions // per_warp * partitions // warps
+    by_registers[per_warp * (-(-warps // partitions) * partitions) > limits.registers_per_block] = 0
+
+    values = np.zeros((limits.max_registers_per_thread + 2, max_warps + 2), np.int64)
+    values[:-1, 1:-1] = np.minimum(limits.max_warps_per_sm // warps * 4, limits.max_blocks_per_sm * 4 + 3)
+    values[1:-1, 1:-1] = np.minimum(values[1:-1, 1:-1], by_registers * 4 + 1)
+
+    unit = limits.smem_allocation_unit
+    size = np.arange(limits.smem_per_block // unit + 1) * unit + limits.smem_reserved_per_block
+    by_smem = np.zeros(len(size) + 1, np.int64)
+    by_smem[:-1] = np.where(size > 0, limits.smem_per_sm // np.maximum(size, 1), _UNLIMITED) * 4 + 2
+    return values.ravel(), max_warps + 2, by_smem
+
+
+def _elementwise(
+    limits: SmLimits, threads: Ints, registers: Ints, smem_bytes: Ints
+) -> Occupancy[Ints, npt.NDArray[np.floating]]:
+    by_warps_and_registers, columns, by_smem = _tables(limits)
+    unit = limits.smem_allocation_unit
+    warps = (threads + (_WARP - 1)) // _WARP
+    # Numbers outside a table's range map to an entry with 0 blocks; index -1 is the last entry.
+    column = np.where(warps >= 0, np.minimum(warps, columns - 1), 0)
+    row = np.where(
+        registers >= 0, np.minimum(registers, limits.max_registers_per_thread + 1), limits.max_registers_per_thread + 1
+    )
+    units = np.where(smem_bytes >= 0, np.minimum((smem_bytes + (unit - 1)) // unit, len(by_smem) - 1), -1)
+    value = np.minimum(by_warps_and_registers[row * columns + column], by_smem[units])
+    blocks = value >> 2
+    resident = blocks * warps
+    return Occupancy(blocks, resident, resident / limits.max_warps_per_sm, np.where(blocks > 0, value & 3, -1))

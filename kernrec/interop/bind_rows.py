@@ -1,21 +1,34 @@
 """Match recorded results with a kernel whose source and spec are available.
 
-Names are compared with the spec's tunables and macros, ignoring case. The spec must have every config; otherwise the
-rows or the spec belong to another kernel.
+1. Merge rows with the same config: repeated measurements, or rows of several kernels.
+2. Combine the problem that a file gives for each result (an autotuner's log) with the one that the user gives. Results
+   of other problems are skipped.
+3. Find configs by tunables and macros, ignoring case, or, for a profiler's rows, by the grid, block and shared memory
+   of a launch. The spec must have every config; otherwise the rows or the spec belong to another kernel.
+4. Compile a few recorded configs for the recorded GPU. Shared memory does not depend on the compiler and must agree.
+   Register counts differ between compilers, in some configs by a lot, so their median difference decides. In a
+   recording of the benchmark convolution, they were equal in 4 of 7 configs, and differed by 3 to 290 % in 3.
 """
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from kernrec.compile.compiled import Compiled, NoCompilerError
+from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
-from kernrec.interop.results import ForeignResult, ForeignResults
-from kernrec.kernel import Kernel, Space
-from kernrec.op import Problem
+from kernrec.interop.results import ForeignResult, ForeignResults, StatedProblem
+from kernrec.kernel import Kernel, Space, bind_launches
+from kernrec.op import Op, Problem, find_op
+from kernrec.op.dtype import canonical_dtype
+from kernrec.profile.kernel_code import compile_job_for
+from kernrec.profile.launch_profile import entry_name
 from kernrec.store.measurement import Outcome
-from kernrec.util.human import config_text
+from kernrec.util.human import config_text, counted
 
 
 def names_of(kernel: Kernel) -> tuple[str, ...]:
@@ -124,3 +137,226 @@ def _whole(value: object) -> int | None:
     if isinstance(value, float) and not value.is_integer():
         return None
     return int(value) if isinstance(value, (int, float)) else None
+
+
+_MOST_CONFIGS = 50_000
+"""Maximum number of configs to compare; each takes 30 us."""
+
+_ROUNDED = 1e-3
+"""Relative tolerance of shared memory: profilers print kilobytes with two decimals."""
+
+_Launch = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> list[ForeignResult]:
+    """Replace each result's launch by the config of the kernel with this launch.
+
+    Args:
+        results: results with launches.
+        kernel: the kernel that ran.
+        problem: the measured problem.
+        gpu: the measured GPU.
+
+    Raises:
+        UsageError: no config or several configs have this launch.
+    """
+    space = Space.of(kernel, problem, gpu)
+    valid = space.at(problem).valid.nonzero()[0]
+    if len(valid) > _MOST_CONFIGS:
+        raise UsageError(
+            f"{kernel.name} has {len(valid)} configs; kernrec matches launches against at most {_MOST_CONFIGS}"
+        )
+    configs: dict[_Launch, list[tuple[int, dict[str, int]]]] = defaultdict(list)
+    for row in valid.tolist():
+        config = space.config(row)
+        launches = bind_launches(kernel, config, problem, gpu.sm)
+        if len(launches) == 1:  # The profiler's time covers one launch.
+            configs[launches[0].grid, launches[0].block].append((launches[0].shared_bytes, config))
+    return [replace(result, config=_only(result, configs, kernel, gpu)) for result in results]
+
+
+def _only(
+    result: ForeignResult, configs: dict[_Launch, list[tuple[int, dict[str, int]]]], kernel: Kernel, gpu: GPU
+) -> dict[str, int]:
+    assert result.launch is not None
+    grid, block, stated = result.launch
+    launched = [
+        config
+        for shared, config in configs.get((grid, block), [])
+        if stated is None or abs(shared - stated) <= _ROUNDED * stated
+    ]
+    shown = f"a grid of {'x'.join(map(str, grid))} blocks of {'x'.join(map(str, block))} threads"
+    if not launched:
+        raise UsageError(f"no config of {kernel.name} launches {shown} on {gpu.name} for this problem; another shape?")
+    if len(launched) > 1:
+        differing = [t.name for t in kernel.tunables if len({config[t.name] for config in launched}) > 1]
+        raise UsageError(
+            f"{len(launched)} configs of {kernel.name} launch {shown} ({config_text(launched[0])}, ...);"
+            f" give {', '.join(differing)} one value in the spec, and import one profile per value"
+        )
+    return launched[0]
+
+
+def by_problem(
+    results: Iterable[ForeignResult], wanted: StatedProblem, definition: Op | None = None, kernel: Kernel | None = None
+) -> tuple[dict[Problem, list[ForeignResult]], list[str]]:
+    """Return (results by problem, notes on skipped results).
+
+    Args:
+        results: results of a file.
+        wanted: problem that the user states.
+        definition: op of a spec, if there is one.
+        kernel: kernel whose first data type and layout are the defaults; None for the op's.
+
+    Raises:
+        UsageError: neither file nor user names the op, a dimension is missing or impossible, or no result has the
+            user's problem.
+    """
+    groups: dict[Problem, list[ForeignResult]] = {}
+    problems: dict[StatedProblem, Problem | None] = {}
+    other: list[StatedProblem] = []
+    for result in results:
+        if result.problem not in problems:
+            problems[result.problem] = _problem(result.problem, wanted, definition, kernel)
+        problem = problems[result.problem]
+        if problem is None:
+            other.append(result.problem)
+        else:
+            groups.setdefault(problem, []).append(result)
+    if not groups:
+        shown = "; ".join(dict.fromkeys(map(_text, other[:1000])))
+        raise UsageError(f"none of its results is for the given problem; they are for {shown:.300}")
+    return groups, [f"skipped: {counted(len(other), 'result')} of other problems"] if other else []
+
+
+def _problem(
+    stated: StatedProblem, wanted: StatedProblem, definition: Op | None, kernel: Kernel | None
+) -> Problem | None:
+    """Return the problem from file and user together; None if they contradict each other."""
+    if definition is None:
+        name = wanted.op or stated.op
+        if name is None:
+            raise UsageError("it does not say what was measured: give --kernel SOURCE --spec SPEC, or --op and --shape")
+        definition = find_op(name)
+        if stated.op is not None and find_op(stated.op) != definition:
+            return None
+    dims = dict(wanted.dims)
+    for name, value in stated.dims:
+        if dims.setdefault(name, value) != value:
+            return None
+    dtype, layout = (canonical_dtype(each) if each else None for each in (wanted.dtype, stated.dtype)), wanted.layout
+    first, second = dtype
+    if (first and second and first != second) or (layout and stated.layout and layout != stated.layout):
+        return None
+    usual = (None, None) if kernel is None else (kernel.dtypes[0], kernel.layouts[0])
+    return definition.problem(first or second or usual[0], layout or stated.layout or usual[1], **dims)
+
+
+def _text(stated: StatedProblem) -> str:
+    sizes = ",".join(f"{name}={value}" for name, value in stated.dims)
+    return " ".join(part for part in (stated.op, sizes, stated.dtype, stated.layout) if part)
+
+
+SAMPLE = 6
+"""Number of configs to compile."""
+_REGISTERS = 0.25
+"""Median relative difference of registers beyond which the source counts as different."""
+
+
+def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> tuple[str | None, str]:
+    """Return (reason why the recorded code differs from the kernel's or None, note or empty).
+
+    Args:
+        results: results of the kernel's configs.
+        kernel: the kernel with its source.
+        problem: the measured problem.
+        gpu: the measured GPU.
+    """
+    stated = [r for r in results if r.registers is not None or r.smem_bytes is not None]
+    if not stated:
+        return None, ""
+    chosen = stated[:: max(len(stated) // SAMPLE, 1)][:SAMPLE]
+    jobs = {compile_job_for(kernel, _candidate_config(kernel, r), problem, gpu.sm): r for r in chosen}
+    differences: list[float] = []
+    compared = 0
+    try:
+        for job, compiled in compile_many(iter(jobs), 1):
+            if not isinstance(compiled, Compiled):
+                continue
+            result, compared = jobs[job], compared + 1
+            config = _candidate_config(kernel, result)
+            launch = bind_launches(kernel, config, problem, gpu.sm)[0]
+            used = compiled.resources[entry_name(compiled.resources, launch.entry)]
+            shared = used.static_smem_bytes + launch.shared_bytes
+            reserved = gpu.limits.smem_reserved_per_block  # Some tools include dynamic shared memory.
+            if result.smem_bytes is not None and result.smem_bytes not in (shared, shared + reserved):
+                return (
+                    f"{config_text(config)} was recorded with {result.smem_bytes} bytes of shared memory, but "
+                    f"{kernel.source_name} uses {shared}: it is not the measured source"
+                ), ""
+            if result.registers:
+                differences.append(abs(used.registers - result.registers) / result.registers)
+    except NoCompilerError as error:
+        return None, f"registers and shared memory were not compared: {error}"
+    if differences and (middle := statistics.median(differences)) > _REGISTERS:
+        return (
+            f"registers differ by {middle:.0%} in the median of {len(differences)} configs from those that"
+            f" {kernel.source_name} needs on {gpu.arch}: it is not the measured source"
+        ), ""
+    return None, f"registers and shared memory of {compared} recorded configs agree with {kernel.source_name}"
+
+
+def _candidate_config(kernel: Kernel, result: ForeignResult) -> dict[str, int]:
+    return {tunable.name: int(result.config[tunable.name]) for tunable in kernel.tunables}
+
+
+def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
+    """Return one result per config, with the median and all times, for files without timestamps.
+
+    Failures of a config that also ran successfully are dropped.
+    """
+    alike: dict[Hashable, list[ForeignResult]] = defaultdict(list)
+    for result in results:
+        alike[result.kernel, result.problem, *sorted(result.config.items())].append(result)
+    runs = []
+    for rows in alike.values():
+        times = tuple(row.latency_s for row in rows if row.latency_s is not None)
+        ran = next((row for row in rows if row.latency_s is not None), rows[0])
+        several = len(times) > 1
+        runs.append(replace(ran, latency_s=statistics.median(times), samples_s=times) if several else ran)
+    return runs
+
+
+def without_repeats(results: Sequence[ForeignResult], ignored: Sequence[str]) -> tuple[list[ForeignResult], str | None]:
+    """Return (median result of each config in file order, note on dropped results or empty).
+
+    Results at different power limits or clocks stay separate. Failures of a config that also ran successfully are
+    dropped. Of two middle results, the median is the lower one.
+
+    Args:
+        results: results of one kernel, on one problem and GPU.
+        ignored: names removed from the configs; if empty, equal configs are repeated measurements and all stay.
+    """
+    if not ignored:
+        return list(results), None
+    by_config: dict[tuple[object, ...], list[ForeignResult]] = defaultdict(list)
+    for result in results:
+        limits = (result.power_limit_w, result.locked_sm_clock_hz, result.locked_memory_clock_hz)
+        by_config[(*sorted(result.config.items()), *limits)].append(result)
+    chosen: set[int] = set()
+    several, apart = 0, 1.0
+    for rows in by_config.values():
+        ran = [row for row in rows if row.outcome == Outcome.OK and row.latency_s is not None]
+        times = [row.latency_s for row in ran if row.latency_s is not None]
+        if len(times) > 1:
+            several += 1
+            apart = max(apart, max(times) / min(times))
+        middle = statistics.median_low(times) if times else None
+        chosen.add(id(next((row for row in ran if row.latency_s == middle), rows[0])))
+    left = [result for result in results if id(result) in chosen]
+    if len(left) == len(results):
+        return left, None
+    return left, (
+        f"{counted(several, 'config')} had several times, up to a factor of {apart:.2f} apart; the median of each "
+        f"was kept, {counted(len(results) - len(left), 'row')} were skipped"
+    )

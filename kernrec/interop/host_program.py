@@ -1,10 +1,16 @@
-"""Collect the definitions of a CUDA program by name: functions, macros, types and constants."""
+"""Collect the definitions of a CUDA program by name (functions, macros, types and constants), and evaluate its
+constant expressions in Python notation.
+"""
 
+import ast
+import math
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernrec.interop.host_expressions import UnknownError
 from kernrec.kernel.cuda_program import function_name, nodes, text_of
 from kernrec.kernel.cuda_signature import element_type, type_aliases
 from kernrec.op.dtype import ELEMENT_BYTES
@@ -12,12 +18,114 @@ from kernrec.op.dtype import ELEMENT_BYTES
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+_LARGEST, _MOST_CHARACTERS = 2**63, 2_000
+"""Maximum value of a number, and maximum characters of an expression."""
+_LARGEST_MAKEFILE = 1 << 16
+_ROUNDED_UP = re.compile(r"\(?(.+?) \+ (\d+)\)? // (\d+)")
+
+
+class UnknownError(Exception):
+    """The program's text does not determine the value of an expression."""
+
+
+def literal(text: str) -> str:
+    """Return a C++ literal in Python notation."""
+    digits = text.replace("'", "")
+    suffix = r"[uUlLzZ]+$" if digits[:2] in ("0x", "0X") else r"(?:[uUlLzZ]+|[fF])$"
+    plain = re.sub(suffix, "", digits)
+    try:
+        return str(int(plain, 8 if re.fullmatch(r"0[0-7]+", plain) else 0))
+    except ValueError:
+        try:
+            return repr(float(plain))
+        except ValueError:
+            raise UnknownError from None
+
+
+def combined(left: str, operator: str, right: str) -> str:
+    """Return the result of a binary operator as an expression or number."""
+    if operator in ("<<", ">>"):
+        bits = int(number(right))
+        if bits > 62:
+            raise UnknownError
+        return folded(f"{inside(left)} {'*' if operator == '<<' else '//'} {2**bits}")
+    if operator not in ("+", "-", "*", "/", "%", "<", ">", "<=", ">=", "==", "!="):
+        raise UnknownError
+    fraction = operator == "/" and ("." in left or "." in right)
+    return folded(f"{inside(left)} {'//' if operator == '/' and not fraction else operator} {inside(right)}")
+
+
+def inside(text: str) -> str:
+    """Return an expression, in parentheses if it needs them as an operand of another expression."""
+    return text if re.fullmatch(r"[\w.]+|\w+\(.*\)", text) else f"({text})"
+
+
+def folded(text: str) -> str:
+    """Return the value of a constant expression, or any other expression unchanged. Raises `UnknownError` if it is too
+    large, divides by zero, or has no numeric value.
+    """
+    if len(text) > _MOST_CHARACTERS:
+        raise UnknownError
+    if re.search(r"[A-Za-z_]", re.sub(r"\b(?:min|max|if|else|ceil_div)\b", "", text)):
+        return text
+    try:
+        value = eval(compile(ast.parse(text, mode="eval"), "", "eval"), {"__builtins__": {}, "min": min, "max": max})
+    except (SyntaxError, ArithmeticError, MemoryError, ValueError, TypeError, NameError):
+        raise UnknownError from None
+    if not isinstance(value, int | float) or not abs(value) < _LARGEST:  # A parameter may be called `max`.
+        raise UnknownError
+    return str(int(value)) if isinstance(value, bool | int) or value == int(value) else repr(value)
+
+
+def is_number(text: str) -> bool:
+    return re.fullmatch(r"-?[\d.]+(?:e[+-]?\d+)?", text) is not None
+
+
+def number(text: str) -> str:
+    """Return the text of an integer of at most ten digits. Raises `UnknownError` for any other text."""
+    if not re.fullmatch(r"\d{1,10}", text):
+        raise UnknownError
+    return text
+
+
+def rounded_up(left: str, right: str) -> str:
+    """Return a quotient rounded up; raise `UnknownError` if the divisor is zero."""
+    if is_number(left) and is_number(right):
+        try:
+            return str(math.ceil(float(left) / float(right)))
+        except (ArithmeticError, ValueError):
+            raise UnknownError from None
+    return f"ceil({inside(left)}/{inside(right)})"
+
+
+def divided(text: str, size: int) -> str:
+    """Return the number of elements of a buffer with `text` bytes."""
+    if re.fullmatch(r"\d+", text):
+        return str(-(-int(text) // size))
+    for pattern in (rf"(.+) \* {size}", rf"{size} \* (.+)"):
+        if match := re.fullmatch(pattern, text):
+            return match[1]
+    return f"({text})/{size}"
+
+
+def by_block(text: str, axis: str, extent: int) -> str:
+    """Return the blocks along an axis in terms of the block's extent, if `text` divides by this extent."""
+    if (match := _ROUNDED_UP.fullmatch(text)) and extent and int(match[3]) == extent == int(match[2]) + 1:
+        return f"ceil({match[1]}/block_{axis})"
+    return text.replace(" // ", "/")
+
 
 class HostProgram:
     """Definitions of a program by name."""
 
-    def __init__(self, root: "Node") -> None:
-        self.root = root
+    def __init__(self, root: "Node", argv: Sequence[str] = ()) -> None:
+        """Read a program.
+
+        Args:
+            root: Syntax tree of the program.
+            argv: Arguments of the program, if they are known.
+        """
+        self.root, self.argv = root, argv
 
     @cached_property
     def functions(self) -> "dict[str, Node]":
@@ -99,6 +207,16 @@ class HostProgram:
         """Declarations of type `dim3`, in text order."""
         declarations = nodes(self.root, "declaration")
         return [node for node in declarations if text_of(node.child_by_field_name("type")) == "dim3"]
+
+
+def make_arguments(folder: Path) -> list[str]:
+    """Return the arguments with which the target `run` of a folder's Makefile starts its program."""
+    for name in ("Makefile", "makefile", "GNUmakefile"):
+        with suppress(OSError):
+            text = (folder / name).read_bytes()[:_LARGEST_MAKEFILE].decode(errors="replace")
+            if run := re.search(r"^run\s*:.*\n(?:\t\s*(?:#|@?echo).*\n)*\t\s*@?(.+)", text, re.MULTILINE):
+                return re.sub(r"^.*?\./\S+", "", run[1]).split() if "./" in run[1] else []
+    return []
 
 
 def last_word(text: str) -> str:

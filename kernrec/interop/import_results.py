@@ -9,10 +9,8 @@ from pathlib import Path
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
 from kernrec.gpu.find import UnknownGPU
-from kernrec.interop.bind_rows import bind_rows, names_of
-from kernrec.interop.launch_match import match_launches
+from kernrec.interop.bind_rows import bind_rows, by_problem, match_launches, names_of, other_code, without_repeats
 from kernrec.interop.read_results import read_results
-from kernrec.interop.repeated_rows import without_repeats
 from kernrec.interop.results import (
     ForeignResult,
     ForeignResults,
@@ -22,8 +20,6 @@ from kernrec.interop.results import (
     StoredAs,
     to_measurements,
 )
-from kernrec.interop.same_code import other_code
-from kernrec.interop.stated_problem import by_problem
 from kernrec.kernel import Kernel, find_kernel
 from kernrec.kernel.library import kernel_names
 from kernrec.op import Problem, find_op

@@ -12,9 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from kernrec.interop.csv_text import csv_rows
+from kernrec.interop.bind_rows import as_runs
 from kernrec.interop.json_document import TextFile, finite, numbered
-from kernrec.interop.repeated_rows import as_runs
 from kernrec.interop.results import (
     ForeignResult,
     ForeignResults,
@@ -24,6 +23,7 @@ from kernrec.interop.results import (
     of_kernels,
     text_of,
 )
+from kernrec.interop.table import csv_rows
 from kernrec.store.measurement import Outcome
 
 TOOL = "Nsight Compute"

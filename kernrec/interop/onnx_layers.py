@@ -1,20 +1,27 @@
 """Convert the nodes of an ONNX graph to problems of kernrec's ops, and list nodes without an op.
 
+As a program, it reads an untrusted model in a limited child process of `workload_files`, and prints the answer. A model
+that makes the parser or shape inference crash, hang or exhaust memory affects only this process.
+
 A bias or activation becomes the epilogue of a matmul if nothing else reads the matmul's result. Batch normalization, a
 bias and an activation after a convolution count as fused into it, and are listed. Nodes that only rename or reshape a
 tensor, or compute shapes, take no time. All other nodes without an op are listed in `Workload.unknown`.
 """
 
+import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from kernrec.errors import UsageError
+from kernrec.errors import KernrecError, UsageError
 from kernrec.interop.onnx_graph import Graph, Node, load_graph, tally
 from kernrec.op import Problem, find_op
 from kernrec.op.workload import Layer, Workload, printable
+from kernrec.store.reader import Limits
+from kernrec.util.process import end_with_parent
 
 FREE = {
     "Cast", "Constant", "ConstantOfShape", "Dropout", "Flatten", "Identity", "Range", "Reshape", "Shape", "Size",
@@ -250,3 +257,35 @@ _READERS: dict[str, _Read] = {
     "Transpose": _transposition,
     "Attention": _attention,
 }
+
+
+def main() -> int:
+    """Perform the request on standard input, and return the exit status."""
+    request = json.loads(sys.stdin.read())
+    limits = Limits(**request["limits"])
+    limits.apply()
+    end_with_parent()
+    print(json.dumps(answer(request, limits)))
+    return 0
+
+
+def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+    """Write `workload.json` to the request's folder, and return the answer or the reason for rejecting the file."""
+    try:
+        workload = read_onnx(Path(request["path"]), request["fixed"])
+    except KernrecError as error:
+        return {"refused": str(error)}
+    except MemoryError:
+        return {"refused": f"{request['title']} needs more memory than a file of its size should"}
+    layers = [
+        {"name": x.name, "op": x.problem.op, "count": x.count, "dtype": x.problem.dtype, "layout": x.problem.layout}
+        | x.problem.dim
+        for x in workload.layers
+    ]
+    content = {"layers": layers, "unknown": list(workload.unknown)}
+    Path(request["folder"], "workload.json").write_text(json.dumps(content), encoding="utf-8")
+    return {"found": {"layers": len(layers)}}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

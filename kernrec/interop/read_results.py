@@ -1,7 +1,7 @@
-"""Detect the format of another tool's file, and read any file of results.
+"""Detect the format of another tool's file, and read any file of results or of best configs.
 
 A file has the first format of `FORMATS` whose pattern or JSON member it contains. Some formats have configs but no
-times. `configs` in the call of a Triton function ranks such configs (config_list.py).
+times, so they are not measurements. `configs` in the call of a Triton function ranks such configs on another GPU.
 """
 
 import re
@@ -10,17 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernrec.errors import UsageError
-from kernrec.interop.clblast import read_clblast
-from kernrec.interop.inductor_table import read_table as read_lookup_table
-from kernrec.interop.json_document import CutShort, TextFile, read_text
-from kernrec.interop.kernel_tuner import read_cache
-from kernrec.interop.ktt import read_ktt
-from kernrec.interop.moe_configs import read_moe_configs
+from kernrec.interop.json_document import CutShort, TextFile, read_text, reading
+from kernrec.interop.moe_configs import TILES, read_moe_configs
 from kernrec.interop.nsight_compute import NCU_HEADER, read_ncu
 from kernrec.interop.results import ForeignResults, ReadOptions
-from kernrec.interop.t4 import read_t4
 from kernrec.interop.table import is_parquet, read_csv_table, read_parquet_table
-from kernrec.interop.triton_autotune import MEMBER, read_autotune, read_autotune_configs
+from kernrec.interop.triton_results import MEMBER, read_autotune, read_autotune_configs
+from kernrec.interop.triton_results import read_table as read_lookup_table
+from kernrec.interop.tuner_results import read_cache, read_clblast, read_ktt, read_t4
 
 NO_TIMES = "which states no times: `configs` in a call of `kernrec analyze` ranks it"
 NOT_READ = "which kernrec does not read; a table of its times would do (examples/results_as_table.py), or"
@@ -134,3 +131,46 @@ def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResul
     if not results.results:
         raise UsageError(f"{path} holds no results")
     return results
+
+
+_LARGEST = 16 << 20
+"""Maximum bytes of a file; the file of a whole network has a few hundred kilobytes."""
+
+
+def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
+    """Return the distinct configs of a JSON file of vLLM, SGLang, Inductor or Triton, for a Triton function.
+
+    Args:
+        path: path of the file.
+        source: text of the function's file, which shows whether its parameter is BLOCK_M or BLOCK_SIZE_M.
+
+    Raises:
+        UsageError: the file has another format; the message is one line with its name.
+    """
+    file = TextFile(path, *read_text(path, _LARGEST))
+    try:
+        kind = format_of(file)
+        if kind.configs is None:
+            raise UsageError(f"it is {kind.title}")
+    except UsageError as error:
+        listed = ", ".join(each.title for each in FORMATS if each.configs)
+        raise UsageError(f"{path} is not {listed}: {str(error).removeprefix(f'{path} ')}") from None
+    with reading(path, kind.title):
+        configs = kind.configs(file)
+    if kind.results is not None:  # These files have configs of any function, with the function's own names.
+        return _different(configs)
+    if not configs:
+        raise UsageError(f"{path} has no config of a template that kernrec knows")
+    words = set(re.findall(r"[A-Za-z_]\w*", source))
+    renamed = {}
+    for spellings in TILES.values():
+        used = next((spelling for spelling in spellings if spelling in words), None)
+        for spelling in spellings:
+            renamed[spelling] = spelling if spelling.startswith("num_") else used
+    return _different(
+        [{new: value for name, value in config.items() if (new := renamed[name]) is not None} for config in configs]
+    )
+
+
+def _different(configs: list[dict[str, int]]) -> list[dict[str, int]]:
+    return list({tuple(config.items()): config for config in configs}.values())

@@ -20,8 +20,7 @@ from kernrec.kernel.cuda_signature import Parameter, Signature, is_only_assigned
 from kernrec.kernel.expression import identifier
 from kernrec.kernel.spec import SCALAR_RANGES
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
-from kernrec.profile.code_facts import CodeFacts
-from kernrec.profile.device_variables import unset_note
+from kernrec.profile.code_facts import CodeFacts, unset_note
 from kernrec.profile.launch_arguments import BytesDescription, read_description
 from kernrec.profile.tensor_values import load_npy
 from kernrec.ptx.analysis.indexes import Index

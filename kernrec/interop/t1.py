@@ -17,11 +17,12 @@ from typing import Any
 
 from kernrec.errors import UsageError, cannot_be, unknown
 from kernrec.interop.python_expressions import Translator, read_values
-from kernrec.kernel import Kernel, expression
+from kernrec.interop.spec_text import refuse_marks
+from kernrec.kernel import Kernel, expression, load_kernel
 from kernrec.kernel.expression import is_identifier
-from kernrec.kernel.source_files import fingerprint, read_source
+from kernrec.kernel.source_files import fingerprint, read_source, read_text
 from kernrec.kernel.spec_reader import kernel_from
-from kernrec.util.input_file import read_input
+from kernrec.util.files import read_input
 
 _LARGEST_FILE = 1 << 20
 _TYPES = {
@@ -324,3 +325,24 @@ def _parameters(source: str, name: str) -> int | None:
     if match is None or "#" in match[1]:
         return None
     return match[1].count(",") + 1 if match[1].strip() else 0
+
+
+def load_spec(spec: Path, source: Path) -> tuple[Kernel, list[str]]:
+    """Return the kernel that a spec describes, and notes on ignored parts of the spec.
+
+    Args:
+        spec: a kernel.toml or a T1 file.
+        source: file of the kernel.
+
+    Raises:
+        UsageError: the spec is bad, or a kernel.toml describes another source.
+    """
+    if spec.suffix == ".json":
+        return load_t1(spec, source)
+    refuse_marks(read_text(spec, str(spec)), str(spec))
+    kernel = load_kernel(spec)
+    if not source.is_file():
+        raise UsageError(cannot_be("read", source, FileNotFoundError()))
+    if kernel.source_name != source.name or spec.resolve().parent != source.resolve().parent:
+        raise UsageError(f"{spec} describes {spec.parent / kernel.source_name}, not {source}")
+    return kernel, []

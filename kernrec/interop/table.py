@@ -9,15 +9,15 @@ successfully), `error`, `device`, `timestamp`, `num_regs` and `smem_bytes`. An u
 overlooking a tunable would merge different configs.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import csv
+import io
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, cannot_be, nearest, unknown
-from kernrec.interop.csv_text import MOST_ROWS, csv_rows, unlike
 from kernrec.interop.json_document import MOST_BYTES, TextFile, finite, numbered
-from kernrec.interop.kernel_tuner import outcome_of
 from kernrec.interop.results import (
     ENERGIES,
     REGISTERS,
@@ -33,12 +33,54 @@ from kernrec.interop.results import (
     text_of,
     time_of,
 )
-from kernrec.interop.t4 import INVALIDITIES, SECONDS
+from kernrec.interop.tuner_results import INVALIDITIES, SECONDS, outcome_of
 from kernrec.store.connection import one_line, parquet_rows
 from kernrec.store.measurement import Outcome
 from kernrec.store.reader import checked_table
-from kernrec.util.input_file import open_input
-from kernrec.util.scratch import scratch_folder
+from kernrec.util.files import open_input, scratch_folder
+
+MOST_ROWS = 2_000_000
+
+
+def csv_rows(text: str) -> tuple[list[str], Iterator[Mapping[str, str]]]:
+    """Return (column names, iterator over rows as dictionaries of stripped values by column).
+
+    Raises:
+        ValueError: the text is not CSV, a line has another number of values, or there are more than `MOST_ROWS` lines.
+            Errors in lines occur during iteration.
+    """
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        columns = [name.strip() for name in next(lines, [])]
+    except csv.Error as error:
+        raise ValueError(f"it is not CSV: {error}") from None
+    if len(columns) < 2 or not all(columns):
+        raise ValueError("it is not a table: its first line has to name at least two columns")
+
+    def rows() -> Iterator[Mapping[str, str]]:
+        count = 0
+        try:
+            for line in lines:
+                if not line:
+                    continue
+                if len(line) != len(columns):
+                    raise ValueError(f"line {lines.line_num} has {len(line)} values for {len(columns)} columns")
+                count += 1
+                if count > MOST_ROWS:
+                    raise ValueError(f"it has more than {MOST_ROWS} rows")
+                yield {name: value.strip() for name, value in zip(columns, line, strict=True)}
+        except csv.Error as error:
+            raise ValueError(f"line {lines.line_num}: {error}") from None
+
+    return unlike(columns), rows()
+
+
+def unlike(columns: list[str]) -> list[str]:
+    """Return the column names. Raises `ValueError` if two names differ only in case."""
+    if len({name.casefold() for name in columns}) < len(columns):
+        raise ValueError("it names a column twice")
+    return columns
+
 
 TOOL = "table"
 _PARQUET = b"PAR1"

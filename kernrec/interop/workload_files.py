@@ -1,11 +1,13 @@
 """Read workloads from user files, by file ending: TOML, CSV of shapes, query log, ONNX graph or `config.json`.
 
-Nothing is dropped silently: parts of a file without an op are listed in `Workload.unknown`.
+Nothing is dropped silently: parts of a file without an op are listed in `Workload.unknown`. `append_query` writes the
+query log, one JSON line for each query.
 """
 
 import csv
 import io
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,10 +17,11 @@ from typing import Any
 
 from kernrec.errors import UsageError, cannot_be, unknown
 from kernrec.interop.model_workload import PHASES, model_workload
+from kernrec.op import Problem
 from kernrec.op.scaled_workload import with_context
 from kernrec.op.workload import Layer, Workload, layer_from, load_workload, printable, workload, workloads
+from kernrec.util.files import check_input, open_input
 from kernrec.util.human import short
-from kernrec.util.input_file import check_input, open_input
 
 MOST_BYTES = 64 << 20
 """Maximum bytes of a text file."""
@@ -80,7 +83,7 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
 
 
 def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
-    """Return the workload of an ONNX model. A separate process (`read_onnx_file`) reads it; this process checks it."""
+    """Return the workload of an ONNX model. A separate process (`onnx_layers`) reads it; this process checks it."""
     import tempfile  # Import late, because other workloads do not need this.
 
     from kernrec.store.reader import read_apart
@@ -89,7 +92,7 @@ def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
     require_optional(("onnx",), "an .onnx workload", "onnx")
     request = {"path": str(path.absolute()), "fixed": dict(fixed)}
     with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
-        read_apart("onnx", request, str(path), path.stat().st_size, Path(folder), "kernrec.interop.read_onnx_file")
+        read_apart("onnx", request, str(path), path.stat().st_size, Path(folder), "kernrec.interop.onnx_layers")
         content = json.loads(Path(folder, "workload.json").read_text(encoding="utf-8"))
     layers = tuple(layer_from(entry) for entry in content["layers"])
     unknown_lines = tuple(printable(str(line)) for line in content["unknown"])
@@ -223,3 +226,16 @@ _READERS: dict[str, Callable[[Path], Workload]] = {
     ".jsonl": _log,
 }
 ENDINGS = (*_READERS, ".onnx", ".json")
+
+
+def append_query(path: Path, problem: Problem) -> None:
+    """Append a query to a log, which is created if necessary. Raises `UsageError` if it cannot be written."""
+    line = {"op": problem.op, "shape": problem.dim, "dtype": problem.dtype, "layout": problem.layout}
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, json.dumps(line).encode() + b"\n")  # Use one write, so that programs do not mix lines.
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise UsageError(cannot_be("written", f"the query log {path}", error)) from None

@@ -10,21 +10,72 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.gpu import all_gpus, find_gpu
+from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.model.prior.power import INPUTS, RANDOM
 from kernrec.op import all_ops
 from kernrec.op.workload import Workload, workloads
-from kernrec.page.front import MOST_POINTS, config_text, front_answer, point_of
-from kernrec.page.network import network_view
-from kernrec.page.subject import BEST, PARAMETERS, Subject, kernel_options, subject_of
-from kernrec.recommender import Objective, Recommender
+from kernrec.page.front import (
+    BEST,
+    MOST_POINTS,
+    PARAMETERS,
+    Subject,
+    config_text,
+    front_answer,
+    kernel_options,
+    point_of,
+    subject_of,
+)
+from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.explain.breakdown import Explanation, explain
-from kernrec.recommender.explain.pick_config import pick_config
-from kernrec.recommender.explain.what_if import advice, what_if
-from kernrec.recommender.networks.network import NetworkRequest, layers_of
+from kernrec.recommender.explain.report import advice, pick_config, what_if
+from kernrec.recommender.networks.network import NetworkRequest, answer_network, layers_of
+from kernrec.recommender.networks.sweep import sweep_network
 from kernrec.recommender.request import backends_named
 from kernrec.store.coverage import coverage
+
+
+def network_view(
+    recommender: Recommender, gpu: GPU, wanted: NetworkRequest, inputs: str = RANDOM, backends: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the totals of a network at the default power limit, its layers, and its totals over power limits.
+
+    Raises:
+        UsageError: A name is unknown, or no layer belongs to the op.
+        KernrecError: No layer can be run, or the network does not fit the GPU's memory.
+    """
+    answer = answer_network(recommender, gpu, wanted, Query(Objective.LATENCY, inputs=inputs, backends=tuple(backends)))
+    sweep = sweep_network(recommender, answer, "power limit")
+    layers = []
+    for layer in answer.layers:
+        kernel, config = layer.program
+        layers.append(
+            {
+                "layer": layer.name,
+                "count": layer.count,
+                "problem": layer.answer.problem.key,
+                "kernel": kernel,
+                "config": config,
+                "latency_s": layer.latency_s,
+                "energy_j": layer.energy_j,
+                "bottleneck": layer.best.bottleneck if layer.best and not layer.runs_backend else "",
+                "source": layer.source,
+                "worth_it": layer.worth_it,
+            }
+        )
+    return {
+        "gpu": gpu.name,
+        "title": gpu.title,
+        "workload": answer.workload.title,
+        "power_limit_w": gpu.tdp_w,
+        "dtypes": list(answer.dtypes),
+        "headline": answer.headline_name,
+        "totals": [total.as_dict() for total in answer.totals],
+        "sweep": sweep.as_dict()["rows"],
+        "layers": layers,
+        "notes": list(answer.notes),
+    }
+
 
 Parameters = Mapping[str, str]
 

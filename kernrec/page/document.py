@@ -1,16 +1,25 @@
 """Build the page's document from our HTML, style and script, and Bokeh's script from the package `bokeh`.
 
-A served page loads style and scripts from its server; a report contains them. The content security policy forbids any
-use of the network.
+A served page loads style and scripts from its server. A report is one file, which contains them and all answers that
+the reader can select. The content security policy forbids any use of the network.
 """
 
 import importlib.util
 import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import GPU
+from kernrec.model.prior.power import INPUTS, RANDOM
+from kernrec.page.answers import Answers
+from kernrec.page.front import Subject
 from kernrec.util.optional import require_optional
+from kernrec.version import __version__
 
 _STATIC = Path(__file__).with_name("static")
 OWN_SCRIPTS = ("format.js", "view.js", "plots.js", "views.js", "front_plot.js", "page.js")
@@ -77,3 +86,124 @@ def _document(head: str, data: dict[str, Any], scripts: str) -> str:
         before, _, after = page.partition(place)
         page = before + part + after
     return page
+
+
+MOST_BYTES = 6_000_000
+"""Maximum bytes of a report, which tickets and mails usually accept."""
+_EXPLAINED = 40
+"""Maximum number of explained points of a front; enough for a usual front."""
+_POINTS, _LEAST_POINTS = 20_000, 200
+"""Maximum points of all fronts together, and minimum points of one front. A point takes 110 bytes."""
+
+
+def points_of_each(fronts: int) -> int:
+    """Return the maximum number of points per front in a report with `fronts` fronts."""
+    return max(_LEAST_POINTS, _POINTS // max(fronts, 1))
+
+
+def report(
+    answers: Answers, gpus: Sequence[GPU], subjects: Sequence[Subject], workload: str | None, inputs: str = RANDOM
+) -> tuple[str, list[str]]:
+    """Return (report as HTML, one line for each missing part).
+
+    Args:
+        answers: Answers of the page.
+        gpus: GPUs to compare, at least one.
+        subjects: Subjects of the fronts.
+        workload: A network to show; None for none.
+        inputs: Values that kernels compute on, as in the subjects.
+
+    Raises:
+        UsageError: The report would be too large.
+        KernrecError: No front can be computed; the message is the first reason.
+    """
+    recorded: dict[str, Any] = {}
+    missing: list[str] = []
+    shown: list[dict[str, str]] = []
+
+    def record(path: str, parameters: Mapping[str, str]) -> Any:
+        answer = recorded[key(path, parameters)] = answers.answer(path, parameters)
+        return answer
+
+    for subject in subjects:
+        count = 0
+        for gpu in gpus:
+            parameters = {"gpu": gpu.name, **subject.parameters}
+            try:
+                front = record("front", parameters)
+            except KernrecError as error:
+                missing.append(str(error))
+                recorded[key("front", parameters)] = {"error": str(error)}
+                continue
+            count += 1
+            for number in _worth_explaining(front):
+                record("explain", {**parameters, **of_point(front, number)})
+        if count:
+            shown.append({"name": subject.name, **subject.parameters})
+    if workload is not None:
+        for gpu in gpus:
+            parameters = {"gpu": gpu.name, "workload": workload} | ({} if inputs == RANDOM else {"inputs": inputs})
+            try:
+                record("network", parameters)
+            except KernrecError as error:
+                missing.append(str(error))
+                recorded[key("network", parameters)] = {"error": str(error)}
+    if not shown and not any(name.startswith("network") and "error" not in recorded[name] for name in recorded):
+        raise KernrecError(missing[0])
+    record("database", {})
+    data = {
+        "mode": "report",
+        "version": __version__,
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "options": {
+            "problems": shown,
+            "gpus": [{"name": gpu.name, "title": gpu.title} for gpu in gpus],
+            "workloads": [workload] if workload else [],
+            "inputs": list(INPUTS),
+        },
+        "chosen": {
+            "gpus": [gpu.name for gpu in gpus],
+            "clocks": any(subject.clocks for subject in subjects),
+            "inputs": inputs,
+            "workload": workload,
+        },
+        "answers": recorded,
+    }
+    text = offline_document(data)
+    if (size := len(text.encode())) > MOST_BYTES:
+        raise UsageError(
+            f"the report would have {size / 1e6:.1f} MB; at most {MOST_BYTES / 1e6:g} MB are allowed;"
+            " give fewer GPUs or shapes"
+        )
+    return text, missing
+
+
+def key(path: str, parameters: Mapping[str, str]) -> str:
+    """Return the key under which an answer is stored; the page's script builds the same text."""
+    return f"{path}?{urlencode(sorted(parameters.items()))}"
+
+
+def _worth_explaining(front: Mapping[str, Any]) -> list[int]:
+    """Return the indices of points that a report explains: the front, evenly sampled if it is long."""
+    numbers: list[int] = front["front"]
+    step = max(1, -(-len(numbers) // _EXPLAINED))
+    return numbers[::step]
+
+
+def of_point(front: Mapping[str, Any], number: int) -> dict[str, str]:
+    """Return the parameters that identify a point of a front."""
+    points = front["points"]
+    kernel = points["kernel"][number]
+    configs, point = front["configs"][kernel], front["operating_points"][points["point"][number]]
+    values = configs["values"][points["config"][number]]
+    named = {
+        "kernel": front["kernels"][kernel],
+        "config": ",".join(f"{name}={value}" for name, value in zip(configs["names"], values, strict=True)),
+        "power_limit_w": plain(point["power_limit_w"]),
+    }
+    return named if point["clock_hz"] is None else {**named, "clock_hz": plain(point["clock_hz"])}
+
+
+def plain(value: float) -> str:
+    """Format a number as the page's script does: 300.0 as 300."""
+    return repr(value).removesuffix(".0")

@@ -1,13 +1,126 @@
-"""Extract properties of a kernel's PTX that determine possible launches."""
+"""Extract properties of a kernel's PTX that determine possible launches.
+
+Among them are the `__constant__` and `__device__` variables, which host code fills before a launch.
+"""
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 
-from kernrec.profile.device_variables import DeviceVariable, device_variables
+import numpy as np
+
+from kernrec.kernel.cuda_signature import element_type, source_name, type_aliases, variable_types
+from kernrec.kernel.spec import Kernel
+from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.ptx.analysis.dependence import pointers_of
 from kernrec.ptx.analysis.indexes import Index, indexes_of
+from kernrec.ptx.ir.declarations import OPAQUE_TYPES
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.operand import Register
 from kernrec.ptx.ir.program import Function, Module, Variable
 from kernrec.util.light_dataclass import dataclass
+
+_BY_ALIGNMENT = {1: "u8", 2: "f16", 8: "f64"}
+"""Likely element type of an array that PTX declares as bytes, by alignment; f32 for other alignments."""
+
+
+@dataclass(frozen=True)
+class DeviceVariable:
+    """`__constant__` or `__device__` variable of a module."""
+
+    name: str
+    """Name in the source."""
+    symbol: str
+    """Name in the code."""
+    size: int
+    """Bytes."""
+    dtype: str
+    """Element type: from the source, or guessed if the source is missing."""
+    typed: bool
+    """Whether the source states the type."""
+    unset: bool
+    """Whether the kernel may read the variable, which the code does not initialize."""
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of `dtype`."""
+        return max(self.size // ELEMENT_BYTES[self.dtype], 1)
+
+    @property
+    def example(self) -> str:
+        """Example of an argument that sets the variable."""
+        return f"{self.name}={self.dtype}{f'[{self.elements}]' if self.elements > 1 else ':1'}"
+
+
+def device_variables(module: Module, entry: str, source: str = "") -> tuple[DeviceVariable, ...]:
+    """Return the variables of constant and global memory of a module.
+
+    Args:
+        module: The code.
+        entry: The kernel.
+        source: The module's CUDA C++, which declares the types; empty if there is only PTX.
+    """
+    used, types, aliases = _read(inlined(module, entry)), variable_types(source), type_aliases(source)
+    variables = []
+    for variable in module.variables.values():
+        name = source_name(variable.name)
+        if variable.space not in ("const", "global") or variable.type in OPAQUE_TYPES or not name[:1].isalpha():
+            continue
+        dtype, _ = element_type(types.get(name, ""), aliases)
+        guess = "f32" if variable.type == "f32" else _BY_ALIGNMENT.get(variable.align, "f32")
+        if variable.type[0] in "us" and variable.type[1:].isdigit():
+            guess = variable.type.replace("s", "i")
+        unset = variable.name in used and not variable.data and not variable.pointers and not variable.external
+        variables.append(DeviceVariable(name, variable.name, variable.size, dtype or guess, dtype is not None, unset))
+    return tuple(variables)
+
+
+def _read(function: Function) -> set[str]:
+    """Return the symbols that a kernel may read; all symbols in its code if an address has an unknown origin."""
+    read: set[str] = set()
+    for ins in function.instructions:
+        if ins.opcode in ("ld", "ldu", "atom", "cp", "call"):
+            pointers = pointers_of(function, ins) if ins.opcode != "call" else None
+            if pointers is None:
+                return set(function.symbols)
+            read |= pointers
+    return read
+
+
+def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> str:
+    """Return a note on variables that nothing set, which the kernel reads as zero; empty if there are none."""
+    names = set(stated)
+    unset = [variable for variable in variables if variable.unset and variable.name not in names]
+    if not unset:
+        return ""
+    more = ", ..." if len(unset) > 6 else ""
+    shown = ", ".join(variable.name for variable in unset[:6])
+    return f"read as zero, because no argument sets them: {shown}{more}; {unset[0].example} sets {unset[0].name}"
+
+
+def taken_out(
+    order: Sequence[object], parameters: int, variables: Iterable[DeviceVariable]
+) -> dict[int, DeviceVariable]:
+    """Map positions of arguments that are contents of variables to these variables.
+
+    An argument is a variable's content if it has the variable's name and the kernel has fewer parameters than
+    arguments.
+    """
+    by_name = {variable.name: variable for variable in variables}
+    named = [place for place, each in enumerate(order) if isinstance(each, str) and each in by_name]
+    further = max(len(order) - parameters, 0)
+    return {place: by_name[str(order[place])] for place in named[max(len(named) - further, 0) :]}
+
+
+def variable_contents(
+    kernel: Kernel, module: Module, content: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return (contents of `__constant__`, contents of `__device__` variables) in a spec, by name in the code."""
+    spaces: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = {}, {}
+    for name, symbol in kernel.constants.items():
+        if (variable := module.variables.get(symbol)) is not None:
+            spaces[variable.space != "const"][symbol] = content[name]
+    return spaces
+
 
 _AXES = "xyz"
 

@@ -1,15 +1,23 @@
-"""Convert launches with bound arguments to the emulator's form, and run all launches of a config on the CPU."""
+"""Convert launches with bound arguments to the emulator's form, and run all launches of a config on the CPU.
 
-from collections.abc import Mapping
+Triton's launcher passes more than the arguments of a function: tensor maps and scratch memory. They are added here.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from kernrec.compile.triton_launcher import DescribedMap, LauncherNeeds, needs_of
+from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, Pointer, bind_launches, workspaces
-from kernrec.kernel.image_layout import ImageHandle, ImageLayout
 from kernrec.kernel.spec import BytesArgument, Config, Kernel
-from kernrec.kernel.tensor_map import MapHandle
+from kernrec.kernel.tensor_map import ImageHandle, ImageLayout, MapHandle
+from kernrec.kernel.triton_function import SCRATCH, TritonDescriptor
 from kernrec.op import Problem
+from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import BufferPlace, Counts, Image, KernelLaunch, Module, Sampler, TensorMap, emulate
 
@@ -120,3 +128,64 @@ def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | No
         return None
     sizes = [", ".join(map(str, some)) or "none" for some in (expected, passed)]
     return f"{bound.entry} takes arguments of {sizes[0]} bytes, given are {sizes[1]}"
+
+
+SCRATCH_BUFFER = "launcher_scratch"
+
+
+def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaunch, ptx: str) -> KernelLaunch:
+    """Add scratch memory to a launch and expand its descriptors; return it unchanged if it needs neither.
+
+    Args:
+        launch: launch with the function's arguments; a descriptor is the name of its tensor.
+        ptx: the compiler's PTX, with a comment that describes the launch.
+
+    Raises:
+        KernrecError: the descriptors differ from those that the code was compiled for.
+    """
+    needs, function = needs_of(ptx), kernel.triton
+    if needs is None or function is None:
+        return launch
+    maps = iter(needs.maps)
+    arguments: list[Any] = []
+    for name, value in zip(function.parameters, launch.arguments[:-SCRATCH], strict=True):
+        if (descriptor := function.descriptors.get(name)) is None:
+            arguments.append(value)
+        elif needs.maps:
+            arguments += _map_arguments(str(value), problem.tensors[str(value)].dtype, descriptor, next(maps))
+        else:
+            arguments += _pointer_arguments(value, descriptor)
+    return replace(launch, arguments=[*arguments, *_scratch(needs, launch)], buffers=_buffers(needs, launch))
+
+
+def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, described: DescribedMap) -> list[Any]:
+    """Return the arguments of a tensor map, then its shape and strides."""
+    if len(described.box) != len(descriptor.shape) or described.packed:
+        raise KernrecError(f"descriptor of {tensor}: the compiler created an unsupported map: {described}")
+    size = ELEMENT_BYTES[dtype]
+    strides = tuple(size * stride for stride in reversed(descriptor.strides[:-1]))
+    extents, box = descriptor.shape[::-1], described.box[::-1]
+    kind = MOVED_AS.get(dtype, dtype)
+    moved = TensorMap(tensor, kind, extents, strides, box, described.swizzle, fill_nan=descriptor.fill_nan)
+    return [moved, *_numbers(np.int32, descriptor.shape), *_numbers(np.int64, descriptor.strides)]
+
+
+def _pointer_arguments(value: Any, descriptor: TritonDescriptor) -> list[Any]:
+    """Return the arguments of a descriptor that is passed without a tensor map; shape and strides are passed twice."""
+    shape, strides = descriptor.shape, descriptor.strides
+    flags = _numbers(np.uint8, (descriptor.fill_nan, 0))
+    parts = [value, *_numbers(np.int64, shape), *_numbers(np.int64, strides), *flags]
+    return [*parts, *_numbers(np.int32, shape), *_numbers(np.int64, strides)]
+
+
+def _numbers(kind: type, values: Sequence[int]) -> list[Any]:
+    return [kind(value) for value in values]
+
+
+def _scratch(needs: LauncherNeeds, launch: KernelLaunch) -> list[Any]:
+    return [SCRATCH_BUFFER if needs.scratch else np.uint64(0), launch.arguments[-1]]
+
+
+def _buffers(needs: LauncherNeeds, launch: KernelLaunch) -> dict[str, Any]:
+    scratch = {SCRATCH_BUFFER: np.zeros(needs.scratch * math.prod(launch.grid), np.uint8)} if needs.scratch else {}
+    return {**launch.buffers, **scratch}

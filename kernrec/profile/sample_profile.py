@@ -17,7 +17,7 @@ A sample adds these metrics to the emulator's counts:
                         (`kernrec.ptx.analysis.barrier_phases`)
     chain               clocks of the slowest warp between barriers without waits for memory, times the warps of a block
     stretch.<n>.<class> machine instructions by stretch of the code, if it has several
-                        (`kernrec.ptx.analysis.stretches`)
+                        (`kernrec.ptx.analysis.barrier_phases`)
     blocks.sampled      number of sampled blocks
     from_code           fraction of the machine instructions that were counted in machine code
                         (`kernrec.compile.block_mix`); the others are estimated from PTX
@@ -28,7 +28,7 @@ A sample adds these metrics to the emulator's counts:
     depends.branch, depends.load, depends.store
                         number of instructions whose condition or address depends on data
 
-It also has the metrics of `cache_behavior` for the middle block, and of `wave_reuse` for concurrent blocks.
+It also has the metrics of `cache_behavior` for the middle block, and for concurrent blocks.
 
 If blocks differ in their work (`kernrec.profile.uneven_blocks`), each level of work is sampled. `idle` is the fraction
 of blocks without work. `longest` is the machine instructions of the longest block over those of the average block with
@@ -46,31 +46,30 @@ from kernrec.compile.compiled import Compiled
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import bind_launches, workspaces
 from kernrec.kernel.spec import Config, Kernel
-from kernrec.profile.cache_behavior import again_metrics, atomic_metrics, reuse_metrics, run_metrics
-from kernrec.profile.device_variables import variable_contents
-from kernrec.profile.emulated_launch import kernel_launch
-from kernrec.profile.fit_profile import Profile
-from kernrec.profile.launch_profile import LaunchProfile, entry_name
-from kernrec.profile.profile_target import BLOCK_BUDGET, ProfileTarget
+from kernrec.profile.cache_behavior import again_metrics, atomic_metrics, reuse_metrics, run_metrics, wave_metrics
+from kernrec.profile.code_facts import variable_contents
+from kernrec.profile.emulated_launch import kernel_launch, with_launcher_arguments
+from kernrec.profile.launch_profile import BLOCK_BUDGET, LaunchProfile, Profile, ProfileTarget, entry_name
 from kernrec.profile.tensor_values import Tensors
-from kernrec.profile.triton_launch import with_launcher_arguments
 from kernrec.profile.uneven_blocks import Level, idle, work_levels
-from kernrec.profile.wave_reuse import wave_metrics
 from kernrec.ptx import KernelLaunch, Module, parse
-from kernrec.ptx.analysis.barrier_phases import as_one, of_slowest_warps, overlapped_waits, waits_for_loads
+from kernrec.ptx.analysis.barrier_phases import (
+    as_one,
+    issued_by_stretch,
+    of_slowest_warps,
+    overlapped_waits,
+    waits_for_loads,
+)
 from kernrec.ptx.analysis.dependence import data_dependences
 from kernrec.ptx.analysis.issue_cost import chain_clk
 from kernrec.ptx.analysis.liveness import live_by_block
 from kernrec.ptx.analysis.lowering import lowered
-from kernrec.ptx.analysis.stretches import issued_by_stretch
-from kernrec.ptx.analysis.warp_aggregation import with_warp_aggregation
-from kernrec.ptx.analysis.wide_access import with_wide_accesses
+from kernrec.ptx.analysis.wide_access import with_warp_aggregation, with_wide_accesses
 from kernrec.ptx.execution.emulator import Emulation, check_block
-from kernrec.ptx.execution.options import EmulationOptions
-from kernrec.ptx.execution.watched import NOTHING, SECTOR, BlockAccesses
+from kernrec.ptx.execution.watched import NOTHING, SECTOR, BlockAccesses, EmulationOptions
 from kernrec.ptx.ir.inline import inlined
-from kernrec.ptx.state.register_pool import warps_of
-from kernrec.ptx.state.types import Array
+from kernrec.ptx.state.results import Array
+from kernrec.ptx.state.special_registers import warps_of
 from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 

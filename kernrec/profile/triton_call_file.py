@@ -20,7 +20,7 @@
     grid = [32, 1]                  # optional: replaces the common grid
 
 `configs = "E=8,N=14336,device_name=NVIDIA_L40S.json"` takes the list from a file of another tool
-(`kernrec.interop.config_list`). A tensor can have further keys. `elements` counts the elements from its start to the
+(`kernrec.interop.read_results`). A tensor can have further keys. `elements` counts the elements from its start to the
 end of its memory. `aligned = false` means that its address is not a multiple of 16 bytes. `contents` is the reason why
 its values were not stored.
 """

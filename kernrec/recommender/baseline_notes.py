@@ -7,13 +7,12 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.model.prior.power import RANDOM
 from kernrec.model.vendor.backends import AT, backend_of, is_wanted
-from kernrec.model.vendor.epilogue import as_recorded
-from kernrec.model.vendor.padding import padded
+from kernrec.model.vendor.epilogue import as_recorded, padded
 from kernrec.op import Op, Problem
 from kernrec.recommender.baselines import model_of, superseded
 from kernrec.recommender.estimate.physics import is_number
 from kernrec.store.recorded import contents, recorded_baselines
-from kernrec.util.note import Note
+from kernrec.util.human import Note
 
 if TYPE_CHECKING:
     from kernrec.model.vendor.model import VendorModel

@@ -10,11 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernrec.gpu import GPU, find_gpu
-from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.power import RANDOM
-from kernrec.model.vendor.backends import AT, is_wanted
+from kernrec.model.prior.spread import Estimate, Source
+from kernrec.model.vendor.backends import AT, is_wanted, released
 from kernrec.model.vendor.epilogue import as_recorded, has_epilogue
-from kernrec.model.vendor.releases import released
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -25,8 +24,8 @@ from kernrec.store.recorded import RecordedBaseline
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
+    from kernrec.model.vendor.bound import BaselinePrediction
     from kernrec.model.vendor.model import VendorModel
-    from kernrec.model.vendor.predicted import BaselinePrediction
     from kernrec.recommender.context import Context
 
 NEARLY = 0.02

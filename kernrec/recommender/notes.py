@@ -9,9 +9,8 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.kernel import config_text
-from kernrec.model.prior.estimate import Source
 from kernrec.model.prior.power import ZEROS
-from kernrec.model.prior.spread import SPREADS
+from kernrec.model.prior.spread import SPREADS, Source
 from kernrec.op.dtype import math_dtype
 from kernrec.recommender.candidates import CandidateSet, KernelCandidates
 from kernrec.recommender.estimate.measured_rows import NOTHING
@@ -20,8 +19,7 @@ from kernrec.recommender.infeasible import refusing_constraint
 from kernrec.recommender.request import lowest_clock_hz
 from kernrec.recommender.result import Recommendation, Remark
 from kernrec.store import ProfileTable
-from kernrec.util.human import human
-from kernrec.util.note import Note
+from kernrec.util.human import Note, human
 
 PREDICTED_NOTE = Note(
     "source predicted: by the analytical model, never measured on a GPU",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.kernel import BoundLaunch, Kernel, bind_launches
-from kernrec.model.prior.estimate import Estimate as Estimate
-from kernrec.model.prior.estimate import Source
 from kernrec.model.prior.power import RANDOM
+from kernrec.model.prior.spread import Estimate as Estimate
+from kernrec.model.prior.spread import Source
 from kernrec.op import Problem
 from kernrec.recommender import tabular
 from kernrec.recommender.estimate.operating_point import OperatingPoint

@@ -14,7 +14,7 @@ import numpy as np
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.loss_weights import SHARPNESS, loss_weights
 from kernrec.training.dataset import Dataset
-from kernrec.training.folds import each_fold, group_folds
+from kernrec.training.scores import each_fold, group_folds
 from kernrec.util.optional import import_optional
 
 Array = np.ndarray

@@ -28,8 +28,8 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.prior.calibration import ENERGY, FILE, MOST, TIME, Calibration, load, save
-from kernrec.model.prior.constants import OVERLAP
 from kernrec.model.prior.launch_costs import NominalCosts
+from kernrec.model.prior.microarchitecture import OVERLAP
 from kernrec.model.prior.power import PowerModel
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements, provenance

@@ -23,7 +23,7 @@ from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.fit_calibration import fit, predict_group
-from kernrec.training.folds import each_fold, group_folds
+from kernrec.training.scores import each_fold, group_folds
 from kernrec.training.train_model import train
 
 Array = np.ndarray

@@ -17,8 +17,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from kernrec.errors import UsageError
-from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, calibrate, on_dtype, on_rows
-from kernrec.model.learn.extent import Extent
+from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Extent, Interval, calibrate, on_dtype, on_rows
 from kernrec.model.learn.features import parts
 from kernrec.model.learn.lower_bound import bounded
 from kernrec.model.learn.model import HEADS, SHAPE, Model, difference_score, faded, top1_score, transfer_score
@@ -32,7 +31,7 @@ from kernrec.training.boosting import (
     trees_of,
 )
 from kernrec.training.dataset import Dataset
-from kernrec.training.folds import each_fold, group_folds
+from kernrec.training.scores import each_fold, group_folds
 
 Array = np.ndarray
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import KernrecError, KernrecWarning, UsageError
-from kernrec.triton.launch import AutotunedLaunch, listed_configs
 from kernrec.triton.machine import this_machine
 from kernrec.triton.records import Result, Trial, keep
+from kernrec.triton.tuner import AutotunedLaunch, listed_configs
 
 _NO_LISTENER = "has no listener for its autotuner; Triton 3.8 or later has"
 _KEYWORDS = {"fn", "key", "best_config", "configs_timings", "duration", "cache_hit"}

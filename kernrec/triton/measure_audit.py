@@ -1,20 +1,146 @@
-"""Measure the engine's default and the best few configs for an audit's missing files on this machine's GPU.
+"""Measure calls of Triton functions on this machine's GPU with Triton's benchmark, and store them in the database.
 
-An engine's tuner takes hours; this takes minutes, because it measures only the default and the best three configs for
-each matmul and number of tokens. The rows go into the user's database, where the next audit finds them.
+`measure_audit` measures the engine's default and the best three configs for each missing file of an audit, matmul and
+number of tokens. An engine's tuner takes hours; this takes minutes. The next audit finds the rows. A call describes a
+launch completely; this process executes the function's file, like the program that launches the function.
 """
 
-from collections.abc import Callable
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from kernrec.compile.triton_load import jit_function, module_of, python_value
+from kernrec.compile.triton_version import triton_compiler
+from kernrec.errors import KernrecError
+from kernrec.kernel import Config, Kernel
+from kernrec.kernel.expression import parse
+from kernrec.kernel.triton_function import OPTIONS
+from kernrec.profile.tensor_values import load_npy
 from kernrec.profile.triton_call import kernel_of_triton
+from kernrec.profile.triton_call_file import TritonCall, integers
 from kernrec.recommender.serving.audit import ServingAudit
-from kernrec.recommender.serving.compared import Comparison
+from kernrec.recommender.serving.compared import Comparison, Verdict, worth
 from kernrec.recommender.serving.engine_calls import Step, calls
 from kernrec.recommender.serving.engine_defaults import Tiles, launched, stated_tiles
 from kernrec.recommender.serving.engines import TunedFile
-from kernrec.recommender.serving.verdict import Verdict, worth
 from kernrec.triton.machine import Machine
-from kernrec.triton.measure_calls import Benchmark, Tensors, measure_call
+from kernrec.triton.records import Result, Trial, keep
+from kernrec.triton.tuner import compile_error
+
+Tensors = Callable[[Mapping[str, Any]], Any]
+"""Creates a tensor on the GPU from a call's `{"dtype", "shape"}` or `{"values"}`."""
+Benchmark = Callable[[Callable[[], object]], float]
+"""Returns the median milliseconds of a launch."""
+_TORCH = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "i8": "int8"}
+
+
+def measure_call(
+    call: TritonCall,
+    kernel: Kernel,
+    configs: Sequence[Mapping[str, Any]],
+    machine: Machine,
+    tensors: Tensors | None = None,
+    benchmark: Benchmark | None = None,
+) -> list[tuple[Config, Result]]:
+    """Measure some configs of a call and store the results, including failures.
+
+    Args:
+        call: The launch; its grid is a list of extents.
+        kernel: Kernel of this call (`kernel_of_triton`); the rows are stored under its name and hash.
+        configs: Constants and options of the compiler, as in the call.
+        machine: GPU of this process.
+        tensors: Creates tensors; None for torch, on its current GPU.
+        benchmark: None for `triton.testing.do_bench`, which clears L2 before each launch.
+
+    Raises:
+        KernrecError: torch is not installed, or lacks a type of the call.
+        UsageError: The database cannot be written.
+    """
+    make, time_ms = tensors or torch_tensor, benchmark or _do_bench
+    source = call.path.read_text(encoding="utf-8")
+    function = jit_function(module_of(call.module, source, call.path.name, call.path.parent), call.function)
+    arguments = {name: _value(value, make) for name, value in call.arguments.items()}
+    results: list[tuple[Config, Result]] = []
+    for config in configs:
+        options = {name: config[name] for name in OPTIONS if name in config}
+        constants = {name: value for name, value in config.items() if name not in OPTIONS}
+        grid = _grid(call, {**constants, **options})
+        passed = {**arguments, **constants, **options}
+
+        def launch(grid: tuple[int, ...] = grid, passed: Mapping[str, Any] = passed) -> object:
+            return function[grid](**passed)
+
+        try:
+            latency_ms = time_ms(launch)
+            result = Result(latency_ms * 1e-3) if math.isfinite(latency_ms) else Result(error="it could not be timed")
+        except Exception as error:
+            result = _failed(error)
+        names = {tunable.macro: tunable.name for tunable in kernel.tunables}
+        results.append(({names[name]: int(value) for name, value in config.items() if name in names}, result))
+    identity = hashlib.sha256(f"{kernel.hash} {triton_compiler()}".encode()).hexdigest()[:16]
+    keep(Trial(kernel, identity, len(configs), results), machine, triton_compiler())
+    return results
+
+
+def _failed(error: Exception) -> Result:
+    """Return the result of a config that cannot be compiled or launched; raise any other error again."""
+    if (message := compile_error(error)) is not None:
+        return Result(error=message, compiled=False)
+    if type(error).__name__ == "OutOfResources":
+        return Result(error=str(error)[:200])
+    raise error
+
+
+def _value(value: Any, make: Tensors) -> Any:
+    if isinstance(value, list):
+        return tuple(_value(item, make) for item in value)
+    if not isinstance(value, Mapping):
+        return value
+    if value.keys() == {"python"}:
+        return python_value(value["python"])
+    return make(value)
+
+
+def _grid(call: TritonCall, constants: Mapping[str, Any]) -> tuple[int, ...]:
+    numbers = integers({**call.arguments, **constants})
+    return tuple(int(parse(str(extent).lower()).evaluate(numbers)) for extent in call.grid)  # type: ignore[union-attr]
+
+
+def torch_tensor(described: Mapping[str, Any]) -> Any:
+    """Return a torch tensor on torch's current GPU, with the given values or normal random numbers.
+
+    Raises:
+        KernrecError: torch is not installed, or has no such type.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise KernrecError("measuring the kernels of an engine needs torch, which the engine brings") from None
+    if "values" in described:
+        return torch.as_tensor(np.asarray(load_npy(Path(described["values"])))).cuda()
+    if described["dtype"] not in _TORCH:
+        raise KernrecError(f"a tensor of {described['dtype']} cannot be measured; {', '.join(_TORCH)} can")
+    dtype = getattr(torch, _TORCH[described["dtype"]])
+    shape = tuple(described["shape"])
+    if dtype == torch.int8:
+        return torch.randint(-127, 127, shape, dtype=dtype, device="cuda")
+    if dtype.itemsize == 1:  # Fill in pieces, because a tensor of all experts is large.
+        tensor = torch.empty(shape, dtype=dtype, device="cuda")
+        for place in range(shape[0]):
+            tensor[place] = torch.randn(shape[1:], dtype=torch.float16, device="cuda").to(dtype)
+        return tensor
+    return torch.randn(shape, dtype=dtype, device="cuda")
+
+
+def _do_bench(launch: Callable[[], object]) -> float:
+    import triton.testing
+
+    return float(triton.testing.do_bench(launch, return_mode="median"))
+
 
 TOP = 3
 """Number of configs to measure besides the engine's default."""

@@ -5,11 +5,17 @@
 
 import hashlib
 import importlib.machinery
+import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 PATTERN = "_engine.*"
 """Matches compiled engines in the package folder, from any sources and for any Python."""
+
+STABLE_ABI = sys.version_info >= (3, 12) and ".abi3.so" in importlib.machinery.EXTENSION_SUFFIXES
+"""Whether one engine serves all versions of Python from 3.12 on; nanobind supports this on Linux and macOS."""
+
+_SUFFIX = ".abi3.so" if STABLE_ABI else importlib.machinery.EXTENSION_SUFFIXES[0]
 
 
 def sources(root: Path) -> list[Path]:
@@ -23,13 +29,13 @@ def file_name(root: Path) -> str:
     for path in sources(root):
         content = path.read_bytes().replace(b"\r\n", b"\n")
         digest.update(b"%s %d\n" % (path.relative_to(root).as_posix().encode(), len(content)) + content)
-    return PATTERN.replace("*", digest.hexdigest()[:16] + importlib.machinery.EXTENSION_SUFFIXES[0])
+    return PATTERN.replace("*", digest.hexdigest()[:16] + _SUFFIX)
 
 
 def find() -> Path | None:
     """Return the engine's file; None if the engine was not compiled, or was compiled from other sources."""
-    root, suffix = PACKAGE.parent, importlib.machinery.EXTENSION_SUFFIXES[0]
+    root = PACKAGE.parent
     if sources(root):
         path = PACKAGE / file_name(root)
         return path if path.exists() else None
-    return next((path for path in sorted(PACKAGE.glob(PATTERN)) if path.name.endswith(suffix)), None)
+    return next((path for path in sorted(PACKAGE.glob(PATTERN)) if path.name.endswith(_SUFFIX)), None)

@@ -8,7 +8,7 @@ from tests.helpers.reading import reading_here
 @pytest.fixture(autouse=True)
 def no_progress_on_a_slow_machine(monkeypatch):
     """Delay the progress display of in-process commands by an hour, so that output does not depend on load."""
-    monkeypatch.setattr("kernrec.cli.steps._FIRST_S", 3600.0)
+    monkeypatch.setattr("kernrec.cli.progress._FIRST_S", 3600.0)
 
 
 @pytest.fixture(autouse=True)

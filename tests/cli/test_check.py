@@ -81,7 +81,7 @@ def test_finding_is_printed_and_written_as_json(scale, tmp_path):
 
 def test_exponential_macros_stop_at_the_limit(tmp_path, monkeypatch):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
-    monkeypatch.setattr("kernrec.profile.emulate_file._COMPILE_LIMIT_S", 1.0)
+    monkeypatch.setattr("kernrec.profile.ptx_kernel._COMPILE_LIMIT_S", 1.0)
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     macros = ["#define M0(x) x", *(f"#define M{i}(x) {' + '.join([f'M{i - 1}(x)'] * 10)}" for i in range(1, 7))]
     kernel = 'extern "C" __global__ void k(float* a) { a[0] = M6(a[1]); }'

@@ -91,10 +91,10 @@ def test_second_run_shares_only_new_rows(contributed):
 
 @pytest.mark.every(3)
 def test_interrupted_run_loses_no_rows(tmp_path, monkeypatch):
-    from kernrec.cli import measuring
+    from kernrec.cli import collect
 
     calls = iter(range(10**6))
-    monkeypatch.setattr(measuring.Stop, "__call__", lambda stop: next(calls) > 40)
+    monkeypatch.setattr(collect.Stop, "__call__", lambda stop: next(calls) > 40)
     status, out, err = contribute(tmp_path, "--budget", "60configs")
     assert status == 130, err
     assert "no bundle was written" in out

@@ -1,4 +1,8 @@
-from kernrec.cli.progress import Lines, State
+import io
+import sys
+import time
+
+from kernrec.cli.progress import Lines, State, Steps
 from kernrec.measure.campaign.results import Progress
 from kernrec.op import find_op
 from kernrec.store.measurement import Measurement
@@ -44,3 +48,26 @@ def test_log_has_a_line_per_tier_and_note_but_not_per_row(capsys):
     assert "screen 1/10" in first
     assert note == "note: energy is not measured: because"
     assert "coarse 1/2" in second
+
+
+def test_quick_step_prints_nothing(capsys):
+    with Steps("checking"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_time_left_is_shown_only_if_the_share_done_is_known():
+    steps = Steps("reading")
+    assert "reading, 0 s so far" in steps.text()
+    steps.step("training", 1.0, 4.0)
+    assert steps.text().startswith("training, about ")
+    assert steps.text().endswith(" left")
+
+
+def test_long_step_is_reported_while_it_runs(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Steps("merging", first_s=0.01):
+        while "merging" not in stream.getvalue():
+            time.sleep(0.005)
+    assert stream.getvalue().endswith("\n")

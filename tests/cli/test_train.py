@@ -17,9 +17,9 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import Space, SpaceCosts, predict
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
-from kernrec.util.note import Note
-from tests.helpers.measured_database import store_rows
+from kernrec.util.human import Note
 from tests.helpers.needs import needs
+from tests.helpers.recording import store_rows
 
 pytestmark = [pytest.mark.slow, needs("xgboost")]
 

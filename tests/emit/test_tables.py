@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kernrec.emit import emit
-from kernrec.interop.inductor_table import TEMPLATE, read_table
 from kernrec.interop.moe_configs import read_moe_configs
+from kernrec.interop.triton_results import TEMPLATE, read_table
 from kernrec.recommender import Query, Recommender, Request
 from kernrec.recommender.result import Answer
 from tests.helpers.command import run_here

@@ -12,7 +12,7 @@ import numpy as np
 
 from kernrec import paths
 from kernrec.gpu import find_gpu
-from kernrec.model.learn.extent import Extent
+from kernrec.model.learn.conformal import Extent
 from kernrec.model.learn.features import matrix, names
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.lower_bound import least_seconds

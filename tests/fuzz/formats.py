@@ -22,7 +22,7 @@ from kernrec.store import Database, ProfileRow
 from kernrec.store.coverage import tally
 from kernrec.store.measurement import Measurement
 from kernrec.store.query_file import query_file
-from kernrec.store.retractions import retraction_rows
+from kernrec.store.share.withdraw import retraction_rows
 from tests.fuzz import damage, instructions
 from tests.helpers import foreign_files
 from tests.helpers.paths import ROOT
@@ -69,13 +69,13 @@ def formats(extra: Path | None, work: Path) -> Iterator[Format]:
 
 
 def _texts(extra: Path | None) -> Iterator[Format]:
-    from kernrec.interop.load_spec import load_spec
     from kernrec.interop.read_results import read_results
     from kernrec.interop.results import ReadOptions
+    from kernrec.interop.t1 import load_spec
     from kernrec.kernel.expression import parse as parse_expression
     from kernrec.op.workload import load_workload
-    from kernrec.profile.emulate_file import file_launch
     from kernrec.profile.launch_arguments import read_arguments
+    from kernrec.profile.ptx_kernel import file_launch
     from kernrec.ptx import emulate
     from kernrec.ptx import parse as parse_ptx
 
@@ -116,9 +116,9 @@ def _texts(extra: Path | None) -> Iterator[Format]:
 
 def _tuned_configs() -> Iterator[Format]:
     """Yield the formats in which other tools store their best configs."""
-    from kernrec.interop.config_list import read_config_list
-    from kernrec.interop.inductor_table import entry, product_key
     from kernrec.interop.moe_configs import TILES, write_moe_configs
+    from kernrec.interop.read_results import read_config_list
+    from kernrec.interop.triton_results import entry, product_key
 
     read = partial(read_config_list, source="def product(BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M): ...")
     tiles = dict.fromkeys(TILES, 4)

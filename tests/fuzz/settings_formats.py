@@ -13,7 +13,7 @@ from kernrec.compile.nvrtc import compiler
 from kernrec.store.keys import Signer, make_own_key
 from kernrec.store.share import Folder
 from kernrec.store.share.manifest import Withdrawal, parse_manifest
-from kernrec.store.share.web_server import WebServer
+from kernrec.store.share.servers import WebServer
 from tests.fuzz.formats import Format
 from tests.helpers.paths import ROOT
 
@@ -34,8 +34,8 @@ def more_formats(work: Path) -> Iterator[Format]:
 
 
 def _foreign() -> Iterator[Format]:
-    from kernrec.interop.load_spec import load_spec
     from kernrec.interop.read_results import read_results
+    from kernrec.interop.t1 import load_spec
 
     usual: dict[str, Any] = {"num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None, "pre_hook": None}
     tried: list[Any] = [[usual | {"kwargs": {"BLOCK_M": 64 << i, "BLOCK_N": 64}}, [0.5, 0.4, 0.6]] for i in range(2)]

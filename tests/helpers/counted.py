@@ -15,7 +15,7 @@ from kernrec.kernel.binding import BoundLaunch
 from kernrec.op import Problem, encode_elements, inputs
 from kernrec.profile.emulated_launch import emulate_config
 from kernrec.profile.launch_profile import LaunchProfile
-from kernrec.profile.probe_profile import profile_variant
+from kernrec.profile.profile_library import profile_variant
 from tests.helpers.kernel_code import Config
 from tests.helpers.ptx_text import parsed
 from tests.helpers.run_cache import Tensors, cached_run, read, run_key, write

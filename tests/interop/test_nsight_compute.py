@@ -7,9 +7,9 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.interop.import_results import Recording, import_bound, import_results
-from kernrec.interop.load_spec import load_spec
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import ReadOptions, StatedProblem
+from kernrec.interop.t1 import load_spec
 from kernrec.kernel import Kernel
 from kernrec.store import Database
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 _IMPORTED = (
     "kernrec.cli.collect", "kernrec.cli.contribute", "kernrec.measure.card_plan", "kernrec.cli.db", "kernrec.cli.train",
-    "kernrec.cli.bundle", "kernrec.measure.campaign.campaign", "kernrec.measure.campaign.ingest",
+    "kernrec.cli.db", "kernrec.measure.campaign.campaign", "kernrec.measure.campaign.ingest",
     "kernrec.measure.collect", "kernrec.store.intake", "kernrec.store.share.withdraw", "kernrec.store.share.pull",
     "kernrec.store.share.push", "kernrec.store.keys",
 )  # fmt: skip

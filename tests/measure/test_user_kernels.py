@@ -20,7 +20,7 @@ from kernrec.cli import app
 from kernrec.compile import NoCompilerError
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, all_gpus, find_gpu
-from kernrec.interop.load_spec import load_spec
+from kernrec.interop.t1 import load_spec
 from kernrec.kernel import Kernel
 from kernrec.measure.campaign.journal import waiting_measurements
 from kernrec.measure.device.nvml import Card, NoGPUError, cards

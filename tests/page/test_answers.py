@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from kernrec.cli.app import run
 from kernrec.errors import KernrecError, UsageError
-from kernrec.interop.load_spec import load_spec
+from kernrec.interop.t1 import load_spec
 from kernrec.op import find_op
 from kernrec.page.answers import Answers
-from kernrec.page.report import of_point
-from kernrec.page.subject import Subject
+from kernrec.page.document import of_point
+from kernrec.page.front import Subject
 from kernrec.recommender import Recommender
 from kernrec.store import Database
 from tests.helpers.depth import few_examples

@@ -15,11 +15,11 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.op import find_op
 from kernrec.page.answers import Answers
-from kernrec.page.report import report
+from kernrec.page.document import report
+from kernrec.page.front import Subject
 from kernrec.page.server import PageServer
-from kernrec.page.subject import Subject
 from kernrec.recommender import Recommender
-from tests.helpers.measured_database import make_measured_database
+from tests.helpers.recording import make_measured_database
 
 pytest.importorskip("bokeh", reason="needs the extra page")
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")

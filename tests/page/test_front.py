@@ -7,8 +7,7 @@ import pytest
 
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
-from kernrec.page.front import front_answer
-from kernrec.page.subject import Subject
+from kernrec.page.front import Subject, front_answer
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.request import op_points
 

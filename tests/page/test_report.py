@@ -8,14 +8,13 @@ import pytest
 from kernrec.gpu import find_gpu
 from kernrec.interop.workload_files import find_workload
 from kernrec.op import find_op
-from kernrec.page import report as reports
+from kernrec.page import document as reports
 from kernrec.page.answers import Answers
-from kernrec.page.subject import Subject
+from kernrec.page.front import Subject
 from kernrec.recommender import Recommender
-from tests.helpers.command import run_here
+from tests.helpers.command import environment, run_here
 from tests.helpers.models import LLAMA_3_8B
 from tests.helpers.needs import needs
-from tests.helpers.process import environment
 from tests.helpers.serving import written
 
 pytestmark = needs("bokeh")

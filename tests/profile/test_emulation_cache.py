@@ -9,9 +9,7 @@ from kernrec.compile.pool import LocalProcessors
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.op import Problem
 from kernrec.profile.emulation_cache import EmulationCache
-from kernrec.profile.fit_profile import Profile
-from kernrec.profile.launch_profile import LaunchProfile
-from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
+from kernrec.profile.launch_profile import LaunchProfile, Profile, ProfileFailure, ProfileTarget
 from kernrec.profile.profile_user_kernel import profile_configs
 
 SOURCE = 'extern "C" __global__ void twice(float* x) { x[blockIdx.x * blockDim.x + threadIdx.x] *= 2.0f; }'

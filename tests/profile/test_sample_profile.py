@@ -12,7 +12,7 @@ from kernrec.compile import compile_source
 from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import find_kernel, load_kernel
 from kernrec.op import find_op
-from kernrec.profile.profile_target import ProfileTarget
+from kernrec.profile.launch_profile import ProfileTarget
 from kernrec.profile.sample_profile import choose_blocks, profile_by_sampling
 from kernrec.profile.tensor_values import Tensors, sample_tensors
 

@@ -5,10 +5,9 @@ import sys
 
 import numpy as np
 import pytest
-from evidence.cases import Cases, joined, read_cases, report
+from evidence.cases import Cases, held_out, joined, read_cases, report
 from evidence.experiments import intervals, library
 from evidence.metrics import agreement, coverage, recommendations
-from evidence.splits import held_out
 
 from kernrec.errors import UsageError
 from kernrec.kernel import load_kernel

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from library_training import errors as vendor_errors
 from library_training import trees as vendor_trees
 from library_training.table import FOLDS, Recording, Table
 from library_training.train import train_set
@@ -77,9 +76,9 @@ def test_held_out_rows_do_not_reach_the_trees(table, monkeypatch):
     boost = vendor_trees.boost_card
     monkeypatch.setattr(vendor_trees, "_ROUNDS", (3, 0))
     monkeypatch.setattr(
-        vendor_errors, "boost_card", lambda *arguments: (seen.append(arguments[2]), boost(*arguments))[1]
+        vendor_trees, "boost_card", lambda *arguments: (seen.append(arguments[2]), boost(*arguments))[1]
     )
-    errors = vendor_errors.left_out_errors(table, "latency", "l40s")
+    errors = vendor_trees.left_out_errors(table, "latency", "l40s")
     rows = table.on("l40s", "latency")
     assert np.isfinite(errors[rows]).all()
     assert np.isnan(np.delete(errors, rows)).all()
@@ -87,7 +86,7 @@ def test_held_out_rows_do_not_reach_the_trees(table, monkeypatch):
     held_out = [set(table.problem[rows]) - set(table.problem[others]) for others in seen]
     assert sorted(problem for part in held_out for problem in part) == sorted(set(table.problem[rows]))
     seen.clear()
-    vendor_errors.between_errors(table, "latency", "l40s")
+    vendor_trees.between_errors(table, "latency", "l40s")
     n = table.recording.dims["n"]
     assert all(len(set(n[others])) < len(set(n)) for others in seen)
 
@@ -150,7 +149,7 @@ def test_one_set_can_be_retrained_in_a_stored_model(tmp_path):
 def test_interval_has_the_stated_coverage():
     draw = np.random.default_rng(2)
     errors, problems = draw.normal(0, 0.1, 4000), np.arange(4000)
-    assert 0.88 <= vendor_errors.coverage(errors, problems) <= 0.92
+    assert 0.88 <= vendor_trees.coverage(errors, problems) <= 0.92
 
 
 def test_trees_for_any_gpu_use_only_ratios(table, model):

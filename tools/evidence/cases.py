@@ -1,12 +1,13 @@
 """Store recorded and predicted times, which experiments split, score and print.
 
-A loader creates `Cases`, a split (`evidence.splits`) divides them, a metric (`evidence.metrics`) computes table cells
+A loader creates `Cases`, `held_out` splits them, a metric (`evidence.metrics`) computes table cells
 for each part, and `report` prints a row for each part.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
@@ -118,3 +119,21 @@ def report(title: str, cases: Cases, by: Sequence[str], *metrics: Metric) -> Non
     table = Table(title)
     for names, part in cases.parts(*by):
         table.row(names | {name: cell for metric in metrics for name, cell in metric(part).items()})
+
+
+def held_out(cases: Cases, column: str) -> Iterator[tuple[str, Array]]:
+    """Yield each value of a column, such as `kernel` or `gpu`, with a mask (N,) of the rows to hold out."""
+    values = cases.column(column)
+    for value in dict.fromkeys(values.tolist()):
+        yield value, np.asarray(values == value)
+
+
+def half(text: str) -> bool:
+    """Return whether a name belongs to the first of two halves of all names."""
+    return sha256(text.encode()).digest()[-1] % 2 == 0
+
+
+def ordered(names: list[str]) -> list[int]:
+    """Return an order of names that depends only on the names, so that the first N are a random sample."""
+    digests = [sha256(name.encode()).digest() for name in names]
+    return sorted(range(len(digests)), key=digests.__getitem__)

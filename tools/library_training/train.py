@@ -11,15 +11,18 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import find_gpu
-from kernrec.model.learn.conformal import Interval, calibrate
-from kernrec.model.learn.extent import Extent
+from kernrec.model.learn.conformal import Extent, Interval, calibrate
 from kernrec.model.vendor.bound import features_of, has_physical_power
 from kernrec.model.vendor.compact_trees import Trees
 from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.recorded_set import OTHER, log_sizes
 from kernrec.training.scores import median_of_log_errors
-from library_training.errors import (
+from library_training.table import FOLDS, Recording, Table
+from library_training.trees import (
     between_errors,
+    boost_any,
+    boost_card,
+    boost_shared,
     card_interval,
     card_left_out_errors,
     coverage,
@@ -27,8 +30,6 @@ from library_training.errors import (
     fastest_named,
     left_out_errors,
 )
-from library_training.table import FOLDS, Recording, Table
-from library_training.trees import boost_any, boost_card, boost_shared
 
 Array = np.ndarray
 

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.constants import CAPPED
 from kernrec.model.prior.demand import PIPES
+from kernrec.model.prior.microarchitecture import CAPPED
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
@@ -277,3 +277,20 @@ def _ratios(columns: tuple[str, ...]) -> Array:
     ratios = [(_BY_NAME[name], place) for place, name in enumerate(columns) if "." not in name]
     rows = [(_ROW[f.above], _ROW[f.below], place, f.bounded, f.logarithmic) for f, place in ratios]
     return np.array(rows, dtype=np.int64).reshape(-1, 5)
+
+
+_TUNABLE = "unaligned"
+ROW_KINDS = {0: "rows of 16 elements", 8: "rows of 16 bytes"}
+"""Granularity of all rows, by value of the tunable `unaligned`."""
+OTHER_ROWS = "other rows"
+
+
+def row_kind(tunables: Mapping[str, np.ndarray], row: int = 0) -> str:
+    """Return the kind stored in the tunable `unaligned` of config `row`; empty without this tunable or without configs.
+
+    Args:
+        tunables: Values of each tunable, (C,).
+        row: Index of the config.
+    """
+    values = tunables.get(_TUNABLE)
+    return "" if values is None or row >= len(values) else ROW_KINDS.get(int(values[row]), OTHER_ROWS)

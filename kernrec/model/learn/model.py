@@ -10,8 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from kernrec.model.learn.conformal import Interval
-from kernrec.model.learn.extent import Extent
+from kernrec.model.learn.conformal import Extent, Interval
 from kernrec.model.learn.features import ModelInputs, matrix
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.lower_bound import bounded

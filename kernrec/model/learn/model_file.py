@@ -23,14 +23,11 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.model.learn import features
-from kernrec.model.learn.conformal import interval_from
-from kernrec.model.learn.extent import Extent
+from kernrec.model.learn.conformal import Extent, interval_from
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.model import HEADS, SHAPE, Model
 from kernrec.util.array_file import mapped
-from kernrec.util.atomic_write import write_whole
-from kernrec.util.file_lock import lock_path
-from kernrec.util.input_file import read_input
+from kernrec.util.files import lock_path, read_input, write_whole
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernrec.model.prior.constants import CAPPED
+from kernrec.model.prior.microarchitecture import CAPPED
 from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]

@@ -28,7 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.constants import (
+from kernrec.model.prior.demand import ALONE, BARRIERS, CORE_J, PIPES, SECTORS, Demand, demand
+from kernrec.model.prior.microarchitecture import (
     BARRIER_CLK,
     BARRIER_WARP_CLK,
     DRAM_BYTES,
@@ -38,9 +39,11 @@ from kernrec.model.prior.constants import (
     SCHEDULERS,
     START_S,
     TIMES,
+    l2_bytes_per_clk,
+    microarchitecture,
 )
-from kernrec.model.prior.demand import ALONE, BARRIERS, PIPES, Demand
-from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchitecture
+from kernrec.model.prior.power import PowerModel
+from kernrec.op import Problem
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
@@ -215,3 +218,28 @@ def time_of_work(on_device: Any, demand: Demand, work: LaunchWork) -> LaunchTime
     loops = min(len(demand.rates) - 1, (len(work.rows) - LOOPS) // 2)
     query.launch_times(demand.in_engine, on_device, loops, work.variants, work.rows, pipe_clk, times)
     return LaunchTime(pipe_clk, times, work.rows[DRAM_BYTES])
+
+
+_LANES = 32
+
+
+def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> tuple[float, float, float] | None:
+    """Return the cost of a problem's epilogue on a GPU; None if the problem has none.
+
+    Returns:
+        Seconds of the core clock domain at the boost clock, joules of the core at nominal voltage, and DRAM bytes.
+    """
+    work = problem.definition.finishing(problem.sizes)
+    if not work:
+        return None
+    tensors = problem.tensors
+    warps = sum(tensors[name].elements for name in problem.definition.outputs) / _LANES
+    issued = {name: count for name, count in work.items() if name.startswith("issue.")}
+    counts = work | {"issue": sum(issued.values())}
+    coefficients = np.array([[[count] for count in counts.values()]])
+    rates = demand(gpu, power, tuple(counts), ("block",), coefficients).rates[0][:, 0]
+    busiest_clk = float(rates[: len(PIPES)].max())
+    l2_clk = float(rates[SECTORS]) * 32.0 * gpu.sms / l2_bytes_per_clk(gpu)
+    core_s = warps * max(busiest_clk, l2_clk) / (gpu.sms * gpu.boost_clock_hz)
+    dram_bytes = float(sum(tensors[name].bytes for name in tensors if f"global.{name}.read_sectors" in work))
+    return core_s, warps * float(rates[CORE_J]), dram_bytes

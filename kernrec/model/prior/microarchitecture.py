@@ -1,6 +1,7 @@
-"""Microarchitectural figures of each GPU generation that the time model needs and data sheets lack.
+"""Microarchitectural figures that the time model needs and data sheets lack.
 
-The figures and their sources are in `microarchitecture.toml`.
+Figures of each GPU generation and their sources are in `microarchitecture.toml`. Constants that apply to all GPUs are
+defined in `engine/query`, with their sources.
 """
 
 from functools import cache
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from kernrec.gpu import GPU, code_sm
 from kernrec.util.cache import shipped_toml
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 
@@ -52,3 +54,20 @@ def l2_bytes_per_clk(gpu: GPU) -> float:
     # L2 has a slice per 8 bits of a GDDR bus or 64 bits of HBM (512 KiB each on GA100: 80 slices, 40 MiB).
     slices = gpu.memory_bus_bits / (64 if gpu.memory_bus_bits > _HBM_BITS else 8)
     return slices * microarchitecture(gpu).l2_bytes_per_clk_slice
+
+
+LAUNCH_S: float = query.LAUNCH_S
+START_S: float = query.START_S
+BARRIER_CLK: float = query.BARRIER_CLK
+BARRIER_WARP_CLK: float = query.BARRIER_WARP_CLK
+SCHEDULERS: float = query.SCHEDULERS
+OVERLAP = int(query.OVERLAP)
+CLOCKS: int = query.CLOCKS
+RESTING: float = query.RESTING
+CAPPED: float = query.CAPPED
+
+BLOCKS, CONCURRENT, WARPS, PREFETCH, DRAM_BYTES, DRAM_SLOWDOWN, SERIAL_CLK = range(7)
+WAIT_ROUNDS, OVERLAPPED, LONE_WAITS, LOOPS = range(7, 11)
+"""Rows of `launch_time.LaunchWork`, in the order of `WorkRow` in engine/query/launch.h."""
+TIMES, RESOURCE = 8, 7
+"""Number of rows of `launch_time.LaunchTime.rows`. The last row is the index of the bottleneck in `RESOURCES`."""

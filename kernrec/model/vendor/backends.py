@@ -1,9 +1,62 @@
-"""Find backends by name or by other common spellings."""
+"""Find backends by name or by other common spellings, and list the release dates of recorded versions."""
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Mapping
 
 from kernrec.errors import fold, unknown
-from kernrec.model.vendor.releases import known_versions
+
+_RELEASED: Mapping[str, Mapping[str, str]] = {
+    "vLLM": {
+        "0.14.0": "2026-01-20", "0.18.0": "2026-03-20", "0.19.0": "2026-04-03", "0.22.0": "2026-05-29",
+        "0.24.0": "2026-06-30",
+    },
+    "SGLang": {
+        "0.5.6.post2": "2025-12-11", "0.5.9": "2026-02-23", "0.5.10": "2026-04-05", "0.5.12": "2026-05-16",
+        "0.5.14": "2026-06-26",
+    },
+    "TensorRT-LLM": {
+        "1.0.0": "2025-09-24", "1.2.0rc5": "2025-12-10", "1.3.0rc10": "2026-03-31", "1.3.0rc15": "2026-05-21",
+        "1.3.0rc17": "", "1.3.0rc20": "",
+    },
+    "PyTorch": {"2.1": "2023-10-04", "of August 2024": "2024-08"},
+}  # fmt: skip
+"""Release date by backend and version: the day on which the version's first wheel was published, according to Python's
+package index (looked up on 28 November 2026; PyTorch 2.1 is 2.1.0). The index has no wheels of TensorRT-LLM 1.3.0rc17
+and 1.3.0rc20, and recordings of cuDNN name no patch release. These versions have no date, or an empty date.
+"""
+_TO = " to "
+
+
+def released(backend: str, version: str | None) -> str | None:
+    """Return a version's release date, such as `2026-06-30`; None if unknown.
+
+    For a range of versions from `versions_text`, return the dates of both ends if both are known.
+
+    Args:
+        backend: Backend, such as `SGLang` or `SGLang (static scales)`.
+        version: Version of a baseline, such as `0.5.12, static scales`.
+    """
+    dates = _RELEASED.get(backend.partition(" (")[0], {})
+    end_dates = [dates.get(end) for end in (version or "").partition(",")[0].split(_TO)]
+    known_dates = [date for date in end_dates if date]
+    return _TO.join(dict.fromkeys(known_dates)) if len(known_dates) == len(end_dates) else None
+
+
+def known_versions(backend: str) -> tuple[str, ...]:
+    """Return the recorded versions of a backend."""
+    return tuple(_RELEASED.get(backend, {}))
+
+
+def versions_text(versions: Iterable[str | None]) -> str | None:
+    """Return the earliest and latest version, as in `0.14.0 to 0.24.0`; None if no version is known."""
+    ordered = sorted({version for version in versions if version}, key=by_number)
+    return _TO.join(dict.fromkeys((ordered[0], ordered[-1]))) if ordered else None
+
+
+def by_number(version: str) -> list[tuple[int, str]]:
+    """Return a sort key that orders versions by their numbers: 0.5.9 is before 0.5.10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[a-z]+", version)]
+
 
 BACKENDS = ("PyTorch", "vLLM", "SGLang", "TensorRT-LLM", "cuBLAS", "cuDNN", "FlashAttention")
 

@@ -28,11 +28,62 @@ from typing import Any, Protocol
 import numpy as np
 
 from kernrec.gpu import GPU
+from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchitecture
-from kernrec.model.vendor.precision import Precision, precision_of, rate_of
-from kernrec.op.dtype import math_dtype
+from kernrec.model.prior.power import PowerModel
+from kernrec.model.prior.spread import Estimate
+from kernrec.model.prior.sustained_roof import arithmetic
+from kernrec.op.dtype import ELEMENT_BYTES, FORMATS, activation_bytes, math_dtype, weight_bytes
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
+
+BESIDE_ARITHMETIC = {True: 1.59, False: 1.27}
+"""Ratio of the energy of a matmul's core events to its arithmetic, on tensor cores (True) and outside (False): the
+median over ten GPUs, for the best 8,192^3 kernel.
+"""
+_FLOPS = 2.0 * 8192.0**3
+
+
+@lru_cache(maxsize=256)
+def sustained_flops(gpu: GPU, dtype: str) -> float:
+    """Return the FLOP/s of an 8,192^3 matmul whose core events take as much energy as in recorded matmuls."""
+    power = PowerModel.for_gpu(gpu)
+    peak, joules = arithmetic(gpu, power, dtype)
+    seconds, core_j = _FLOPS / peak, _FLOPS * joules * BESIDE_ARITHMETIC[True]
+    limited = power.apply_power_limit(NominalCosts(seconds, 0.0, 0.0, core_j, 0.0))
+    return _FLOPS / float(limited.latency_s[0])
+
+
+_BY_THE_CALL = ("f8e4m3",)
+"""Types to which backends convert 16-bit activations in the call. For formats, the activations' type counts."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Data type of a matmul's operands."""
+
+    a_bytes: float
+    """Bytes of an activation element, as the matmul reads it."""
+    b_bytes: float
+    """Bytes of a weight element, including its share of the scales."""
+    c_bytes: float
+    """Bytes of a result element."""
+    quantising_bytes: float
+    """Bytes per activation element for quantization, which reads 16 bits and writes the result."""
+
+
+def precision_of(dtype: str) -> Precision:
+    """Return the precision of a data type."""
+    a_bytes, result = activation_bytes(dtype), float(ELEMENT_BYTES.get(dtype, 2))
+    quantised = dtype in _BY_THE_CALL or (dtype in FORMATS and FORMATS[dtype].activations != "bf16")
+    return Precision(a_bytes, weight_bytes(dtype), max(result, 2.0), 2.0 + a_bytes if quantised else 0.0)
+
+
+def rate_of(gpu: GPU, dtype: str) -> float:
+    """Return the data sheet's FLOP/s for a backend in a data type; 0 if the GPU lacks this arithmetic."""
+    rate = math_dtype(dtype)
+    return gpu.peak_flops(rate, tensor=True) or gpu.peak_flops(rate)
+
 
 Array = np.ndarray
 
@@ -54,10 +105,10 @@ class Timing:
     """Number of copies of the weights in the timed loop; infinity if L2 was flushed before each launch."""
     sustained: bool = False
     """Whether the bound's arithmetic runs at the clock that large matmuls hold under the power limit
-    (`kernrec.model.vendor.sustained`), which transfers better to GPUs without recordings than the data sheet's clock.
+    (`kernrec.model.vendor.bound`), which transfers better to GPUs without recordings than the data sheet's clock.
     """
     alone: bool = False
-    """Whether calls were timed one at a time, including the host's time (`kernrec.model.vendor.single_calls`)."""
+    """Whether calls were timed one at a time, including the host's time (`kernrec.model.vendor.recorded_set`)."""
 
 
 GRAPH = Timing(3400.0, 10.0)
@@ -179,8 +230,6 @@ def card_of(gpu: GPU, dtype: str, timing: Timing) -> "Card":
     tensor = gpu.peak_flops(math_dtype(dtype), tensor=True) > 0
     peak = rate_of(gpu, dtype)
     if timing.sustained and tensor:
-        from kernrec.model.vendor.sustained import sustained_flops
-
         peak = sustained_flops(gpu, dtype) * (REACHED / TENSOR_SHARE)
     return Card(gpu, dtype, precision_of(dtype), peak, tensor, timing)
 
@@ -262,3 +311,23 @@ class Card:
         launch_s = np.full(len(moved), self.launch_s)
         dram_s, l2_s = moved / self.gpu.memory_bandwidth, moved / self.l2
         return {"math": flops / self.peak_flops, "dram": dram_s, "l2": l2_s, "launch": launch_s}
+
+
+@dataclass(frozen=True)
+class BaselinePrediction:
+    """Latency and power of a backend for a problem, at the GPU's default power limit and unlocked clock."""
+
+    backend: str
+    version: str | None
+    """Recorded version on this GPU, or range of versions on other GPUs; None if not stated."""
+    latency_s: Estimate
+    power_w: Estimate | None
+    """Power; None if it was not recorded. `at_point` then fills in a `predicted` power."""
+    gpus: tuple[str, ...]
+    """GPUs in the training data of the latency."""
+    recorded_as: str | None
+    """Recorded data type and layout, if they differ from the problem's."""
+    busy: Mapping[str, float]
+    """Seconds that `math`, `dram`, `l2` and `launch` are busy at the rates of the data sheet, possibly overlapping, for
+    transfers to other power limits and clocks.
+    """

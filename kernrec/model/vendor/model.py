@@ -12,13 +12,12 @@ from dataclasses import field, replace
 from functools import lru_cache
 
 from kernrec.gpu import GPU, find_gpu
-from kernrec.model.prior.estimate import Estimate
+from kernrec.model.prior.spread import Estimate
 from kernrec.model.vendor.backends import AT
+from kernrec.model.vendor.bound import BaselinePrediction, rate_of
 from kernrec.model.vendor.epilogue import as_recorded, has_epilogue, with_epilogue
 from kernrec.model.vendor.features.matmul import is_matvec
 from kernrec.model.vendor.operating_point import raised, roofs_s
-from kernrec.model.vendor.precision import rate_of
-from kernrec.model.vendor.predicted import BaselinePrediction
 from kernrec.model.vendor.recorded_set import RecordedSet, SetModel
 from kernrec.model.vendor.timed import Kind, Timed
 from kernrec.op import Problem

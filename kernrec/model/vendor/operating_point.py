@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.constants import OVERLAP
-from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.prior.microarchitecture import OVERLAP
 from kernrec.model.prior.power import PowerModel
+from kernrec.model.prior.spread import Estimate, Source
 from kernrec.model.prior.sustained_roof import IdealLaunch, arithmetic, ideal_launch
+from kernrec.model.vendor.bound import BESIDE_ARITHMETIC
 from kernrec.model.vendor.power_base import power_base
-from kernrec.model.vendor.sustained import BESIDE_ARITHMETIC
 from kernrec.op import Problem
 from kernrec.util.normal import DEVIATIONS
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.predicted import BaselinePrediction
+    from kernrec.model.vendor.bound import BaselinePrediction
 
 CAPPED = 0.95
 """Minimum fraction of the power limit at which a predicted power counts as limited. The mean power of a throttled

@@ -17,13 +17,11 @@ from functools import lru_cache
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.estimate import Estimate, Source
 from kernrec.model.prior.microarchitecture import microarchitecture
-from kernrec.model.vendor.bound import Timing, card_of, features_of
+from kernrec.model.prior.spread import Estimate, Source
+from kernrec.model.vendor.bound import BaselinePrediction, Timing, card_of, features_of, rate_of
 from kernrec.model.vendor.features.matmul import is_matvec
-from kernrec.model.vendor.precision import rate_of
-from kernrec.model.vendor.predicted import BaselinePrediction
-from kernrec.model.vendor.single_calls import NORMAL_S
+from kernrec.model.vendor.recorded_set import NORMAL_S
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.op.equivalent import as_matmul

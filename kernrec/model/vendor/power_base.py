@@ -13,8 +13,7 @@ import numpy as np
 from kernrec.gpu import GPU
 from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.sustained_roof import arithmetic
-from kernrec.model.vendor.bound import Bound
-from kernrec.model.vendor.sustained import BESIDE_ARITHMETIC
+from kernrec.model.vendor.bound import BESIDE_ARITHMETIC, Bound
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray

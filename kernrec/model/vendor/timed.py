@@ -11,14 +11,21 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval, factor_at
-from kernrec.model.prior.estimate import Estimate, Source
-from kernrec.model.vendor.bound import PARTS, Bound, Card, Features, card_of, features_of, used
+from kernrec.model.prior.spread import Estimate, Source
+from kernrec.model.vendor.backends import versions_text
+from kernrec.model.vendor.bound import (
+    PARTS,
+    BaselinePrediction,
+    Bound,
+    Card,
+    Features,
+    card_of,
+    features_of,
+    rate_of,
+    used,
+)
 from kernrec.model.vendor.power_base import power_base
-from kernrec.model.vendor.precision import rate_of
-from kernrec.model.vendor.predicted import BaselinePrediction
-from kernrec.model.vendor.recorded_set import BACKEND, OTHER, Head, SetModel
-from kernrec.model.vendor.releases import versions_text
-from kernrec.model.vendor.single_calls import NORMAL_S
+from kernrec.model.vendor.recorded_set import BACKEND, NORMAL_S, OTHER, Head, SetModel
 from kernrec.op import Problem
 from kernrec.op.scaled_workload import padded_dimension
 from kernrec.util.engine import query

@@ -14,7 +14,7 @@ from kernrec.compile.compiled import CompileError
 from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import Config, Kernel, bind_launches
 from kernrec.profile.kernel_code import compile_job_for
-from kernrec.profile.profile_target import BLOCK_BUDGET, ProfileFailure, ProfileTarget
+from kernrec.profile.launch_profile import BLOCK_BUDGET, ProfileFailure, ProfileTarget
 from kernrec.recommender.result import Answer
 from kernrec.store import Database, ProfileRow
 from kernrec.util.human import config_text

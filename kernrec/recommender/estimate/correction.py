@@ -26,10 +26,9 @@ from kernrec.model.learn.conformal import (
     on_rows,
     unknown_interval,
 )
-from kernrec.model.learn.features import QUANTITIES, ModelInputs, of_tunables, plan_of
+from kernrec.model.learn.features import QUANTITIES, ModelInputs, of_tunables, plan_of, row_kind
 from kernrec.model.learn.model import SHAPE, Model, top1_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
-from kernrec.model.learn.row_kind import row_kind
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.costs import (
     ENERGY,
@@ -45,8 +44,8 @@ from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.store import MeasuredAnswer
 from kernrec.util.engine import query
+from kernrec.util.human import Note
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.note import Note
 
 
 def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -> ModelInputs:
@@ -110,7 +109,7 @@ class ModelScope:
     beneath: "ModelScope | None" = None
     """Model that corrects the analytical model before this one."""
     row_kind: str = ""
-    """Kind of rows of the problem (`model.learn.row_kind`); empty if the kernel has only one kind."""
+    """Kind of rows of the problem (`features.row_kind`); empty if the kernel has only one kind."""
 
     def __repr__(self) -> str:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"

@@ -29,8 +29,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from kernrec.model.prior.estimate import SOURCES, Estimate
-from kernrec.model.prior.spread import INTERVAL, OF_ENERGY, OF_TIME
+from kernrec.model.prior.spread import INTERVAL, OF_ENERGY, OF_TIME, SOURCES, Estimate
 from kernrec.store import MeasuredAnswer
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from kernrec.kernel import Expression, ProblemSpace
-from kernrec.model.prior.constants import (
+from kernrec.model.prior.demand import Demand
+from kernrec.model.prior.dram_traffic import TensorAccess, sampled_dram_bytes
+from kernrec.model.prior.microarchitecture import (
     BLOCKS,
     CONCURRENT,
     DRAM_BYTES,
@@ -22,8 +24,6 @@ from kernrec.model.prior.constants import (
     SERIAL_CLK,
     WAIT_ROUNDS,
 )
-from kernrec.model.prior.demand import Demand
-from kernrec.model.prior.dram_traffic import TensorAccess, sampled_dram_bytes
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.recommender.estimate.sampled_launch import SampledLaunch, busy_grid, footprints
 from kernrec.store import ProfileTable

@@ -190,7 +190,7 @@ class ModelStore:
             return None
         # Import lazily: most users have no trained model.
         from kernrec.model.learn.model_file import load
-        from kernrec.model.prior.prior_fingerprint import SAME_PRIOR, fingerprint_change
+        from kernrec.model.prior.calibration import SAME_PRIOR, fingerprint_change
         from kernrec.recommender.estimate.correction import TrainedModel
 
         try:

@@ -27,7 +27,7 @@ from kernrec.store import MeasuredAnswer
 from kernrec.util.human import human, memory_text
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.predicted import BaselinePrediction
+    from kernrec.model.vendor.bound import BaselinePrediction
 
 _METER = 1.5
 """Minimum ratio of measured power to the power limit of an impossible row. Some GPUs exceed a limit that is too low

@@ -14,7 +14,7 @@ Weighting both by the inverse of the variance keeps this fraction of a lead:
 
 A reference time learned on the GPU (deviation 2 to 4 %) keeps about half of a lead. A time transferred from other GPUs
 (20 to 40 %) keeps nearly all. So does a time from single calls that took mostly host time
-(`kernrec.model.vendor.single_calls`; its deviation is about 1). A kernel slower than the reference time does not
+(`kernrec.model.vendor.recorded_set`; its deviation is about 1). A kernel slower than the reference time does not
 change, because no error needs an explanation. The engine computes the shrinkage (`belief_of`). The deviations were
 fitted at 0.1.0, by kind of kernel, data type and architecture.
 """
@@ -24,7 +24,7 @@ from math import exp, inf, log
 from typing import TYPE_CHECKING
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.constants import LAUNCH_S, START_S
+from kernrec.model.prior.microarchitecture import LAUNCH_S, START_S
 from kernrec.model.prior.power import RANDOM
 from kernrec.model.prior.spread import INTERVAL
 from kernrec.op import Problem

@@ -1,18 +1,26 @@
-"""Audit a deployment: list the tuned files that the engine looks for and lacks, and the gain from each file."""
+"""Audit a deployment: list the tuned files that the engine looks for and lacks, with the gain from each file.
+
+`write_folder` writes the predicted configs to a folder that the engine reads instead of its own files. A file has an
+entry for every number of tokens that the engines' files have, because the engine selects the nearest entry. If there is
+no gain, the entry is the engine's default. So a step of many tokens does not run a config for few tokens.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from kernrec import paths
-from kernrec.errors import KernrecError, UsageError, unknown
+from kernrec.errors import KernrecError, UsageError, file_errors, unknown
 from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import ServedModel, read_model
-from kernrec.recommender.serving.backends import kernel_taken
-from kernrec.recommender.serving.compared import Comparer, Comparison, comparer
+from kernrec.interop.moe_configs import write_moe_configs
+from kernrec.recommender.serving.compared import Comparer, Comparison, Verdict, comparer, verdict_of, worth
 from kernrec.recommender.serving.engine_calls import OWN_KERNELS, own_alone, own_kernel
+from kernrec.recommender.serving.engine_defaults import KEYS, Tiles, default_config, kernel_taken
 from kernrec.recommender.serving.engines import (
     ENGINES,
     Deployment,
@@ -22,8 +30,8 @@ from kernrec.recommender.serving.engines import (
     second_file,
     tuned_files,
 )
-from kernrec.recommender.serving.shipped_files import Shipped, shipped_of
-from kernrec.recommender.serving.verdict import Verdict, verdict_of
+from kernrec.recommender.serving.shipped_files import FOLDERS, Shipped, shipped_of
+from kernrec.util.files import write_whole
 from kernrec.util.light_dataclass import dataclass
 
 TRITONS = (
@@ -289,3 +297,63 @@ def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> l
     if not any(c.best_cost.measured for f in compared.values() for c in f.comparisons):
         notes.append("all times are predicted, none measured")
     return notes
+
+
+VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DIR"}
+"""Environment variables that name the folder."""
+
+
+def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
+    """Return the entries of a file, by number of tokens (times the heads for state-space layers).
+
+    Use the comparison with the nearest number of tokens, by ratio. Take its best config if the gain is worth it.
+    Otherwise take the engine's default for this number of tokens.
+    """
+    entries: dict[int, Tiles] = {}
+    by_tokens = {made.tokens: made for made in audited.comparisons}
+    for key in sorted({*KEYS, *by_tokens}):
+        made = by_tokens[min(by_tokens, key=lambda tokens: (abs(math.log(tokens / key)), tokens))]
+        own = default_config(served.engine, audited.file, key, served.gpu)
+        entries[audited.file.entry(key)] = made.best if worth(made) is Verdict.WRITE else own
+    return entries
+
+
+def relative_place(audited: AuditedFile, served: Deployment) -> str:
+    """Return a file's path below the folder; a file that engines read only from their package keeps its path there."""
+    file = audited.file
+    if not file.from_folder:
+        return f"package/{FOLDERS[served.engine][file.kind]}/{file.name}"
+    if served.engine == "vllm":
+        return file.name
+    return f"configs/triton_{served.triton.replace('.', '_')}/{file.name}"
+
+
+def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
+    """Write each file that is worth it, and keep files with other names.
+
+    Returns:
+        Paths of the files. If none is worth it, no folder is created.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    texts: Mapping[str, str] = {
+        relative_place(audited, audit.served): write_moe_configs(entries_of(audited, audit.served))
+        for audited in audit.files
+        if audited.verdict is Verdict.WRITE
+    }
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; expected a folder")
+    written = []
+    for place, text in texts.items():
+        path = folder / place
+        with file_errors(path, "written"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text.encode(), shared=True)
+        written.append(path)
+    return written
+
+
+def setting(audit: ServingAudit, folder: Path) -> str:
+    """Return the shell command that makes the engine read the folder."""
+    return f"export {VARIABLES[audit.served.engine]}={shlex.quote(str(folder.absolute()))}"

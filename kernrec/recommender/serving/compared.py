@@ -1,8 +1,9 @@
-"""Estimate the costs of an engine's default config and of candidates, for a number of tokens."""
+"""Compare an engine's default config with candidates for a number of tokens, and derive the advice on a file."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 
 from kernrec.compile.pool import Processors, processors_of
@@ -12,9 +13,8 @@ from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions, profiles_with
 from kernrec.recommender.request import Objective, Query
-from kernrec.recommender.serving.candidates import candidates
 from kernrec.recommender.serving.engine_calls import Step, calls
-from kernrec.recommender.serving.engine_defaults import Tiles, default_config, launched
+from kernrec.recommender.serving.engine_defaults import Tiles, candidates, default_config, launched
 from kernrec.recommender.serving.engines import Deployment, TunedFile
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
@@ -169,3 +169,45 @@ def comparer(database: Path, processes: int = 2) -> Iterator[Comparer]:
     """Yield a `Comparer` whose processes end with the block."""
     with processors_of(processes) as processors:
         yield Comparer(database, processors)
+
+
+NOTHING = 1.03
+"""Maximum gain that counts as no gain: users measured -3 to +3 % noise between equal configs (vLLM's issue 44688)."""
+LITTLE = 1.05
+"""If the upper end of the gain is below this value, the advice is to leave the file out."""
+
+
+class Verdict(StrEnum):
+    """Possible advice on a tuned file."""
+
+    SHIPPED = "shipped"
+    NOT_USED = "another kernel"
+    WRITE = "worth it"
+    MEASURE = "perhaps: measure"
+    LEAVE = "nothing: leave it"
+    UNKNOWN = "not predicted"
+
+
+def worth(made: Comparison) -> Verdict:
+    """Return whether the best config is worth it for a number of tokens, judged by the interval of its gain."""
+    low, high = made.interval
+    if low > 1.0 and made.ratio > NOTHING:
+        return Verdict.WRITE
+    return Verdict.LEAVE if high < LITTLE else Verdict.MEASURE
+
+
+def verdict_of(missing: bool, taken: str, made: Sequence[Comparison]) -> Verdict:
+    """Return the advice on a file, for all numbers of tokens together.
+
+    Args:
+        missing: whether the engine lacks the file.
+        taken: other kernel that the engine runs; empty for none.
+        made: the comparisons.
+    """
+    if not missing:
+        return Verdict.SHIPPED
+    if taken:
+        return Verdict.NOT_USED
+    verdicts = {worth(comparison) for comparison in made}
+    order = (Verdict.WRITE, Verdict.MEASURE, Verdict.LEAVE)
+    return next((verdict for verdict in order if verdict in verdicts), Verdict.UNKNOWN)

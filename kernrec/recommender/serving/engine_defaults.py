@@ -1,14 +1,22 @@
-"""Reproduce how an engine picks its default config without a tuned file, and the entry of a tuned file.
+"""Reproduce how an engine picks its kernel and its default config, and select configs to compare with the default.
 
-The rules follow the code for NVIDIA GPUs in vLLM 0.30.0 to 0.33.0 (`get_default_config` in `fused_moe.py`,
+The rules for defaults follow the code for NVIDIA GPUs in vLLM 0.30.0 to 0.33.0 (`get_default_config` in `fused_moe.py`,
 `w8a8_triton_block_scaled_mm` in `fp8_utils.py`; in 0.33.0 `_get_default_ssm_launch_config` in `mamba_ssm.py`) and
 SGLang 0.5.20 to 0.5.23 (`get_default_config` in `fused_moe_triton_config.py`, `fp8_kernel.py`).
+
+The engines' tuners try 640 to 1,920 configs, but few tile sizes win for each problem size. The short list contains the
+tiles that occur most often in the 16-bit and 8-bit files of vLLM 0.33.0, selected by a rule. The number of tokens per
+expert determines the rows of a tile. Shared memory limits its columns and depth.
+
+The order of kernels follows vLLM 0.33.0 (`fused_moe/oracle/{unquantized,fp8,int_wna16}.py` and
+`kernels/linear/__init__.py`), with FlashInfer and DeepGEMM installed as its wheel requires, and SGLang 0.5.23
+(`quantization/{fp8,fp8_utils,moe_wna16}.py`). Flags of the engines override this order.
 """
 
 from collections.abc import Iterable, Mapping
 
 from kernrec.gpu import GPU
-from kernrec.recommender.serving.engines import Kind, TunedFile
+from kernrec.recommender.serving.engines import Deployment, Kind, StateShape, TunedFile
 
 Tiles = Mapping[str, int]
 
@@ -128,3 +136,108 @@ def launched(engine: str, file: TunedFile, tiles: Tiles) -> dict[str, int]:
     if file.block and engine == "vllm" and file.kind is Kind.EXPERTS:
         config["BLOCK_SIZE_K"] = min(config["BLOCK_SIZE_K"], *file.block)
     return config
+
+
+_SMALL = (
+    (16, 32, 128, 4, 4), (16, 32, 256, 4, 3), (16, 64, 128, 4, 4), (16, 64, 256, 4, 3), (16, 128, 64, 4, 3),
+    (16, 128, 128, 4, 3), (16, 128, 128, 8, 4),
+)  # fmt: skip
+_MIDDLE = (
+    (32, 64, 128, 4, 4), (32, 128, 64, 4, 3), (32, 128, 128, 4, 4), (64, 64, 64, 4, 4), (64, 128, 64, 4, 3),
+    (64, 128, 128, 4, 3),
+)  # fmt: skip
+_LARGE = (
+    (64, 256, 64, 8, 4), (128, 64, 64, 4, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3),
+)  # fmt: skip
+"""16-bit tiles: (rows, columns, depth, warps, stages)."""
+_OF_LANE = range(4, 33)
+"""State elements per thread. Fewer give a thread too little work; more need too many registers."""
+
+
+def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
+    """Return configs worth comparing, in the form of a file's entries.
+
+    Args:
+        file: the file that the configs are for.
+        tokens: number of tokens in a step.
+        gpu: GPU whose shared memory must hold the configs.
+    """
+    if file.state is not None:
+        return _of_state(file.state)
+    shape = file.products[0]
+    rows = tokens * shape.top / min(shape.experts, max(1, tokens * shape.top))  # Assume that routing is even.
+    tiles = list(_SMALL) if rows <= 16 else []
+    tiles += _MIDDLE if 8 < rows <= 160 else ()
+    tiles += _LARGE if rows > 64 else ()
+    grouped = 1 if rows <= 64 else 16
+    eight = file.weights is not None and not file.quantization.group  # Both operands have 8 bits.
+    unique: dict[tuple[int, ...], Tiles] = {}
+    for m, n, k, warps, stages in tiles:
+        k = k * 2 if eight and file.block is None and k < 256 else k
+        k = min(k, file.block[1]) if file.block else k
+        k = max(k, file.block[1]) if file.block and file.kind is Kind.BLOCK_GEMM else k
+        while file.quantization.group and any(product.depth % k for product in file.products):
+            k //= 2  # The kernel reads only whole steps of weights.
+        width = 1 if eight else 2
+        while (m + n) * k * width * (stages - 1) > gpu.limits.smem_per_block and stages > 2:
+            stages -= 1
+        if (m + n) * k * width * (stages - 1) > gpu.limits.smem_per_block:
+            continue
+        config = {
+            "BLOCK_SIZE_M": m,
+            "BLOCK_SIZE_N": n,
+            "BLOCK_SIZE_K": k,
+            "GROUP_SIZE_M": grouped,
+            "num_warps": warps,
+            "num_stages": stages,
+        }
+        unique.setdefault(tuple(config.values()), config)
+    return list(unique.values())
+
+
+def _of_state(shape: StateShape) -> list[Tiles]:
+    return [
+        {"BLOCK_SIZE_M": rows, "num_warps": warps}
+        for rows in (4, 8, 16, 32, 64)
+        for warps in (1, 2, 4, 8)
+        if rows <= shape.width and rows * shape.state // (32 * warps) in _OF_LANE
+    ]
+
+
+def kernel_taken(file: TunedFile, served: Deployment) -> str:
+    """Return the kernel that the engine prefers to the tuned kernel, with the flag that changes this; else empty."""
+    sm = served.gpu.sm
+    if file.quantization.group:
+        if file.quantization.method != "compressed-tensors":
+            return "Marlin (--quantization moe_wna16)"
+        return f"Marlin ({'--moe-backend' if served.engine == 'vllm' else '--moe-runner-backend'} triton)"
+    if served.engine == "vllm":
+        if file.kind is Kind.EXPERTS:
+            taken = _vllm_experts_kernel(file, served, sm)
+            return f"{taken} (--moe-backend triton)" if taken else ""
+        if file.kind is Kind.BLOCK_GEMM:
+            return _vllm_products(sm)
+    elif file.kind is Kind.BLOCK_GEMM and sm >= 90:
+        return "CUTLASS (--fp8-gemm-backend triton)" if sm // 10 == 12 else "DeepGEMM (--fp8-gemm-backend triton)"
+    return ""
+
+
+def _vllm_experts_kernel(file: TunedFile, served: Deployment, sm: int) -> str:
+    family = sm // 10
+    if file.weights is None:
+        return {10: "FlashInfer TRTLLM", 12: "FlashInfer CUTLASS"}.get(family, "")
+    if file.weights != "fp8_w8a8":
+        return ""
+    if file.block == (128, 128):
+        if sm == 90:
+            return "FlashInfer CUTLASS" if served.ep > 1 else ""
+        return {10: "FlashInfer TRTLLM", 12: "DeepGEMM"}.get(family, "")
+    if file.block is not None:
+        return ""  # Only the Triton kernel accepts other blocks.
+    return {9: "FlashInfer or vLLM's CUTLASS", 10: "FlashInfer", 12: "FlashInfer CUTLASS"}.get(family, "")
+
+
+def _vllm_products(sm: int) -> str:
+    if sm >= 90:
+        return "DeepGEMM or CUTLASS (--linear-backend triton)"
+    return "Marlin (--linear-backend triton)"

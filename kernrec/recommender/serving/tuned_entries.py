@@ -13,8 +13,8 @@ from typing import Any
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.interop.moe_configs import read_moe_configs
+from kernrec.util.files import read_input
 from kernrec.util.human import memory_text
-from kernrec.util.input_file import read_input
 from kernrec.util.light_dataclass import dataclass
 
 FORMATS = "a config.json of a model, its folder, or a file of tuned configs as vLLM and SGLang read it"

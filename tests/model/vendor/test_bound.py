@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing, features
+from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing, features, precision_of, rate_of
 from tests.helpers.depth import few_examples
 
 SIZE = st.integers(1, 1 << 14)
@@ -54,3 +54,23 @@ def test_batched_products_of_f32_have_the_tiles_of_the_generation_and_a_card_of_
         gpu: product_s(gpu, 8192, 8192, 8192, "f32", GRAPH) * find_gpu(gpu).peak_flops("f32") for gpu in ("l4", "a100")
     }
     assert share["l4"] > 1.5 * share["a100"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "less"), [("f8e4m3", "bf16"), ("w8a16", "bf16"), ("w4a16", "w8a16"), ("nvfp4", "f8e4m3")]
+)
+def test_fewer_bits_are_fewer_bytes_of_weights(dtype, less):
+    assert precision_of(dtype).b_bytes < precision_of(less).b_bytes
+
+
+def test_activations_that_the_call_quantizes_are_read_in_16_bits_and_written():
+    assert precision_of("f8e4m3").quantising_bytes == 3.0
+    assert precision_of("w4a16").quantising_bytes == precision_of("bf16").quantising_bytes == 0.0
+    assert precision_of("nvfp4").quantising_bytes == 2.0 + precision_of("nvfp4").a_bytes
+
+
+def test_a_card_without_the_arithmetic_has_no_rate():
+    assert rate_of(find_gpu("a100"), "f8e4m3") == 0
+    assert rate_of(find_gpu("h100"), "nvfp4") == 0
+    assert rate_of(find_gpu("b200"), "nvfp4") == pytest.approx(2 * rate_of(find_gpu("b200"), "f8block"), rel=0.01)
+    assert rate_of(find_gpu("a100"), "w4a16") == rate_of(find_gpu("a100"), "bf16") > 0

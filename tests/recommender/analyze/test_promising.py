@@ -12,7 +12,7 @@ from kernrec.compile.pool import LocalProcessors
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, load_kernel
 from kernrec.model.search import partial_space
-from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
+from kernrec.profile.launch_profile import ProfileFailure, ProfileTarget
 from kernrec.profile.profile_user_kernel import Outcome, profile_configs
 from kernrec.recommender import Answer, Objective, Query
 from kernrec.recommender.analyze import kernel as analysis

@@ -20,7 +20,7 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence, Stack
-from kernrec.util.note import Note
+from kernrec.util.human import Note
 
 KERNEL = find_kernel("matmul_triton")
 CARD = paths.shipped("db/prebuilt") / "models" / "matmul_triton.json"

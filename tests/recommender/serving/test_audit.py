@@ -8,14 +8,19 @@ import pytest
 from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import Quantization, read_model
 from kernrec.interop.moe_configs import read_moe_configs
-from kernrec.recommender.serving.audit import AuditedFile, AuditRequest, ServingAudit, serve_audit
-from kernrec.recommender.serving.candidates import candidates
-from kernrec.recommender.serving.compared import Comparison, Cost, comparer
-from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for
+from kernrec.recommender.serving.audit import (
+    AuditedFile,
+    AuditRequest,
+    ServingAudit,
+    entries_of,
+    serve_audit,
+    setting,
+    write_folder,
+)
+from kernrec.recommender.serving.compared import Comparison, Cost, Verdict, comparer, verdict_of, worth
+from kernrec.recommender.serving.engine_defaults import KEYS, candidates, default_config, entry_for
 from kernrec.recommender.serving.engines import Deployment, Kind, tuned_files
-from kernrec.recommender.serving.folder import entries_of, setting, write_folder
 from kernrec.recommender.serving.shipped_files import installed_package, shipped_of
-from kernrec.recommender.serving.verdict import Verdict, verdict_of, worth
 from tests.helpers.serving import AWQ, HYBRID, MIXTRAL, QWEN_FP8, SMALL, written
 
 pytestmark = pytest.mark.usefixtures("compiled_here")

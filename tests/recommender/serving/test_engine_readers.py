@@ -16,14 +16,20 @@ import pytest
 
 from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import read_model
-from kernrec.recommender.serving.audit import AuditedFile, AuditRequest, ServingAudit, serve_audit
+from kernrec.recommender.serving.audit import (
+    AuditedFile,
+    AuditRequest,
+    ServingAudit,
+    entries_of,
+    serve_audit,
+    write_folder,
+)
 from kernrec.recommender.serving.compared import Comparison, Cost
 from kernrec.recommender.serving.engine_defaults import KEYS, default_config
 from kernrec.recommender.serving.engines import Deployment, Kind, TunedFile, tuned_files
-from kernrec.recommender.serving.folder import entries_of, write_folder
 from kernrec.recommender.serving.shipped_files import installed_package, shipped_of
 from tests.helpers import engine_reader
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 from tests.helpers.serving import AWQ, BY_ROW, HYBRID, MIXTRAL, QWEN_FP8, SMALL, written
 
 MODELS = {

@@ -18,9 +18,9 @@ from evidence.metrics import agreement, coverage
 from evidence.recordings.files import csv_dicts
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
+from kernrec.model.vendor.bound import rate_of
 from kernrec.model.vendor.operating_point import roofs_s
 from kernrec.model.vendor.physics import FACTOR, derived
-from kernrec.model.vendor.precision import rate_of
 from kernrec.op import Problem, all_ops, find_op
 from kernrec.recommender import Recommender
 from kernrec.recommender.baselines import baselines_of

@@ -22,9 +22,8 @@ from kernrec import paths
 from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import Experts, Quantization, ServedModel
 from kernrec.interop.moe_configs import read_moe_configs
-from kernrec.recommender.serving.candidates import candidates
 from kernrec.recommender.serving.compared import comparer
-from kernrec.recommender.serving.engine_defaults import default_config, entry_for, launched
+from kernrec.recommender.serving.engine_defaults import candidates, default_config, entry_for, launched
 from kernrec.recommender.serving.engines import Deployment, tuned_files
 
 FILES = (

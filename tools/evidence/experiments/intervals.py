@@ -21,8 +21,7 @@ import numpy as np
 import typer
 from front import Table
 
-from evidence.cases import Cases, Files, read_cases
-from evidence.splits import held_out
+from evidence.cases import Cases, Files, held_out, read_cases
 from evidence.widths import FEWEST, Errors, Parts, by_regime, covered
 from kernrec.model.prior.spread import REGIMES, SPREADS
 

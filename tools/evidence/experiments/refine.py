@@ -19,8 +19,8 @@ from front import DATA, Data, Table
 from train_triton_model import SETTINGS
 
 from evidence.cases import Array
+from evidence.cases import half as first_half
 from evidence.recordings.triton import COLUMNS, FILES, recorded_groups
-from evidence.splits import half as first_half
 from kernrec.model.learn.lower_bound import least_log_ratio
 from kernrec.model.search.joint_posterior import DEGREES, Contenders, JointPosterior, Measured
 from kernrec.model.search.refinement import Costs, Refinement

@@ -29,7 +29,7 @@ from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training import scores
 from kernrec.training.boosting import HeadData, fold_of_rows, train_head
 from kernrec.training.dataset import Dataset, RowGroup
-from kernrec.training.folds import group_folds
+from kernrec.training.scores import group_folds
 from kernrec.training.train_model import held_out_distance, train
 
 MEASURED = 5

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from library_training.table import Recording
 
-from evidence.recordings.exclusions import excluded
+from evidence.recordings.files import excluded
 from evidence.recordings.serving import fastest, joined_columns, recording_of
+from kernrec.model.vendor.backends import by_number
 from kernrec.model.vendor.bound import FLASH
-from kernrec.model.vendor.releases import by_number
 
 Array = np.ndarray
 

@@ -1,6 +1,12 @@
-"""Read files that others recorded on real GPUs, for tests and `tools/evidence`."""
+"""Read files that others recorded on real GPUs, for tests and `tools/evidence`.
+
+`exclusions.toml` lists recorded rows and powers that neither ship nor train. Rows with impossible times are not in it,
+because `kernrec.model.vendor.limits` finds them.
+"""
 
 import csv
+import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +46,33 @@ def csv_dicts(path: Path) -> list[dict[str, str]]:
     """Return the rows of a CSV file as dictionaries."""
     with present(path).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Recorded rows that are excluded completely, or only their power."""
+
+    file: str
+    """Stem of the name of a Parquet file in `library`."""
+    rows: str
+    """SQL condition that selects the rows."""
+    reason: str
+    power_only: bool = False
+
+
+EXCLUSIONS = tuple(
+    Exclusion(file, **{name: value for name, value in each.items() if name != "files"})
+    for each in tomllib.loads(Path(__file__).with_name("exclusions.toml").read_text(encoding="utf-8"))["exclusion"]
+    for file in each["files"]
+)
+
+
+def excluded(file: str, power_only: bool = False) -> str:
+    """Return an SQL condition for a file's excluded rows, or for the rows whose power is excluded."""
+    conditions = [each.rows for each in EXCLUSIONS if (each.file, each.power_only) == (file, power_only)]
+    return " OR ".join(f"({condition})" for condition in conditions) or "false"
+
+
+def power_of(file: str, column: str = "power_w") -> str:
+    """Return an SQL expression for the power of a row, NULL if it is excluded."""
+    return f"CASE WHEN {excluded(file, power_only=True)} THEN NULL ELSE {column} END"

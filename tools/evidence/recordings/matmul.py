@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 from library_training.table import Recording
 
-from evidence.recordings.exclusions import excluded, power_of
+from evidence.recordings.files import excluded, power_of
 from evidence.recordings.vendor import BACKENDS, SERVING, SYSTEMS, catalogued, columns_of, joined, recording
-from kernrec.model.vendor.backends import AT, backend_of
+from kernrec.model.vendor.backends import AT, backend_of, by_number
 from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing
 from kernrec.model.vendor.recorded_set import RecordedSet
-from kernrec.model.vendor.releases import by_number
 
 Array = np.ndarray
 

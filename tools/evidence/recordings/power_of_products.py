@@ -16,8 +16,7 @@ import numpy as np
 
 from evidence.recordings import power as recordings
 from evidence.recordings.files import parquet_dicts
-from evidence.recordings.power import Load, gemm_rates
-from evidence.recordings.power_doubts import DOUBTED, judged
+from evidence.recordings.power import DOUBTED, Load, gemm_rates, judged
 from kernrec.gpu import GPU, find_gpu
 
 Array = np.ndarray

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from library_training.table import Recording
 
-from evidence.recordings.exclusions import power_of
+from evidence.recordings.files import power_of
 from evidence.recordings.vendor import BACKENDS, SERVING, SYSTEMS, catalogued, columns_of
 from kernrec.model.vendor.bound import Timing, features_of, kind_of
 from kernrec.model.vendor.recorded_set import RecordedSet

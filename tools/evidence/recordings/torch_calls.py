@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from library_training.table import Recording
 
-from evidence.recordings.exclusions import excluded
+from evidence.recordings.files import excluded
 from evidence.recordings.vendor import catalogued, columns_of
 from kernrec.model.vendor.bound import Timing, features_of
 from kernrec.model.vendor.recorded_set import RecordedSet

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from evidence.cases import ordered
 from evidence.recordings.files import parquet_dicts
-from evidence.splits import ordered
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
-from kernrec.model.learn.features import ModelInputs
-from kernrec.model.learn.row_kind import OTHER_ROWS, ROW_KINDS
+from kernrec.model.learn.features import OTHER_ROWS, ROW_KINDS, ModelInputs
 from kernrec.op import Problem
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Stack

@@ -10,8 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.model.vendor.bound import Bound, Card, bound_of
-from kernrec.model.vendor.precision import rate_of
+from kernrec.model.vendor.bound import Bound, Card, bound_of, rate_of
 
 Array = np.ndarray
 

@@ -50,7 +50,7 @@ class LibraryWatcher(importlib.abc.MetaPathFinder):
 
 def _loaded() -> None:
     try:
-        from kernrec.triton.calls.whole_process import library_loaded
+        from kernrec.triton.calls.hooks import library_loaded
     except ImportError as error:
         print(f"kernrec capture: {sys.executable} has no kernrec, install it there ({error})", file=sys.stderr)
         return

@@ -1,0 +1,185 @@
+"""Read Triton's on-disk autotune cache, and read and write Inductor's lookup table.
+
+Triton's cache has the times of every config that `@triton.autotune` tried. Triton writes `<function>.autotune.json`
+into a folder of its cache if `cache_results` or TRITON_CACHE_AUTOTUNING is set. The file contains the tuning key, and
+for each config its attributes and [median, 20th percentile, 80th percentile] in milliseconds. Times are infinite if the
+config did not compile or launch. The file has no version, so kernrec rejects files with attributes that Triton 3.2 to
+3.9 do not have. The file names neither the GPU nor the shape. A cache of predictions, which kernrec 0.1.0 wrote, is
+marked and is not a recording.
+
+Inductor's lookup table has the configs of a template that `torch.compile` compares for a shape:
+
+    {"((torch.float16, [m, k], [k, 1]), (torch.float16, [k, n], [n, 1]))+mm": [{"template_id": "triton::mm", ...}]}
+
+A key consists of an optional device, the types, shapes and strides of the inputs, and the op. If an entry has a single
+config, PyTorch does not measure. The table has no version and no times. A config with a member that PyTorch 2.10 to
+2.14 do not have is rejected.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernrec.errors import UsageError
+from kernrec.interop.json_document import TextFile, numbered, reading, whole_document
+from kernrec.interop.results import ForeignResult, ForeignResults, ReadOptions, config_of, latency_of, text_of
+from kernrec.store.measurement import Outcome
+
+TOOL = "Triton autotune"
+MEMBER = "configs_timings"
+"""Member of the file that identifies the format."""
+ENDING = ".autotune.json"
+
+_LAUNCH = {"num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None}
+"""Compiler options, with default values; an option that has its default in every config is dropped."""
+_ATTRIBUTES = {"kwargs", "pre_hook", *_LAUNCH}
+_LATER = {"ir_override"}
+"""Attributes of Triton 3.4 and later."""
+_NOT_GIVEN = -1
+_FAILED = "Triton could not compile or launch it"
+
+PREDICTED = "predicted_by"
+"""Member that marks a cache of predictions, which kernrec 0.1.0 wrote."""
+
+
+def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
+    """Return the results in an autotune cache; errors are those of `read_results.Format`."""
+    document = file.document()
+    if PREDICTED in document:
+        raise ValueError("it contains predictions of kernrec, not measurements")
+    return _read(document, file)
+
+
+def read_autotune_configs(file: TextFile) -> list[dict[str, Any]]:
+    """Return the configs of a cache, measured or predicted, without failures; errors are those of `read_autotune`."""
+    document = file.document()
+    document.pop(PREDICTED, None)
+    ran = [result.config for result in _read(document, file).results if result.outcome == Outcome.OK]
+    return [{name: int(value) for name, value in config.items() if value != _NOT_GIVEN} for config in ran]
+
+
+def _read(document: dict[str, Any], file: TextFile) -> ForeignResults:
+    entries = document[MEMBER]
+    if not isinstance(entries, list) or set(document) != {"key", MEMBER}:
+        raise ValueError(f"it is not an autotune cache of Triton 3.2 to 3.9: expected key and {MEMBER}")
+    results = numbered(entries, _result, "config")
+    for number, result in enumerate(results, 1):
+        if odd := sorted(result.config.keys() ^ results[0].config.keys()):
+            raise ValueError(f"config {number}: {odd[0]!r:.40} is not a parameter of every config")
+    name = file.path.name
+    kernel = name.removesuffix(".gz").removesuffix(ENDING) if ENDING in name else None
+    if not results:
+        return ForeignResults(TOOL, None, kernel or None, results)
+    names = [name for name in results[0].config if not _usual(name, results)]
+    results = [
+        ForeignResult({name: result.config[name] for name in names}, result.outcome, result.error, result.latency_s)
+        for result in results
+    ]
+    return ForeignResults(TOOL, None, kernel or None, results)
+
+
+def _result(entry: object) -> ForeignResult:
+    if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], dict):
+        raise ValueError("expected the attributes of a config and its times")
+    attributes, times = entry
+    names = set(attributes)
+    if names not in (_ATTRIBUTES, _ATTRIBUTES | _LATER):
+        other = sorted((names ^ _ATTRIBUTES) - _LATER)
+        raise ValueError(f"it has other attributes than those of Triton 3.2 to 3.9: {', '.join(map(str, other))[:80]}")
+    if attributes["pre_hook"] is not None or attributes.get("ir_override") is not None:
+        raise ValueError("it has a hook or custom code, so its tunables do not determine what ran")
+    if not isinstance(attributes["kwargs"], dict):
+        raise ValueError("kwargs are not an object")
+    values = {name: _NOT_GIVEN if attributes[name] is None else attributes[name] for name in _LAUNCH}
+    if twice := sorted(set(values) & set(attributes["kwargs"])):
+        raise ValueError(f"{twice[0]} is stated twice")
+    config = config_of({**{text_of(name, "a name"): value for name, value in attributes["kwargs"].items()}, **values})
+    if not isinstance(times, list) or len(times) != 3:
+        raise ValueError("expected three times: median, 20th and 80th percentile, in ms")
+    if all(time == float("inf") for time in times):
+        return ForeignResult(config, Outcome.CONSTRAINT, _FAILED)
+    middle, low, high = (latency_of(time, 1e-3) for time in times)
+    if not low <= middle <= high:
+        raise ValueError(f"its times {times!r:.60} are not median, 20th and 80th percentile")
+    return ForeignResult(config, Outcome.OK, None, middle)
+
+
+def _usual(name: str, results: list[ForeignResult]) -> bool:
+    return name in _LAUNCH and {result.config[name] for result in results} <= {_NOT_GIVEN, _LAUNCH[name]}
+
+
+TEMPLATE = "triton::mm"
+"""Matmul template whose tunables `matmul_triton` has."""
+
+TUNABLES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps")
+_OPTIONS = ("template_id", "template_hash", "EVEN_K", "ALLOW_TF32", "USE_FAST_ACCUM", "ACC_TYPE", "hint_override")
+"""Members of an entry that are not tunables."""
+_TYPES = {"f16": "torch.float16", "bf16": "torch.bfloat16", "f32": "torch.float32", "tf32": "torch.float32"}
+_KEY = re.compile(r"(?:[^+()\n]{1,80}\+)?\(\((?:torch\.\w++|[\d, \[\]()])+\)\)(?:\+[\w=.&-]+)?\+\w+")
+_LARGEST = 16 << 20
+_MOST_CONFIGS = 65_536
+
+
+def product_key(dims: Mapping[str, int], dtype: str, layout: str) -> str:
+    """Return the key of a matmul on any device.
+
+    Args:
+        dims: `m`, `n` and `k`.
+        dtype: data type of both inputs.
+        layout: `nn`, `nt`, `tn` or `tt`; `t` marks an input that is transposed in memory.
+    """
+    if dtype not in _TYPES:
+        raise UsageError(f"this template of PyTorch has no {dtype} matmuls; expected {', '.join(_TYPES)}")
+    m, n, k = dims["m"], dims["n"], dims["k"]
+    strides_a = [1, m] if layout[0] == "t" else [k, 1]
+    strides_b = [1, k] if layout[1] == "t" else [n, 1]
+    name = _TYPES[dtype]
+    return f"(({name}, [{m}, {k}], {strides_a}), ({name}, [{k}, {n}], {strides_b}))+mm"
+
+
+def entry(config: Mapping[str, int], k: int, dtype: str) -> dict[str, Any]:
+    """Return the table entry of a config that has the names of `TUNABLES`."""
+    return {
+        "template_id": TEMPLATE,
+        **{name: int(config[name]) for name in TUNABLES},
+        "EVEN_K": k % config["BLOCK_K"] == 0,
+        "ALLOW_TF32": dtype == "tf32",
+        "USE_FAST_ACCUM": False,
+        "ACC_TYPE": "tl.float32",
+    }
+
+
+def read_table(text: str, title: str) -> dict[str, list[dict[str, int]]]:
+    """Return the configs of `TEMPLATE` in a lookup table, by key, with only their tunables.
+
+    Raises:
+        UsageError: the text is not such a table; the message is one line with `title`.
+    """
+    with reading(title, "a lookup table as PyTorch 2.10 to 2.14 read it"):
+        document = whole_document(text, _LARGEST)
+        if not isinstance(document, dict) or not document:
+            raise ValueError("expected an object with the keys of inputs")
+        table = {key: _entries(key, entries) for key, entries in document.items()}
+        if sum(map(len, table.values())) > _MOST_CONFIGS:
+            raise ValueError(f"it has more than {_MOST_CONFIGS} configs")
+        return table
+
+
+def _entries(key: str, entries: Any) -> list[dict[str, int]]:
+    if len(key) > 2000 or not _KEY.fullmatch(key):
+        raise ValueError(f"{key!r:.80} is not the key of an op's inputs")
+    if not isinstance(entries, Sequence) or isinstance(entries, str):
+        raise ValueError(f"{key!r:.60} has no list of configs")
+    configs = []
+    for config in entries:
+        if not isinstance(config, dict) or not isinstance(config.get("template_id"), str):
+            raise ValueError(f"a config of {key!r:.60} has no template_id")
+        if config["template_id"] != TEMPLATE:
+            continue
+        if other := sorted(config.keys() - set(TUNABLES) - set(_OPTIONS)):
+            raise ValueError(f"a config has the unknown field {other[0]!r:.40} (key {key:.40} ...)")
+        for name in TUNABLES:
+            if type(config.get(name)) is not int or not 1 <= config[name] <= 1024:
+                raise ValueError(f"{name} of {key!r:.60} is {config.get(name)!r:.40}; expected a number from 1 to 1024")
+        configs.append({name: config[name] for name in TUNABLES})
+    return configs

@@ -1,0 +1,181 @@
+"""Test that tables fit a terminal of any width without losing content."""
+
+import io
+import os
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.cli.output import (
+    PIPE_WIDTH,
+    SELDOM,
+    USUALLY,
+    Column,
+    column_lines,
+    digits,
+    markdown_lines,
+    print_line,
+    print_notes,
+    quantities,
+    table_lines,
+    text_width,
+)
+from kernrec.kernel import all_kernels
+from kernrec.kernel.library import triton_kernels
+from kernrec.util.human import LETTERS, SIZES, short_config
+from tests.helpers.command import run_here
+
+COLUMNS = [("rank", "right"), ("kernel", "left"), ("energy vs occupancy", "right"), ("config", "left")]
+CONFIG = " ".join(f"tunable_{number}={number}" for number in range(12))
+ROWS = [("~1", "matmul_simt", "-36 %", CONFIG), ("~2", "matmul_mma", "+1 %", CONFIG)]
+COUNT = 3
+ANSWERS = [
+    Column("rank", "right", ["~1", "~2", "~3"], styles=["unsure", "", ""]),
+    Column("kernel", "left", ["conv2d_implicit_gemm_mma"] * COUNT, below=True),
+    Column("config", "left", ["128x128x32 w64x32 s3 k4"] * COUNT, below=True),
+    quantities("latency", "s", [1.5e-5, 2e-5, 1e-3], [(1e-5, 2e-5), (1e-5, 3e-5), (9e-4, 2e-3)]),
+    quantities("energy", "J", [1e-3, 2e-3, None], [(5e-4, 2e-3), (1e-3, 4e-3), None]),
+    Column("source", "left", ["predicted", "measured", "measured"], styles=["predicted", "measured", "measured"]),
+    Column("bottleneck", "left", ["DRAM", "tensor", ""], USUALLY),
+    Column("time vs fastest", "right", ["0.0 %", "+33 %", "+500 %"], SELDOM),
+    Column("energy vs fastest", "right", ["0.0 %", "0.0 %", "-"], SELDOM),
+]
+
+
+def test_row_without_a_width_limit_is_one_line():
+    lines = table_lines("title", COLUMNS, ROWS, None)
+    assert len(lines) == 1 + 2 + len(ROWS)
+    assert all(row[1] in line and line.endswith(CONFIG) for row, line in zip(ROWS, lines[3:], strict=True))
+
+
+@given(width=st.integers(60, 400))
+def test_wrapped_lines_fit_the_terminal_and_keep_every_word(width):
+    title = "a title that is longer than sixty characters, as those of convolutions are"
+    lines = table_lines(title, COLUMNS, ROWS, width)
+    assert max(map(len, lines)) <= width
+    shown = " ".join(lines).split()
+    assert all(shown.count(word) >= 1 for row in ROWS for cell in row for word in cell.split())
+
+
+def test_wide_problem_wraps_after_a_comma():
+    problem = f"attention[{','.join(f'dimension_{number}=8' for number in range(6))}]f32,bhsd"
+    title, rest, *_ = table_lines(f"{problem} on a card", COLUMNS[:2], [], 90)
+    assert title.endswith("=8,")
+    assert title + rest == f"{problem} on a card"
+
+
+def test_wrapped_cell_stays_under_its_heading():
+    lines = table_lines(None, COLUMNS[:3], [row[:3] for row in ROWS], 32)
+    assert lines[1].index("energy") + len("energy vs occupancy") == len(lines[4])
+
+
+def test_pipe_output_is_100_columns_wide(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    read, write = os.pipe()
+    with open(read, "rb"), open(write, "w") as pipe:
+        assert text_width(pipe) == PIPE_WIDTH == 100
+    monkeypatch.setenv("COLUMNS", "132")
+    assert text_width() == 132
+
+
+@pytest.mark.parametrize("columns", ["80", None], ids=["80 columns", "pipe"])
+@pytest.mark.parametrize("command", [
+    "list gpus", "list ops", "list kernels", "doctor",
+    "recommend --op softmax --gpu a100 --shape rows=4096,columns=4096", "recommend --op softmax --gpu a100",
+    "explain --op softmax --gpu a100 --shape rows=4096,columns=4096",
+    "recommend --op softmax --gpu a100,h200,l40s --shape rows=4096,columns=4096",
+])  # fmt: skip
+def test_every_command_fits_its_terminal_or_100_columns(command, columns, tmp_path):
+    variables = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    variables |= {"NO_COLOR": "1"} | ({"COLUMNS": columns} if columns else {})
+    done = run_here(*command.split(), home=tmp_path, variables=variables, in_terminal=columns is not None)
+    assert done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= int(columns or PIPE_WIDTH)
+    if command in ("list gpus", "list kernels"):  # each row of these tables is one line
+        heading, _, *rows = done.stdout.splitlines()
+        left = [place.start() for place in re.finditer(r"(?<= {2})[a-z]", heading)] if command == "list kernels" else []
+        assert all(row[start - 1] == " " and row[start].strip() for row in rows for start in left[:-1])
+        assert all(rows)
+
+
+def test_wide_format_shows_every_column_with_values():
+    text = "\n".join(column_lines("t", ANSWERS, 80, wide=True))
+    assert all(column.name in text for column in ANSWERS[:-1])
+
+
+def test_colors_do_not_change_the_text():
+    plain, colored = (column_lines("t", ANSWERS, 120, colored=colored) for colored in (False, True))
+    assert "\x1b[32mmeasured\x1b[0m" in "\n".join(colored)
+    assert [re.sub(r"\x1b\[\d*m", "", line) for line in colored] == plain
+
+
+def test_markdown_has_one_line_per_row_and_escapes_bars():
+    lines = markdown_lines([Column("a", "left", ["x|y", ""]), Column("b", "right", ["1", "2"])])
+    assert lines == ["| a | b |", "| --- | ---: |", "| x\\|y | 1 |", "|  | 2 |"]
+
+
+@given(value=st.floats(1e-6, 1e9))
+def test_numbers_have_three_significant_digits_and_no_exponent(value):
+    shown = digits(value)
+    assert "e" not in shown
+    assert float(shown) == pytest.approx(value, rel=0.0051)
+
+
+def test_short_config_is_unique_within_its_kernel():
+    assert (
+        short_config(
+            {"block_m": 128, "block_n": 128, "block_k": 32, "warp_m": 64, "warp_n": 32, "stages": 3, "split_k": 4}
+        )
+        == "128x128x32 w64x32 s3 k4"
+    )
+    assert short_config({"stages": 1, "mine": 7, "split_k": 1}) == "mine=7"
+    for kernel in (*all_kernels(), *triton_kernels()):
+        base = {tunable.name: tunable.values[0] for tunable in kernel.tunables}
+        for tunable in kernel.tunables:
+            seen = [short_config(base | {tunable.name: value}) for value in tunable.values]
+            assert len(set(seen)) == len(seen), (kernel.name, tunable.name)
+            assert tunable.name in LETTERS or any(tunable.name in names for _, names in SIZES), tunable.name
+
+
+TEXT = "  time: latency 3.42 ms, issue 3.42 ms, fma 2.12 ms"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_wide_line_wraps(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    narrow, pipe = Terminal(), io.StringIO()
+    print_line(TEXT, narrow)
+    print_line(TEXT, pipe)
+    lines = narrow.getvalue().splitlines()
+    assert max(map(len, lines)) <= 30
+    assert [line[: len(line) - len(line.lstrip())] for line in lines] == ["  ", *["      "] * (len(lines) - 1)]
+    assert not any(line.lstrip().startswith("ms") for line in lines)  # a unit stays next to its number
+    assert " ".join(narrow.getvalue().split()) == " ".join(TEXT.split())
+    assert pipe.getvalue() == narrow.getvalue()
+
+
+def test_printed_problem_wraps_after_a_comma(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    print_line(
+        "  attention_mma attention[batch=1,heads=32,queries=2048,keys=2048]f16,bhsd on Tesla T4", narrow := Terminal()
+    )
+    first, *below = narrow.getvalue().splitlines()
+    assert first == "  attention_mma"
+    assert [line.strip() for line in below] == [
+        "attention[batch=1,heads=32,",
+        "queries=2048,keys=2048]f16,bhsd on",
+        "Tesla T4",
+    ]
+
+
+def test_note_is_one_line_in_a_log(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr("sys.stderr", log := io.StringIO())
+    print_notes([TEXT.strip()])
+    assert log.getvalue() == f"note: {TEXT.strip()}\n"

@@ -1,0 +1,158 @@
+"""Test that Triton's autotune cache is read as Triton writes it, and that any other content is refused."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.interop.import_results import import_results
+from kernrec.interop.read_results import read_results
+from kernrec.interop.triton_results import TEMPLATE, TUNABLES, entry, product_key, read_table
+from kernrec.op import find_op
+from kernrec.store import Database
+from kernrec.store.measurement import Outcome
+
+INFINITY = float("inf")
+
+
+def config(block: int = 128, **arguments: Any) -> dict[str, Any]:
+    """Return a config's attributes as written by Triton 3.4 and later."""
+    usual = {"num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None, "pre_hook": None, "ir_override": None}
+    return {"kwargs": {"BLOCK_M": block, "BLOCK_N": 64}} | usual | arguments
+
+
+def write(folder: Path, entries: Sequence[Any], name: str = "matmul_kernel.autotune.json") -> Path:
+    path = folder / name
+    path.write_text(json.dumps({"key": [64, "torch.float16"], "configs_timings": entries}))
+    return path
+
+
+def test_configs_have_their_meta_parameters_and_median_time(tmp_path):
+    entries = [(config(128), [0.5, 0.4, 0.6]), (config(64, num_warps=8), [INFINITY] * 3)]
+    file = read_results(write(tmp_path, entries))
+    assert (file.tool, file.kernel, file.device) == ("Triton autotune", "matmul_kernel", None)
+    fast, failed = file.results
+    assert fast.config == {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
+    assert fast.latency_s == pytest.approx(0.5e-3)
+    assert (failed.outcome, failed.latency_s) == (Outcome.CONSTRAINT, None)
+
+
+@pytest.mark.parametrize(("entry", "says"), [
+    ((config(cluster_dims=[1, 1, 1]), [1, 1, 1]), "other attributes than those of Triton 3.2 to 3.9: cluster_dims"),
+    ((config(pre_hook="f"), [1, 1, 1]), "a hook or custom code"),
+    ((config(ir_override="mine.ptx"), [1, 1, 1]), "a hook or custom code"),
+    ((config(), [0.4, 0.5, 0.6]), "are not median, 20th and 80th percentile"),
+    ((config(), 0.4), "expected three times"), ((config(), [INFINITY, 1, 1]), "time is not finite"),
+    ((config(), [0.5, -INFINITY, 0.6]), "-Infinity is not a number"),
+    ((config(kwargs={"num_warps": 4}), [1, 1, 1]), "num_warps is stated twice"),
+    ("config", "expected the attributes of a config and its times"),
+])  # fmt: skip
+def test_foreign_cache_is_refused_in_one_line(tmp_path, entry, says):
+    with pytest.raises(UsageError) as error:
+        read_results(write(tmp_path, [entry]))
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_rows_are_stored_as_another_tuners(tmp_path, refuses):
+    path = write(tmp_path, [(config(block), [0.5, 0.4, 0.6]) for block in (32, 64, 128)])
+    problem = find_op("matmul").problem("f16", m=4096, n=4096, k=1024)
+    with Database.open(tmp_path / "own.duckdb", read_only=False, create=True) as database:
+        summary = import_results(database, path, problem, "a100")
+        assert (summary.parts[0].kernel, summary.results, summary.added) == ("matmul_kernel", 3, 3)
+        assert import_results(database, path, problem, "a100").added == 0
+        refuses(lambda: import_results(database, path, problem))
+
+
+def test_cache_of_the_installed_triton_is_read(tmp_path, monkeypatch):
+    triton = pytest.importorskip("triton", reason="needs the extra `triton`")
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import autotuner
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    active = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 80, 32))
+    monkeypatch.setattr(autotuner, "driver", SimpleNamespace(active=active))
+    (tmp_path / "kernels.py").write_text("def scaled(x, BLOCK):\n    pass\n")
+    code = compile((tmp_path / "kernels.py").read_text(), str(tmp_path / "kernels.py"), "exec")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    tuned = triton.autotune([triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128}, num_warps=8)], ["x"])(
+        triton.jit(names["scaled"])
+    )
+    times = {each: [0.5, 0.4, 0.6] if each.num_warps == 4 else [INFINITY] * 3 for each in tuned.configs}
+    tuned.check_disk_cache(("64",), tuned.configs, lambda: setattr(tuned, "configs_timings", times))
+    (path,) = tmp_path.rglob("*.autotune.json")
+    file = read_results(path)
+    assert file.kernel == "scaled"
+    assert [result.config for result in file.results] == [
+        {"BLOCK": 64, "num_warps": 4, "num_stages": 3},
+        {"BLOCK": 128, "num_warps": 8, "num_stages": 3},
+    ]
+    assert [result.outcome for result in file.results] == [Outcome.OK, Outcome.CONSTRAINT]
+
+
+CONFIG = dict(zip(TUNABLES, (128, 64, 32, 8, 3, 4), strict=True))
+DIMS = {"m": 128, "n": 64, "k": 256}
+
+
+def table(key: str | None = None, **changed: Any) -> str:
+    config = entry(CONFIG, 256, "f16") | changed
+    return json.dumps({key or product_key(DIMS, "f16", "nn"): [config]})
+
+
+def test_written_table_reads_back():
+    assert read_table(table(), "file") == {product_key(DIMS, "f16", "nn"): [CONFIG]}
+
+
+def test_other_templates_are_skipped_and_keys_may_include_devices_and_scalars():
+    key = f"NVIDIA H100+{product_key(DIMS, 'f16', 'tn').removesuffix('+mm')}+alpha=1&beta=1+addmm"
+    assert read_table(table(key), "file") == {key: [CONFIG]}
+    assert read_table(json.dumps({key: [{"template_id": "aten::bias_addmm"}]}), "file") == {key: []}
+
+
+def test_other_format_is_refused_in_one_line(refuses):
+    refuses(lambda text: read_table(text, "file"), [
+        "{}", "[]", table("mm"), table("((" + "torch.bfloat16" * 40 + "[512, 96]))+mm"), table(SPLIT=2),
+        table(BLOCK_M=0), table(num_warps="4"), table(template_id=3), json.dumps({product_key(DIMS, "f16", "nn"): 3}),
+        table()[:-4], table() + "x",
+    ])  # fmt: skip
+
+
+def test_installed_pytorch_reads_the_entries():
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    reader = pytest.importorskip("torch._inductor.lookup_table", reason="needs PyTorch 2.10 or later")
+    types = {"f16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
+    m, n, k = DIMS.values()
+    cases = [(dtype, layout) for dtype in types for layout in ("nn", "nt", "tn", "tt")]
+    written = {product_key(DIMS, dtype, layout): [entry(CONFIG, k, dtype)] for dtype, layout in cases}
+
+    class Here(reader.LookupTableChoices):  # type: ignore[misc]
+        """PyTorch's lookup, with the written table and a pretended A100."""
+
+        def _get_lookup_table(self) -> Any:
+            return json.loads(json.dumps(written))
+
+        @staticmethod
+        def _get_device_key(device: Any) -> str:
+            return "NVIDIA A100"
+
+    for dtype, layout in cases:
+        a = torch.empty(k, m).t() if layout[0] == "t" else torch.empty(m, k)
+        b = torch.empty(n, k).t() if layout[1] == "t" else torch.empty(k, n)
+        shapes, strides = (tuple(a.shape), tuple(b.shape)), (a.stride(), b.stride())
+        inputs = SimpleNamespace(
+            _scalars={},
+            device=lambda: torch.device("cuda"),
+            dtypes=lambda dtype=dtype: (types[dtype],) * 2,
+            shapes_hinted=lambda shapes=shapes: shapes,
+            strides_hinted=lambda strides=strides: strides,
+        )
+        inputs.shapes_autotune, inputs.strides_autotune = inputs.shapes_hinted, inputs.strides_hinted  # newer PyTorch
+        ((template, (chosen,)),) = Here().lookup_template_configs(inputs, "mm", [TEMPLATE, "aten::mm"]).items()
+        assert template == TEMPLATE
+        assert {name: chosen[name] for name in TUNABLES} == CONFIG
+        assert (chosen["EVEN_K"], chosen["ALLOW_TF32"]) == (True, dtype == "tf32")
