@@ -8,7 +8,7 @@ shared error cancels. Between kernels, half of the shared variance counts too.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -57,9 +57,7 @@ def build_recommendations(
         alike: number of similar configs that each pick represents.
         beside: additional picks.
     """
-    every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
-    ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
-    *rows, fastest = ranking.described(candidates.part, every, counts, len(picked), which)
+    *rows, fastest = described(candidates, picked, objective, alike, beside)
     recommendations = []
     for point, (number, own, row, latency, energy, *rest), count, rank in rows:
         power_w, clock_hz, bottleneck, occupancy, unsure, may_be_faster, heuristic = rest
@@ -91,6 +89,20 @@ def build_recommendations(
             )
         )
     return tuple(recommendations)
+
+
+def described(
+    candidates: CandidateSet,
+    picked: Sequence[Picked],
+    objective: Objective,
+    alike: Sequence[int] | None = None,
+    beside: Sequence[Picked] = (),
+) -> list[Any]:
+    """Return the engine's figures of each pick, then of the fastest candidate; see `build_recommendations`."""
+    every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
+    ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
+    rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which)
+    return rows
 
 
 def _estimate(value: float, low: float, high: float, source: int, own: float) -> Estimate:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 
-ROWS = 1 << 16
+ROWS = 1 << 15
 """Maximum product of configs and problems evaluated together. More would be slower, because columns leave the CPU
 cache."""
 TOGETHER = 64

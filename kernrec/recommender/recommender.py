@@ -214,8 +214,11 @@ class Recommender:
 
     def answer_many(
         self, problems: Sequence[Problem], gpu: GPU, query: Query, fixed: bool = False
-    ) -> "dict[Problem, Answer | KernrecError]":
-        """Return the answer for each distinct problem of an op, or the error if nothing runs it.
+    ) -> "Iterator[tuple[Problem, CandidateSet | Answer | KernrecError]]":
+        """Yield the candidates of each distinct problem of an op.
+
+        If a problem has no candidates, or cannot be estimated side by side with others, yield its answer instead, or
+        the error if nothing runs it.
 
         Args:
             problems: problems of one op, data type and layout.
@@ -224,24 +227,22 @@ class Recommender:
             fixed: whether the user fixed the layout.
         """
         if query.inputs != self.context.inputs:
-            return self.for_inputs(query.inputs).answer_many(problems, gpu, query, fixed)
+            yield from self.for_inputs(query.inputs).answer_many(problems, gpu, query, fixed)
+            return
         distinct, points = list(dict.fromkeys(problems)), op_points(gpu, query)
-        answers: dict[Problem, Answer | KernrecError] = {}
         for first in range(0, len(distinct), _AHEAD):
             some = distinct[first : first + _AHEAD]
             free = not fixed and len(some[0].definition.layouts) > 1
             answered = self.as_answered(some, gpu, points) if free else some
-            self.prepare(answered, gpu, points)
-            predict_baselines(
-                self.context, [each for each in answered if (each, gpu.name, points) not in self._sets], gpu
-            )
+            wanted = () if query.source else dict.fromkeys(answered)
+            sets = {each.problem: each for each in self.candidate_sets(list(wanted), gpu, points) if len(each)}
+            predict_baselines(self.context, [each for each in answered if each not in sets], gpu)
             for original, problem in zip(some, answered, strict=True):
                 try:
-                    answers[original] = self.answer_problem(problem, gpu, query)
+                    yield original, sets.get(problem) or self.answer_problem(problem, gpu, query)
                 except KernrecError as error:
                     error.__traceback__ = error.__context__ = None  # A traceback's frames would keep databases open.
-                    answers[original] = error
-        return answers
+                    yield original, error
 
     def _in_some_dtype(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
         """Return the answer. Use another data type if no kernel runs the problem and the GPU lacks the arithmetic."""
