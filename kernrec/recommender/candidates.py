@@ -4,7 +4,7 @@ The costs are in the engine's `Ranking`. Objects of this module are views of it,
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,19 +12,21 @@ import numpy as np
 
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.model.prior.launch_time import RESOURCES
-from kernrec.recommender.estimate.costs import Costs, Rescaling
+from kernrec.model.prior.power import RANDOM
+from kernrec.op import Problem
+from kernrec.recommender.estimate.costs import Costs
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.estimate.physics import violation_notes
-from kernrec.recommender.estimate.prediction import KernelCosts, Prediction
+from kernrec.recommender.estimate.physics import refuse_too_large, violation_notes
+from kernrec.recommender.estimate.prediction import KernelCosts, Prediction, Space
 from kernrec.recommender.estimate.reference import Belief
 from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.recommender.rank import KernelMeasurements, RankedSpace
 from kernrec.recommender.request import Objective
-from kernrec.store import MeasuredAnswer
-from kernrec.util.light_dataclass import dataclass
+from kernrec.store import Evidence, MeasuredAnswer
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import ModelScope
-    from kernrec.recommender.rank import RankedSpace
+    from kernrec.recommender.estimate.model_store import ModelStore
 
 Array = np.ndarray
 
@@ -37,18 +39,6 @@ OBJECTIVES = tuple(Objective)
 
 Picked = tuple[int, int]
 """Index of the operating point, and position of the candidate."""
-
-
-@dataclass(frozen=True, eq=False)
-class KernelMeasurements:
-    """Measurements of a kernel's candidates, and the predictions that they correct."""
-
-    measured: tuple[dict[int, MeasuredAnswer], ...]
-    """Measurements at each operating point, by position of the candidate."""
-    predicted: Costs
-    """Costs on the scale of the measurements, as if no candidate had been measured; shape (points, C)."""
-    rescaling: Rescaling
-    """Factors that put the predictions on the scale of the measurements."""
 
 
 class KernelCandidates:
@@ -134,7 +124,7 @@ class CandidateSet:
     """All C candidates of a problem, kernel after kernel. The position of a candidate identifies it."""
 
     def __init__(
-        self, ranked: "RankedSpace", number: int, kernels: range | None = None, points: range | None = None
+        self, ranked: RankedSpace, number: int, kernels: range | None = None, points: range | None = None
     ) -> None:
         """View the candidates of a problem.
 
@@ -286,3 +276,56 @@ class CandidateSet:
         """Return a view of the candidates of one kernel only."""
         place, points = self._nonempty[number], range(self.point_range.start, self.point_range.stop)
         return CandidateSet(self.ranked, self.number, range(place, place + 1), points)
+
+
+ROWS = 1 << 15
+"""Maximum product of configs and problems evaluated together. More would be slower, because columns leave the CPU
+cache."""
+TOGETHER = 64
+"""Maximum number of problems evaluated together. The backend model caches the times of this many problems."""
+
+
+def candidate_set(
+    tables: Sequence[StaticTable],
+    problem: Problem,
+    points: Sequence[OperatingPoint],
+    evidence: Evidence,
+    models: "ModelStore | None" = None,
+    whole_space: bool = False,
+    inputs: str = RANDOM,
+) -> CandidateSet:
+    """Return the candidates of one problem; the set may be empty.
+
+    Args:
+        tables: static tables of the kernels that implement the problem on a GPU; at least one.
+        problem: any problem for which the tables are valid.
+        points: operating points; at least one.
+        evidence: database rows about the problem and GPU.
+        models: trained models; None to use only the analytical model.
+        whole_space: whether to estimate every config, not only the most promising configs.
+        inputs: input data that the tables were made for.
+
+    Raises:
+        KernrecError: the problem does not fit the GPU's memory.
+    """
+    refuse_too_large(problem, tables[0].gpu)
+    return CandidateSet(RankedSpace(Space(tables, evidence, whole_space), [problem], tuple(points), models, inputs), 0)
+
+
+def candidate_sets(
+    space: Space,
+    problems: Sequence[Problem],
+    points: Sequence[OperatingPoint],
+    models: "ModelStore | None" = None,
+    inputs: str = RANDOM,
+) -> Iterator[CandidateSet]:
+    """Yield the candidates of each problem, in order; a set may be empty.
+
+    The arguments are those of `prediction.SpaceCosts` and `candidate_set`. Each set is bit-identical to the set of its
+    problem computed separately.
+    """
+    size = max(1, min(TOGETHER, ROWS // sum(map(len, space.tables))))
+    for first in range(0, len(problems), size):
+        ranked = RankedSpace(space, problems[first : first + size], tuple(points), models, inputs)
+        for number in range(len(ranked.problems)):
+            yield CandidateSet(ranked, number)

@@ -9,7 +9,7 @@ A GPU is usually measured at one operating point. At this point, measurements re
 correct the predictions. Otherwise a config that measured slow would still be recommended at every other point.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import inf, nan
 from typing import TYPE_CHECKING
@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
-from kernrec.recommender.candidates import CandidateSet, KernelMeasurements
 from kernrec.recommender.estimate.costs import OF_REGIMES, Costs, Rescaling, carried_over, with_measured
 from kernrec.recommender.estimate.measured_rows import NOTHING, applies
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.estimate.physics import impossible, physical_bounds, refuse_too_large
+from kernrec.recommender.estimate.physics import impossible, physical_bounds
 from kernrec.recommender.estimate.prediction import KernelCosts, Space, SpaceCosts
 from kernrec.recommender.estimate.reference import (
     UNMEASURED,
@@ -34,9 +32,9 @@ from kernrec.recommender.estimate.reference import (
     reference_of,
     whole_deviation,
 )
-from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.store import Evidence, MeasuredAnswer
+from kernrec.store import MeasuredAnswer
 from kernrec.util.engine import query
+from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import AppliedModel, ModelScope
@@ -44,57 +42,17 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 
-ROWS = 1 << 15
-"""Maximum product of configs and problems evaluated together. More would be slower, because columns leave the CPU
-cache."""
-TOGETHER = 64
-"""Maximum number of problems evaluated together. The backend model caches the times of this many problems."""
 
+@dataclass(frozen=True, eq=False)
+class KernelMeasurements:
+    """Measurements of a kernel's candidates, and the predictions that they correct."""
 
-def candidate_set(
-    tables: Sequence[StaticTable],
-    problem: Problem,
-    points: Sequence[OperatingPoint],
-    evidence: Evidence,
-    models: "ModelStore | None" = None,
-    whole_space: bool = False,
-    inputs: str = RANDOM,
-) -> CandidateSet:
-    """Return the candidates of one problem; the set may be empty.
-
-    Args:
-        tables: static tables of the kernels that implement the problem on a GPU; at least one.
-        problem: any problem for which the tables are valid.
-        points: operating points; at least one.
-        evidence: database rows about the problem and GPU.
-        models: trained models; None to use only the analytical model.
-        whole_space: whether to estimate every config, not only the most promising configs.
-        inputs: input data that the tables were made for.
-
-    Raises:
-        KernrecError: the problem does not fit the GPU's memory.
-    """
-    refuse_too_large(problem, tables[0].gpu)
-    return CandidateSet(RankedSpace(Space(tables, evidence, whole_space), [problem], tuple(points), models, inputs), 0)
-
-
-def candidate_sets(
-    space: Space,
-    problems: Sequence[Problem],
-    points: Sequence[OperatingPoint],
-    models: "ModelStore | None" = None,
-    inputs: str = RANDOM,
-) -> Iterator[CandidateSet]:
-    """Yield the candidates of each problem, in order; a set may be empty.
-
-    The arguments are those of `prediction.SpaceCosts` and `candidate_set`. Each set is bit-identical to the set of its
-    problem computed separately.
-    """
-    size = max(1, min(TOGETHER, ROWS // sum(map(len, space.tables))))
-    for first in range(0, len(problems), size):
-        ranked = RankedSpace(space, problems[first : first + size], tuple(points), models, inputs)
-        for number in range(len(ranked.problems)):
-            yield CandidateSet(ranked, number)
+    measured: tuple[dict[int, MeasuredAnswer], ...]
+    """Measurements at each operating point, by position of the candidate."""
+    predicted: Costs
+    """Costs on the scale of the measurements, as if no candidate had been measured; shape (points, C)."""
+    rescaling: Rescaling
+    """Factors that put the predictions on the scale of the measurements."""
 
 
 class RankedKernel:

@@ -20,7 +20,7 @@ from kernrec.model.prior.spread import SOURCES, Source
 from kernrec.op import Problem
 from kernrec.recommender.answer import answer, answer_by_baselines
 from kernrec.recommender.baselines import predict_baselines
-from kernrec.recommender.candidates import CandidateSet
+from kernrec.recommender.candidates import CandidateSet, candidate_set, candidate_sets
 from kernrec.recommender.context import Context, Kind, kind_of
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
@@ -28,7 +28,6 @@ from kernrec.recommender.estimate.physics import fits
 from kernrec.recommender.estimate.prediction import Space
 from kernrec.recommender.infeasible import instead_of, no_kernel_runs
 from kernrec.recommender.layouts import Asking, Fastest, gain_elsewhere, in_best_layout, layouts_that_matter
-from kernrec.recommender.rank import candidate_set, candidate_sets
 from kernrec.recommender.request import Query, Request, kernel_points, measured_limits, op_points
 from kernrec.recommender.result import Answer
 from kernrec.store import Evidence

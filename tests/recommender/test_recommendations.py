@@ -8,8 +8,8 @@ from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Recommender
 from kernrec.recommender.answer import build_recommendations
+from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.result import Place
 from kernrec.store import Evidence
 from kernrec.util.engine import query as engine

@@ -10,9 +10,9 @@ from kernrec.kernel import find_kernel
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.spread import INTERVAL, OF_ENERGY, OF_TIME, REGIMES, SPREADS, regime
 from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence, Stack
 
 LAUNCHES = NominalCosts(

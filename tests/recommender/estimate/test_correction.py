@@ -20,6 +20,7 @@ from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.answer import build_recommendation
+from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.correction import inputs_of
 from kernrec.recommender.estimate.model_store import ModelStore
@@ -27,7 +28,6 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.explain.report import explainable
-from kernrec.recommender.rank import candidate_set
 from kernrec.store import Database, Evidence, Stack
 from kernrec.store.measurement import Measurement
 from kernrec.util.human import Note

@@ -14,11 +14,11 @@ from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.lower_bound import least_seconds
 from kernrec.model.learn.model import SHAPE
 from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.estimate.correction import inputs_of
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence, Stack
 from kernrec.util.human import Note
 
