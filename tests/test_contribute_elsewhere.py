@@ -12,9 +12,9 @@ import pytest
 from kernrec.store.share.bundle import read_bundle
 from kernrec.store.share.manifest import bundle_name
 from kernrec.store.share.place import place_at
+from tests.helpers.command import environment
 from tests.helpers.notebook import cells, program, requirements
 from tests.helpers.paths import ROOT
-from tests.helpers.process import environment
 from tests.helpers.simulated_library import GPU, command_in
 
 pytestmark = [

@@ -12,7 +12,7 @@ from importlib.metadata import packages_distributions
 
 import pytest
 
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 
 QUERY = 'kernrec.recommend("matmul", "h200", m=4096, n=4096, k=4096)'
 TYPER = {"annotated_doc", "shellingham", "typer", "typing_extensions"}

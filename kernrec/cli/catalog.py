@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Annotated, Any
 
-import typer
-
 from kernrec.cli import options
+from kernrec.cli.options import argument
 from kernrec.cli.output import (
     Column,
     Form,
@@ -31,10 +30,8 @@ _UNITS = {
 
 class ListOptions(options.Options):
     databases_used = options.OWN
-    kind: Annotated[str, typer.Argument(help="gpus, ops or kernels.", metavar="gpus|ops|kernels")]
-    gpu: Annotated[str, typer.Argument(help="A GPU to print as a .toml, to describe another one.", metavar="[GPU]")] = (
-        ""
-    )
+    kind: Annotated[str, argument("gpus, ops or kernels.", "gpus|ops|kernels")]
+    gpu: Annotated[str, argument("A GPU to print as a .toml, to describe another one.", "[GPU]")] = ""
     printed: options.Printed
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernrec.cli import options
-from kernrec.cli.options import option
+from kernrec.cli.options import argument, option
 from kernrec.cli.output import AsJson, print_json, print_notes
 from kernrec.errors import KernrecError, UsageError
 
@@ -22,13 +22,10 @@ if TYPE_CHECKING:
 
 class CheckOptions(options.Options):
     databases_used = options.OWN
-    source: Annotated[Path, typer.Argument(help="A .cu or .ptx file; one of its kernels: kernel.cu:name.")]
+    source: Annotated[Path, argument("A .cu or .ptx file; one of its kernels: kernel.cu:name.")]
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="In the order of the parameters: a=f32[4096], a=zeros:f32[64], a=@a.npy, i32:4096. Without any, the"
-            " launches in the file's host code are checked."
-        ),
+        argument("In order: a=f32[4096], a=zeros:f32[64], a=@a.npy, i32:4096. Default: the launches in the host code."),
     ] = None
     grid: Annotated[str, option("Thread blocks: 16 or 16,2,1.")] = "1"
     block: Annotated[str, option("Threads of a block: 256 or 16,16.")] = "32"

@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from kernrec import paths
 from kernrec.cli import options
-from kernrec.cli.output import print_notes, print_table
+from kernrec.cli.options import option
+from kernrec.cli.output import AsJson, print_notes, print_table
 from kernrec.cli.progress import Steps
 from kernrec.errors import UsageError
 from kernrec.util.human import counted
@@ -25,10 +24,8 @@ _SHIPPED = Path("shipped")
 
 
 class InfoOptions(options.Options):
-    coverage: Annotated[
-        bool, typer.Option("--coverage", help="Show what is measured for which GPU, and what would help most.")
-    ] = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+    coverage: Annotated[bool, option("Show what is measured, and what would help most.", "--coverage")] = False
+    as_json: AsJson = False
 
 
 @options.takes(InfoOptions)

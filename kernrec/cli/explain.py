@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from kernrec.cli import options
-from kernrec.cli.options import SELECTION, option
+from kernrec.cli.options import SELECTION, argument, option
 from kernrec.cli.output import (
     AsJson,
     NotePrinter,
@@ -36,9 +34,9 @@ _PRIOR = (("latency_s", "s"), ("energy_j", "J"), ("power_w", "W"))
 
 class ExplainOptions(options.Options):
     databases_used = options.SEVERAL
-    source: Annotated[
-        Path | None, typer.Argument(help="A .cu file that launches the kernel; one of several: kernel.cu:name.")
-    ] = None
+    source: Annotated[Path | None, argument("A .cu file with its launch; one of several kernels: kernel.cu:name.")] = (
+        None
+    )
     gpu: options.Gpu = ""
     op: options.Op = ""
     kernel: options.Kernel = None

@@ -4,11 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from kernrec.cli import options
 from kernrec.cli.check import extents, with_entry
-from kernrec.cli.options import option
+from kernrec.cli.options import argument, option
 from kernrec.cli.output import AsJson
 from kernrec.errors import UsageError
 
@@ -23,17 +21,14 @@ _LAUNCH = "Launch, if no spec describes it"
 class AnalyzeOptions(options.Options):
     source: Annotated[
         Path,
-        typer.Argument(
-            help="The kernel: a .cu or .ptx file (one of several: blur.cu:blur), a Triton function as kernels.py:matmul"
-            " or package.kernels:matmul, or a .toml of `kernrec capture`."
+        argument(
+            "A .cu or .ptx file (one of several kernels: blur.cu:blur), a Triton function as kernels.py:matmul or"
+            " package.kernels:matmul, or a .toml of `kernrec capture`."
         ),
     ]
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Of CUDA by name: n=4096, x=f32\\[n], x=@values.npy. Of PTX in order: a=f32[4096], i32:4096. Of a"
-            " .toml further calls."
-        ),
+        argument("CUDA: n=4096, x=f32\\[n], x=@values.npy. PTX, in order: a=f32[4096], i32:4096. A .toml: more calls."),
     ] = None
     gpu: options.Gpus = ""
     shape: Annotated[str | None, option("Dimensions, if not those of the spec.", panel=options.PROBLEM)] = None

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec.cli import options
-from kernrec.cli.output import print_notes
+from kernrec.cli.options import argument, option
+from kernrec.cli.output import AsJson, print_notes
 from kernrec.errors import UsageError
 from kernrec.util.human import human
 
@@ -25,9 +26,9 @@ _ROUGH_S = 1.0  # GPUs update their power sensor every 15 to 100 ms (arXiv 2312.
 
 class MonitorOptions(options.Options):
     databases_used = options.OWN
-    command: Annotated[list[str] | None, typer.Argument(help="Command to run, after --.")] = None
-    trace: Annotated[Path | None, typer.Option(help="Write the samples to a .csv file.")] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False
+    command: Annotated[list[str] | None, argument("Command to run, after --.")] = None
+    trace: Annotated[Path | None, option("Write the samples to a .csv file.")] = None
+    as_json: AsJson = False
 
     def check(self) -> None:
         """Raise `UsageError` for invalid options."""

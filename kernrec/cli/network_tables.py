@@ -289,7 +289,7 @@ def print_comparison(
 
         for row in rows:
             name = f"{row.gpu.name}, batch {row.batch}" if several else row.gpu.name
-            billed += bills([replace(row.total, name=name)], tariff, None, row.answer.tp)
+            billed += bills([replace(row.total, name=name)], tariff)
     answers = [row.answer for row in rows]
     if form is Form.JSON:
         whole = {"workload": answers[0].workload.title, "gpus": [row.as_dict() for row in compared]}
@@ -329,7 +329,7 @@ def _comparison_columns(
 
     rows = [None if isinstance(row, Unfit) else row for row in compared]
     there = [row for row in rows if row is not None]
-    unit, workload = there[0].work.unit, there[0].answer.workload
+    unit, workload = there[0].answer.unit, there[0].answer.workload
     served = any(row.sweep is not None for row in there)
     latencies = [None if row is None else row.total.latency_s for row in rows]
     energies = [None if row is None else (row.energy_j, row.energy_interval_j) for row in rows]
@@ -363,7 +363,6 @@ def _comparison_columns(
             "fits", "left", ["no" if row is None else "yes" for row in rows], ALWAYS if served or None in rows else WIDE
         ),
         *costs[:2],
-        *_per_money(rows, unit),
         *costs[2:],
         quantities("best limit", "W", _of(rows, "best_limit_w"), importance=ALWAYS if served else WIDE),
         power,
@@ -386,15 +385,3 @@ def _of(rows: "Sequence[ComparedGpu | None]", name: str) -> list[float | None]:
 def _dominant(row: "ComparedGpu", backends: bool) -> str:
     layers = ", ".join(f"{_shortened(name)} {share * 100:.0f} %" for name, share in row.answer.dominant(2))
     return f"{row.total.name}: {layers}" if backends else layers
-
-
-def _per_money(rows: "Sequence[ComparedGpu | None]", unit: str) -> list[Column]:
-    currency = next((row.price.currency for row in rows if row is not None and row.price is not None), "")
-    columns = []
-    for name, values in (
-        (f"{unit}s/s per k{currency}", _of(rows, "rate_per_money")),
-        (f"{currency}/million {unit}s", _of(rows, "money_per_million")),
-    ):
-        if any(values):
-            columns.append(Column(name, "right", ["" if value is None else digits(value) for value in values]))
-    return columns

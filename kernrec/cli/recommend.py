@@ -84,11 +84,11 @@ def recommend(wanted: RecommendOptions) -> None:
     emitted = _emitted_format(wanted.emit, wanted.output)
     _refuse_contradictions(wanted, emitted)
     gpus = find_gpus(wanted.gpu)
-    _, _ = wanted.query, wanted.billed.prices(gpus)  # Report wrong usage before opening a database.
+    _, tariff = wanted.query, wanted.billed.tariff  # Report wrong usage before opening a database.
     triton = emitted is None or emitted.language != "cuda"
     recommender = Recommender(databases=wanted.databases, triton=triton)
     names = [card.name for card in gpus]
-    if wanted.of_shapes and not wanted.swept and not wanted.billed.parts:
+    if wanted.of_shapes and not wanted.swept and tariff is None:
         _answer_shapes(recommender, names, wanted, emitted)
     else:
         _answer_networks(recommender, names, wanted, emitted)
@@ -96,7 +96,7 @@ def recommend(wanted: RecommendOptions) -> None:
 
 def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -> None:
     shape, form, swept, kernel = wanted.shape, wanted.printed.form, wanted.swept, wanted.kernel
-    billed = wanted.billed.tariff is not None or bool(wanted.billed.parts)
+    billed = wanted.billed.gpus is not None or wanted.billed.bill is not None
     locked = wanted.clock not in (None, ANY)
     refused = {
         "--op is missing (`kernrec list ops` lists what is known); or give a --kernel or a --workload": not (
@@ -201,7 +201,6 @@ def _answer_networks(
     """Print or emit the recommendations for the layers of each network on each GPU, or of all shapes together."""
     from kernrec.cli.network_tables import network_csv, network_json, print_network, print_sweep
     from kernrec.cli.output import NotePrinter
-    from kernrec.gpu import find_gpu
     from kernrec.recommender.networks.compare import bills
     from kernrec.recommender.networks.memory import DoesNotFitError
     from kernrec.recommender.networks.network import answer_network
@@ -221,10 +220,9 @@ def _answer_networks(
         return
     form, swept, tariff, batches = wanted.printed.form, wanted.swept, wanted.billed.tariff, wanted.batches
     several = len(gpus) > 1 or len(batches) > 1
-    prices = wanted.billed.prices([find_gpu(gpu) for gpu in gpus])
     # JSON and CSV of an op's workload contain all layers for each GPU.
-    compared = wanted.workload or prices or (form not in (Form.JSON, Form.CSV) and len(networks) == 1)
-    if (several or prices) and compared and not swept and wanted.top is None:
+    compared = wanted.workload or (form not in (Form.JSON, Form.CSV) and len(networks) == 1)
+    if several and compared and not swept and wanted.top is None:
         _compare(recommender, gpus, wanted)
         return
     objects: list[dict[str, object]] = []
@@ -249,7 +247,7 @@ def _answer_networks(
             if sweep:
                 totals = sweep.billed
                 reference = totals[-1]
-            year = bills(totals, tariff, reference, answer.tp)
+            year = bills(totals, tariff, reference)
         if form is Form.JSON:
             objects.append(network_json(recommender, answer, sweep, year))
             continue
@@ -280,7 +278,7 @@ def _compare(recommender: "Recommender", gpus: Sequence[str], wanted: RecommendO
     query, cards = wanted.query, [find_gpu(gpu) for gpu in gpus]
     limits = query.power_limit_w is None and query.clock_hz is None
     rows, missing = compare_gpus(
-        recommender, cards, wanted.network(wanted.shape or []), query, None, wanted.billed.prices(cards),
+        recommender, cards, wanted.network(wanted.shape or []), query,
         wanted.batches or [None], limits,
     )  # fmt: skip
     print_comparison(rows, missing, wanted.printed.form, wanted.billed.tariff, NotePrinter(wanted.why))

@@ -143,7 +143,7 @@ def _print_baselines(answer: "Answer", reason: str, form: Form, notes: NotePrint
     clock = "" if answer.point.clock_hz is None else f", locked to {human(answer.point.clock_hz, 'Hz')}"
     title = f"{answer.problem.key} on {answer.gpu.title}, power limit {limit}{clock}: baselines, fastest first"
     print_table_as(form, title, baseline_columns(answer.baselines))
-    print_line(f"kernrec has no kernel for it: {reason}.")
+    print_line(f"There are only baselines: {reason}.")
     notes.print(answer.notes)
 
 

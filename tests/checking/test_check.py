@@ -11,7 +11,7 @@ from kernrec.checking.check import CheckResult
 from kernrec.checking.child_process import Limits
 from kernrec.errors import UsageError
 from kernrec.store.measurement import Outcome
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 
 pytest.importorskip("cupy", reason="needs the extra cuda13")
 

@@ -19,7 +19,7 @@ from kernrec.page.document import report
 from kernrec.page.front import Subject
 from kernrec.page.server import PageServer
 from kernrec.recommender import Recommender
-from tests.helpers.measured_database import make_measured_database
+from tests.helpers.recording import make_measured_database
 
 pytest.importorskip("bokeh", reason="needs the extra page")
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")

@@ -12,10 +12,9 @@ from kernrec.page import document as reports
 from kernrec.page.answers import Answers
 from kernrec.page.front import Subject
 from kernrec.recommender import Recommender
-from tests.helpers.command import run_here
+from tests.helpers.command import environment, run_here
 from tests.helpers.models import LLAMA_3_8B
 from tests.helpers.needs import needs
-from tests.helpers.process import environment
 from tests.helpers.serving import written
 
 pytestmark = needs("bokeh")

@@ -17,8 +17,8 @@ from kernrec.errors import UsageError
 from kernrec.page.answers import Answers
 from kernrec.page.server import PageServer
 from kernrec.recommender import Recommender
+from tests.helpers.command import environment
 from tests.helpers.needs import needs
-from tests.helpers.process import environment
 
 pytestmark = needs("bokeh")
 

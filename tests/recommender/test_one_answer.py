@@ -32,8 +32,7 @@ from kernrec.recommender.many import answer_many
 from kernrec.recommender.networks.compare import compare_gpus
 from kernrec.recommender.networks.network import NetworkRequest, shapes_as_network
 from kernrec.recommender.networks.sweep import Swept, sweep_network
-from tests.helpers.command import run_here
-from tests.helpers.process import environment
+from tests.helpers.command import environment, run_here
 
 COUNT = 300
 FOUND = (25, 55, 218, 273)

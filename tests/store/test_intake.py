@@ -26,8 +26,8 @@ from kernrec.store.intake.read_file import read_database
 from kernrec.store.reader import Limits, checked_database
 from kernrec.store.rows import columns, insert
 from kernrec.store.schema import migrate
+from tests.helpers.command import environment
 from tests.helpers.depth import few_examples
-from tests.helpers.process import environment
 from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement
 

@@ -12,7 +12,7 @@ from kernrec.errors import UsageError
 from kernrec.store import Database
 from kernrec.store.intake import merge_file, rewritten
 from kernrec.store.marks import is_own
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 from tests.helpers.sharing import measurements
 
 pytestmark = [

@@ -21,7 +21,7 @@ from kernrec.util.files import (
     try_lock,
     write_whole,
 )
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no named pipes or devices in folders")
 

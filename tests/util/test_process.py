@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kernrec.util.process import is_alive, kill_group, own_group
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 
 STARTS_ANOTHER = """
 import subprocess, sys

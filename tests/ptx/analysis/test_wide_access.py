@@ -10,7 +10,7 @@ from kernrec.profile.sample_profile import sampled_counts
 from kernrec.ptx import KernelLaunch, emulate, parse
 from kernrec.ptx.analysis.issue_cost import AGGREGATED
 from kernrec.ptx.analysis.wide_access import with_warp_aggregation, with_wide_accesses
-from tests.helpers.machine_code import machine_code_of
+from tests.helpers.kernel_code import machine_code_of
 from tests.helpers.ptx_text import module
 
 SHARED = ".shared .align 4 .b8 tile[4096];"

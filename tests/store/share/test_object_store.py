@@ -14,8 +14,8 @@ import pytest
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store.share.place import Folder, Place
 from kernrec.store.share.servers import place_of
+from tests.helpers.command import environment
 from tests.helpers.object_servers import bucket
-from tests.helpers.process import environment
 from tests.helpers.sharing import Person, measurement, sessions
 
 SEGMENT = f"segments/{'0' * 64}.parquet"
