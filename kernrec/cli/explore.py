@@ -56,7 +56,7 @@ def _serve(wanted: ExploreOptions) -> None:
     recommender = Recommender(wanted.databases)
     shown = _subjects(recommender, wanted, None, "" if wanted.kernel else wanted.op or "matmul")[0]
     chosen: dict[str, Any] = {
-        "gpus": [card.name for card in gpus],
+        "gpus": [gpu.name for gpu in gpus],
         "clocks": False,
         "inputs": wanted.inputs,
         "problem": shown.parameters,

@@ -45,7 +45,7 @@ def argument(text: str, metavar: str | None = None) -> Any:
     return typer.Argument(help=text, metavar=metavar)
 
 
-def card(text: str) -> str:
+def gpu_names(text: str) -> str:
     """Return the value of --gpu, with a GPU file replaced by the name of the GPU that it describes."""
     if ".toml" not in text.lower():
         return text
@@ -54,9 +54,11 @@ def card(text: str) -> str:
     return card_names(text)
 
 
-Gpu = Annotated[str, option("GPU by name (`kernrec list gpus`) or a .toml.", "--gpu", panel=PROBLEM, callback=card)]
+Gpu = Annotated[
+    str, option("GPU by name (`kernrec list gpus`) or a .toml.", "--gpu", panel=PROBLEM, callback=gpu_names)
+]
 Gpus = Annotated[
-    str, option("GPUs by name (`kernrec list gpus`) or .toml: a,b.", "--gpu", panel=PROBLEM, callback=card)
+    str, option("GPUs by name (`kernrec list gpus`) or .toml: a,b.", "--gpu", panel=PROBLEM, callback=gpu_names)
 ]
 Op = Annotated[str, option("Operator (`kernrec list ops`).", "--op", panel=PROBLEM)]
 Kernel = Annotated[str | None, option("One kernel instead of an op.", panel=PROBLEM)]
