@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kernrec.gpu import GPU
     from kernrec.recommender import Query, Request
     from kernrec.recommender.networks.compare import Tariff
-    from kernrec.recommender.networks.network import NetworkRequest
+    from kernrec.recommender.networks.layers import NetworkRequest
 
 PROBLEM, NETWORK, SELECTION, PRINTED = "Problem", "Network", "What to choose", "Output"
 """Panels of --help."""
@@ -213,7 +213,7 @@ class Options:
 
         For an .onnx workload, the shape sets the dimensions that the file leaves open.
         """
-        from kernrec.recommender.networks.network import NetworkRequest, shapes_as_network
+        from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 
         shapes = self.shape or []
         if shapes and not self.workload:

@@ -26,7 +26,7 @@ from kernrec.op.workload import workloads
 from kernrec.recommender import Query, Recommender, Request
 from kernrec.recommender.explain.report import report
 from kernrec.recommender.networks.compare import compare_gpus
-from kernrec.recommender.networks.network import NetworkRequest
+from kernrec.recommender.networks.layers import NetworkRequest
 from kernrec.recommender.request import backends_named, objective_named
 from kernrec.util.human import short
 from kernrec.util.optional import import_optional

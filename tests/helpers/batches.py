@@ -15,7 +15,9 @@ from kernrec.op.workload import Layer
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.baselines import baselines_of, predict_baselines
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.networks.network import RECOMMENDED, NetworkAnswer, NetworkRequest, answer_network, layers_of
+from kernrec.recommender.networks.layers import NetworkRequest, layers_of
+from kernrec.recommender.networks.network import answer_network
+from kernrec.recommender.networks.result import RECOMMENDED, NetworkAnswer
 
 NOISE = 1.02
 """Times that differ by less than this factor count as equal."""

@@ -24,7 +24,6 @@ from kernrec.recommender.networks.layers import (
     answer_as_it_runs,
     in_best_layouts,
     layers_of,
-    shapes_as_network,
 )
 from kernrec.recommender.networks.memory import memory_of, shortage
 from kernrec.recommender.networks.result import (
@@ -44,22 +43,6 @@ from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import KERNREC, MIXED, Query
 from kernrec.recommender.result import Answer, Recommendation
 from kernrec.util.human import Note
-
-__all__ = [
-    "FASTEST",
-    "HEURISTIC",
-    "LOWEST_ENERGY",
-    "MIXTURE",
-    "RECOMMENDED",
-    "LayerAnswer",
-    "NetworkAnswer",
-    "NetworkRequest",
-    "Total",
-    "answer_network",
-    "layers_of",
-    "shapes_as_network",
-]  # fmt: skip
-
 
 COVERED = 0.5
 """Minimum fraction of a network's operations that baselines must cover for a backend total. Otherwise most of the total
