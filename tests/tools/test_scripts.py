@@ -146,7 +146,7 @@ def test_benchmarks_are_listed():
 
 
 @pytest.mark.slow
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("name", LITTLE)
 def test_benchmark_prints_its_figures(name):
     done = bench(name, *LITTLE[name])

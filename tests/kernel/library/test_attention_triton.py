@@ -69,7 +69,7 @@ def wrong(kernel: Kernel, runs: list[TritonRun]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_awkward_problems_are_computed_without_races(case):
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")

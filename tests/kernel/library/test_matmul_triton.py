@@ -69,7 +69,7 @@ def chosen() -> tuple[tuple[int, str, str, dict[str, int]], ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.every(4)
+@pytest.mark.every(12)
 @pytest.mark.parametrize("dtype", KERNEL.dtypes)
 def test_awkward_problems_are_computed_without_races(dtype):
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")

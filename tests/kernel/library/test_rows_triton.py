@@ -65,7 +65,7 @@ def chosen(kernel: Kernel) -> list[TritonRun]:
 
 
 @pytest.mark.slow
-@pytest.mark.every(6)
+@pytest.mark.every(12)
 @pytest.mark.parametrize("dtype", sorted({dtype for dtype, _ in TARGETS}))
 @EACH
 def test_awkward_rows_are_computed_without_races(kernel, dtype):
