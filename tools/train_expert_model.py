@@ -65,7 +65,7 @@ def near_best(data: Path) -> dict[Problem, list[tuple[tuple[int, ...], float]]]:
     for row in parquet_dicts(data / "triton" / "moe_near_best_configs.parquet"):
         problem = tuple(row[name] for name in ("gpu", "tokens", "experts", "top_k", "hidden", "intermediate"))
         config = tuple(row[name] for name in names)
-        near.setdefault(problem, []).append((config, row["latency_s"]))  # type: ignore[arg-type]
+        near.setdefault(problem, []).append((config, row["latency_s"]))
     return dict(sorted(near.items()))
 
 

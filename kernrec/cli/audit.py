@@ -43,7 +43,7 @@ def audit(wanted: AuditOptions) -> None:
     """
     from kernrec.recommender.serving.audit import AuditRequest, setting, write_folder
     from kernrec.recommender.serving.audit import serve_audit as run
-    from kernrec.recommender.serving.tuned_entries import is_tuned_file
+    from kernrec.recommender.serving.tuned_files import is_tuned_file
 
     if is_tuned_file(wanted.model):
         _print_entries(wanted)
@@ -92,7 +92,7 @@ def audit(wanted: AuditOptions) -> None:
 def _print_entries(wanted: AuditOptions) -> None:
     """Print a judgment of each entry of a tuned file."""
     from kernrec.gpu import find_gpu
-    from kernrec.recommender.serving.tuned_entries import judge_file
+    from kernrec.recommender.serving.tuned_files import judge_file
 
     judged = judge_file(Path(wanted.model), find_gpu(wanted.gpu))
     if wanted.as_json:
@@ -139,7 +139,7 @@ class _ShortNames:
     """
 
     def __init__(self, audit: "ServingAudit") -> None:
-        from kernrec.recommender.serving.shipped_files import divided
+        from kernrec.recommender.serving.tuned_files import divided
 
         self._parts = {}
         ends: dict[str, None] = {}

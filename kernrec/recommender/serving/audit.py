@@ -30,7 +30,7 @@ from kernrec.recommender.serving.engines import (
     second_file,
     tuned_files,
 )
-from kernrec.recommender.serving.shipped_files import FOLDERS, Shipped, shipped_of
+from kernrec.recommender.serving.tuned_files import FOLDERS, Shipped, shipped_of
 from kernrec.util.atomic_write import write_whole
 from kernrec.util.light_dataclass import dataclass
 
@@ -292,9 +292,7 @@ def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> l
         return []
     notes = []
     if not all(comparison.analyzed for comparison in comparisons):
-        notes.append(
-            "16-bit experts: a model of an A100, H20, H800 and L40 ranks the configs; no kernel was compiled"
-        )
+        notes.append("16-bit experts: a model of an A100, H20, H800 and L40 ranks the configs; no kernel was compiled")
     if any(kernel.startswith("a stand-in") for kernel in kernels):
         notes.append(
             f"{served.engine} is not installed: a kernel of kernrec's with the same tunables stands in for its own"

@@ -78,7 +78,8 @@ class ExpertRanking:
 
     def times_s(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
         """Return the predicted time of both matmuls with each config (C, 6), in seconds, (C,)."""
-        return self.level * sum(formula(shape, tokens, gpu, configs)[0] for shape in file.products)
+        parts = [formula(shape, tokens, gpu, configs)[0] for shape in file.products]
+        return np.asarray(self.level * np.sum(parts, axis=0))
 
     def ranked(self, file: TunedFile, tokens: int, gpu: GPU, count: int) -> list[Tiles]:
         """Return the best configs for a number of tokens, best first."""
