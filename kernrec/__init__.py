@@ -262,7 +262,7 @@ def build(
         kernrec.errors.KernrecError: `auto` is given but there is no GPU, or no kernel can run a shape.
     """
     from kernrec.op import find_op
-    from kernrec.run.build import build_kernel
+    from kernrec.run.built_kernel import build_kernel
     from kernrec.run.shapes import Shapes
 
     query = _query(objective, power_limit_w=power_limit_w, top=1)
@@ -305,7 +305,7 @@ def analyze(
         kernrec.errors.UsageError: the function or source, its arguments or its configs cannot be used.
         kernrec.errors.KernrecError: a compiler is not installed, or no config could be profiled.
     """
-    from kernrec.checking.analyze_any import analyze_any
+    from kernrec.checking.analyze_source import analyze_any
 
     query = _query(objective, top=top, inputs=inputs)
     return analyze_any(function, _gpu_name(gpu), arguments, grid, configs, block, query)
@@ -409,9 +409,9 @@ def check(
         kernrec.errors.UsageError: arguments, launch or reference cannot be used.
         kernrec.errors.KernrecError: no compiler is installed.
     """
+    from kernrec.checking.check import SourceLaunch
     from kernrec.checking.check import check as check_launch
-    from kernrec.checking.launch import SourceLaunch
-    from kernrec.checking.limits import Limits
+    from kernrec.checking.child_process import Limits
 
     launch = SourceLaunch(source, arguments, tuple(grid), tuple(block), gpu, entry, shared_bytes, defines or {})
     return check_launch(launch, reference, tolerance, Limits(time_s=time_limit_s))

@@ -101,7 +101,7 @@ def refuses(
 @pytest.fixture
 def measured_here() -> Iterator[None]:
     """Make campaigns measure in this process."""
-    from tests.helpers.worker_here import measuring_here
+    from tests.helpers.rig import measuring_here
 
     with measuring_here():
         yield

@@ -11,9 +11,9 @@ import pytest
 
 from kernrec.store.share import place_at, read_bundle
 from kernrec.store.share.manifest import bundle_name
+from tests.helpers.command import environment
 from tests.helpers.notebook import cells, program, requirements
 from tests.helpers.paths import ROOT
-from tests.helpers.process import environment
 from tests.helpers.simulated_library import GPU, command_in
 
 pytestmark = [

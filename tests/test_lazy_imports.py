@@ -12,7 +12,7 @@ from importlib.metadata import packages_distributions
 
 import pytest
 
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 
 QUERY = 'kernrec.recommend("matmul", "h200", m=4096, n=4096, k=4096)'
 TYPER = {"annotated_doc", "shellingham", "typer", "typing_extensions"}
@@ -39,7 +39,7 @@ import json, sys
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})), file=sys.stderr)
 """
 NOT_NEEDED = {
-    "kernrec.compile", "kernrec.emit.expert_configs", "kernrec.interop.read_results", "multiprocessing", "numpy.ma",
+    "kernrec.compile", "kernrec.emit.tuned_tables", "kernrec.interop.read_results", "multiprocessing", "numpy.ma",
 }  # fmt: skip
 """Modules that no query may import; together they would take a quarter of a command's time."""
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.measured_database import make_measured_database
+from tests.helpers.command import environment
 from tests.helpers.needs import needs
 from tests.helpers.paths import ROOT
-from tests.helpers.process import environment
+from tests.helpers.recording import make_measured_database
 
 pytestmark = pytest.mark.slow
 

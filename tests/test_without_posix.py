@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.store import Database
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 from tests.helpers.recording import make_recording
 
 WITHOUT_POSIX = """

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from kernrec import paths
 from kernrec.capture.call_file import CudaCall, read_cuda_call, short_name
-from kernrec.capture.native_library import libraries
+from kernrec.capture.program_run import libraries
 from kernrec.compile.nvcc import nvcc_version, required_nvcc
 from kernrec.gpu import find_gpu
 

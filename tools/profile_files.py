@@ -12,7 +12,7 @@ from kernrec.store.connection import connect_memory, exchange_folder, one_line, 
 from kernrec.store.profiles import COLUMN_OF_FIELD
 from kernrec.store.rows import Row, as_dicts, insert
 from kernrec.store.schema import migrate
-from kernrec.util.atomic_write import write_whole
+from kernrec.util.files import write_whole
 
 
 def read_profile_rows(path: Path) -> list[ProfileRow]:

@@ -29,13 +29,12 @@ from kernrec.capture.call_file import short_name
 from kernrec.capture.loaded_module import LoadedModule
 from kernrec.errors import UsageError, cannot_be
 from kernrec.ptx import Image, KernelLaunch
-from kernrec.ptx.analysis.dependence import data_dependences
-from kernrec.ptx.analysis.pointers import global_pointers, pointers_of
+from kernrec.ptx.analysis.dependence import data_dependences, global_pointers, pointers_of
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.operand import Address
 from kernrec.ptx.ir.program import Function, Variable
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, IMAGE_WINDOW, WINDOW_SHIFT
-from kernrec.util.atomic_write import write_whole
+from kernrec.util.files import write_whole
 
 SLOTS = 80
 """Number of address ranges for allocations, as in native/core.cpp; the last range holds several allocations."""

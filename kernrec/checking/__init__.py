@@ -1,11 +1,10 @@
 """Check and analyze kernel sources in a separate process, because a source may be wrong, endless or hostile.
 
-limits.py          limits the process: time, memory and visible files
-apart.py           starts the process, waits for it or kills it, and reports its outcome in one line
-arrays.py          transfers arrays to the process and back
+child_process.py   limits the process (time, memory, visible files), starts it, and reports its outcome in one line
 worker.py          main program of the process: compiles, emulates, analyzes
 reference.py       expected outputs, as NumPy expressions
-launch.py          source with the launch to check
 check.py           `kernrec.check`: checks results, memory accesses and races
+check_launch.py    `kernrec check`: checks the launches of a program
+findings.py        findings with source line, thread, buffer and usual fix
 analyze_source.py  `kernrec.analyze` for CUDA C++ or PTX: bottleneck, better blocks and power limits
 """

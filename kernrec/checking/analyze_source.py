@@ -1,31 +1,37 @@
-"""Analyze a source in a process with limits: bottleneck, better blocks and power limits."""
+"""Analyze and explain sources in a process with limits: bottleneck, slow lines, better blocks and power limits."""
 
+import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernrec import paths
-from kernrec.checking.apart import run_apart
-from kernrec.checking.launch import check_descriptions, check_source, file_of
-from kernrec.checking.limits import Limits
+from kernrec.checking.check import check_descriptions, check_source, file_of
+from kernrec.checking.check_launch import program_launch
+from kernrec.checking.child_process import Limits, run_apart
 from kernrec.compile.nvrtc import compile_source
 from kernrec.errors import KernrecError, UsageError
-from kernrec.gpu import find_gpu
+from kernrec.gpu import GPU, find_gpu
+from kernrec.interop.spec_text import LaunchWords
 from kernrec.kernel import load_kernel
 from kernrec.op import parse_shape
 from kernrec.op.dtype import canonical_dtype
+from kernrec.profile.line_costs import line_costs
 from kernrec.profile.ptx_kernel import kernel_of_ptx
-from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze.kernel import Analysis, analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.context import Context
-from kernrec.recommender.explain.report import report
-from kernrec.recommender.request import Request, objective_named
+from kernrec.recommender.explain.line_advice import LineAdvice, line_advice
+from kernrec.recommender.explain.report import Report, report
+from kernrec.recommender.request import Objective, Query, Request, objective_named
 from kernrec.store.measurement import Outcome
 from kernrec.util.light_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from kernrec.recommender.analyze.triton import Grid
 
 _FILES = re.compile(r"\.npy\b|\braw\s", re.IGNORECASE)
 
@@ -165,3 +171,91 @@ def _description(name: str, value: Any) -> str:
         return f"{name}={canonical_dtype(dtype)}[{prod(shape)}]"
     kind = canonical_dtype(dtype) if dtype else "i32" if isinstance(value, int) else "f32"
     return f"{kind}:{value}"
+
+
+def analyze_any(
+    function: Any,
+    gpu: str,
+    arguments: Mapping[str, Any] | Sequence[str] | None,
+    grid: "Grid | None",
+    configs: Sequence[Mapping[str, Any]] | None,
+    block: Sequence[int],
+    query: Query,
+) -> Analysis:
+    """Return the analysis; arguments and errors are those of `kernrec.analyze`."""
+    if isinstance(function, str) and ("__global__" in function or ".entry" in function):
+        if arguments is None or grid is None:
+            raise UsageError("a source needs arguments, in the order of its parameters, and a grid")
+        return analyze_own(function, gpu, arguments, grid, block, query)
+    from kernrec.recommender.analyze.triton import analyze_call, analyze_triton
+
+    if isinstance(function, str | os.PathLike) and str(function).endswith((".cu", ".ptx")):
+        raise UsageError(f"{function} is the name of a file; pass the text of the source, for example with read_text()")
+    if isinstance(function, os.PathLike) or str(function).endswith(".toml"):
+        if any(value is not None for value in (arguments, grid, configs)):
+            raise UsageError(f"{function}: a call has its arguments, grid and configs; change them in the file")
+        return analyze_call(Path(function), gpu, query)
+    if not isinstance(arguments, Mapping):
+        raise UsageError("the arguments of a Triton function must be named")
+    if grid is None:
+        raise UsageError("the grid is missing: extents, or a function of all arguments and constants")
+    return analyze_triton(function, gpu, arguments, grid, configs, query)
+
+
+@dataclass(frozen=True)
+class SourceReport:
+    """Explanation of a kernel with the launch in its file."""
+
+    report: Report
+    advice: tuple[LineAdvice, ...]
+    """Advice by line, largest gain first."""
+    notes: tuple[str, ...]
+
+    @property
+    def what_to_do(self) -> str:
+        """Advice with the largest gain in the source or, without any, for the config."""
+        return self.advice[0].sentence if self.advice else self.report.what_to_do
+
+
+def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, objective: Objective) -> SourceReport:
+    """Explain a kernel with the launch of its host code.
+
+    Args:
+        path: The file.
+        words: The kernel, and the user's specification of its launch.
+        database: Database for the profiles.
+        objective: Objective for changes of the config.
+
+    Raises:
+        UsageError: The file does not determine the launch of the kernel.
+        KernrecError: The kernel does not compile, or cannot be profiled.
+    """
+    made = program_launch(path, words, gpu, 10.0)
+    problem = made.kernel.definition.problem()
+    query = Query(objective)
+    analyze(made.kernel, problem, gpu, database, query, ProfilingOptions(folder=path.parent))
+    name = f"{path.name}:{made.kernel.name}"  # Other files may have a kernel with this name.
+    about = Request(gpu.name, None, name, dict(problem.dims), problem.dtype, problem.layout, query)
+    explained = report(about, Context([database]), made.config)
+    notes = [*made.assumed, *([made.unset] if made.unset else [])]
+    try:
+        advice = line_advice(
+            explained.subject, line_costs(made.module, made.launch, made.describer.place), _reader(path), made.has_f64
+        )
+    except KernrecError as error:
+        advice = []
+        notes.append(f"no advice by line: {error}")
+    return SourceReport(explained, tuple(advice), tuple(notes))
+
+
+def _reader(path: Path) -> Callable[[str, int], str]:
+    """Return a function that returns lines of the file and of headers next to it."""
+
+    def line_of(file: str, line: int) -> str:
+        source = path if file == path.name else path.parent / file
+        if not source.is_file():
+            return ""
+        lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
+        return lines[line - 1] if 0 < line <= len(lines) else ""
+
+    return line_of

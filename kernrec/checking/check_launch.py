@@ -1,26 +1,42 @@
-"""Run one launch block by block, and check the behavior of its threads."""
+"""Run the launches of a program or of one kernel block by block, and check the behavior of their threads."""
 
+import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from math import prod
+from pathlib import Path
 
 import numpy as np
 
+from kernrec.checking.child_process import LAUNCH_BUDGET
 from kernrec.checking.findings import Describer, Finding
-from kernrec.checking.limits import LAUNCH_BUDGET
-from kernrec.compile.compiled import Resources
+from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Resources
+from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError
+from kernrec.gpu import GPU
 from kernrec.gpu.entry import SmLimits
-from kernrec.ptx import Counts, KernelLaunch, Module
+from kernrec.interop.draft import Draft
+from kernrec.interop.spec_draft import draft_spec
+from kernrec.interop.spec_text import LaunchWords
+from kernrec.kernel import Kernel, bind_launches
+from kernrec.kernel.source_files import line_origins
+from kernrec.op import Problem
+from kernrec.profile.code_facts import variable_contents
+from kernrec.profile.emulated_launch import kernel_launch
+from kernrec.profile.kernel_code import compile_job_for
+from kernrec.profile.launch_profile import entry_name
+from kernrec.profile.ptx_kernel import LINE_INFO
+from kernrec.profile.tensor_values import ELEMENTS, Tensors
+from kernrec.ptx import Counts, KernelLaunch, Module, parse
 from kernrec.ptx.execution.emulator import Emulation, check_block
 from kernrec.ptx.execution.engine import RawFinding
-from kernrec.ptx.execution.options import CheckedMemory, EmulationOptions
+from kernrec.ptx.execution.watched import CheckedMemory, EmulationOptions
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.operand import Register
 from kernrec.ptx.ir.program import Function, Instruction, Variable
-from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.launch_layout import impossible_shape
+from kernrec.ptx.state.results import EmulationError
 from kernrec.util.light_dataclass import dataclass
 
 _CHUNK = 64
@@ -48,7 +64,6 @@ class LaunchLimits:
     """Limits of a launch: run time, and resources of the GPU."""
 
     seconds: float = 10.0
-    budget: int = LAUNCH_BUDGET
     sm: SmLimits | None = None
     resources: Resources | None = None
     """Registers and shared memory of the kernel."""
@@ -81,7 +96,7 @@ def check_launch(
     watched, notes = _watched(function, uninitialized)
     start, counts, ran = time.monotonic(), Counts(), 0
     findings: list[Finding] = []
-    options = EmulationOptions(min(blocks, _CHUNK), budget=limits.budget, checked=watched)
+    options = EmulationOptions(min(blocks, _CHUNK), budget=LAUNCH_BUDGET, checked=watched)
     emulation = Emulation(module, launch, options)
     try:
         for numbers in _chunks(blocks):
@@ -180,3 +195,100 @@ def refused(module: Module, launch: KernelLaunch, limits: LaunchLimits) -> str:
 def _shared_variables(module: Module, function: Function) -> list[Variable]:
     used = [v for v in module.variables.values() if v.name in function.symbols]
     return [v for v in (*used, *function.variables.values()) if v.space == "shared" and not v.external]
+
+
+_COMPILE_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True)
+class ProgramLaunch:
+    """Launch that is ready to be checked."""
+
+    module: Module
+    launch: KernelLaunch
+    describer: Describer
+    limits: LaunchLimits
+    assumed: tuple[str, ...]
+    unset: str
+    """Note on variables that nothing set; empty if there are none."""
+    kernel: Kernel
+    config: dict[str, int]
+    has_f64: bool
+    """Whether a parameter is f64."""
+
+
+def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float) -> ProgramLaunch:
+    """Return the launch of one kernel of a CUDA file.
+
+    Args:
+        path: The file.
+        words: The kernel, and the user's specification of its launch.
+        gpu: GPU to compile for.
+        seconds: Maximum run time of the launch.
+
+    Raises:
+        UsageError: The file does not determine the launch of the kernel.
+        CompileError: The compiler rejects the file.
+    """
+    draft = draft_spec(path, words, gpu.sm)
+    if draft.missing:
+        raise UsageError(f"{draft.entry} needs {'; '.join(draft.missing)}")
+    kernel = draft.kernel()
+    problem = kernel.definition.problem()
+    config = _config(kernel, draft, problem, gpu)
+    job = compile_job_for(kernel, config, problem, gpu.sm)
+    compiled = compiled_with_lines(job)
+    module = parse(compiled.ptx)
+    (bound, *_) = bind_launches(kernel, config, problem, gpu.sm)
+    entry = entry_name(module.functions, bound.entry)
+    buffers = _buffers(kernel, problem, path.parent)
+    constants, device = variable_contents(kernel, module, buffers)
+    launch = kernel_launch(bound, {**buffers, **device}, constants, entry)
+    origins = line_origins(path, words.include)
+    describer = Describer(draft.entry, inlined(module, entry), compiled.ptx, origins, path.name)
+    limits = LaunchLimits(seconds, gpu.limits, compiled.resources.get(entry))
+    types = [tensor.dtype for tensor in problem.tensors.values()] + re.findall(r'"(f64) ', draft.text)
+    return ProgramLaunch(module, launch, describer, limits, draft.assumed, draft.unset, kernel, config, "f64" in types)
+
+
+def compiled_with_lines(job: CompileJob) -> Compiled:
+    """Compile a source with line information, in a separate process. Raises `CompileError` if the compiler rejects the
+    source.
+    """
+    ((_, result),) = compile_many(
+        [replace(job, options=(*job.options, LINE_INFO))], processes=1, timeout_s=_COMPILE_LIMIT_S
+    )
+    if isinstance(result, CompileError):
+        raise result
+    return result
+
+
+def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[str, int]:
+    """Return the config with the host code's block size, or the first config if there is none."""
+    block = (*(draft.launch.block if draft.launch and draft.launch.block else ()), 1, 1)[:3]
+    values: list[dict[str, int]] = [{}]
+    for tunable in kernel.tunables:
+        values = [{**config, tunable.name: value} for config in values for value in tunable.values]
+    fitting = [config for config in values if not kernel.misfit(config, problem, gpu.limits)] or values[:1]
+    for config in fitting:
+        if bind_launches(kernel, config, problem, gpu.sm)[0].block == block:
+            return config
+    return fitting[0]
+
+
+def _buffers(kernel: Kernel, problem: Problem, folder: Path) -> dict[str, np.ndarray]:
+    """Return buffers with random floating-point numbers, valid indices, and zeros for other integers."""
+    buffers = Tensors(kernel, problem, folder).filled
+    for name, tensor in problem.tensors.items():
+        sample = kernel.initial_values.get(name)
+        if tensor.dtype[0] in "iu" and (sample is None or sample.kind == "normal"):
+            buffers[name] = np.zeros(tensor.elements, ELEMENTS[tensor.dtype])
+    return buffers
+
+
+def entries_of(path: Path, include: Sequence[str]) -> list[str]:
+    """Return the kernels of a CUDA file; each instance of a template is a kernel."""
+    from kernrec.interop.draft import kernel_names
+    from kernrec.kernel.source_files import whole_source
+
+    return kernel_names(whole_source(path, include))

@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 
 from kernrec.kernel.expression import as_in_source
 from kernrec.ptx.execution.engine import RawFinding
-from kernrec.ptx.ir.program import Function
-from kernrec.ptx.ir.source_lines import Place, SourceLines
+from kernrec.ptx.ir.program import Function, Place, SourceLines
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
 from kernrec.util.light_dataclass import dataclass
 

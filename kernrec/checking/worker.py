@@ -1,4 +1,4 @@
-"""Compile and emulate, or analyze, one source: the child process of `kernrec.checking.apart`.
+"""Compile and emulate, or analyze, one source: the child process of `kernrec.checking.child_process`.
 
 The process imports everything before it loses access to files. It writes `result.json` with `outcome` and `message` or
 `result`. The outcome `misuse` means an error of the caller, and `missing` a package that is not installed.
@@ -17,16 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.checking.arrays import load_arrays, save_arrays
-from kernrec.checking.limits import Limits, limit_process
+from kernrec.checking.child_process import Limits, limit_process, load_arrays, save_arrays
 from kernrec.compile.compiled import CompileError, NoCompilerError
 from kernrec.compile.nvrtc import compile_source
 from kernrec.errors import KernrecError, UsageError
 from kernrec.ptx import KernelLaunch, emulate, parse
-from kernrec.ptx.state.errors import EmulationError
+from kernrec.ptx.state.results import EmulationError
 from kernrec.store.measurement import Outcome
 from kernrec.util import engine
-from kernrec.util.fork import holds_no_lock
+from kernrec.util.process import holds_no_lock
 
 _QUOTED = re.compile(r'"?(/[^\s"\']+)')
 

@@ -23,7 +23,7 @@ from kernrec.util.human import counted
 if TYPE_CHECKING:
     from kernrec.gpu import GPU
     from kernrec.kernel import Kernel
-    from kernrec.measure.measure_kernel import KernelMeasurement
+    from kernrec.measure.measuring_device import KernelMeasurement
     from kernrec.measure.request import CollectResult
     from kernrec.op import Problem
     from kernrec.recommender import Answer
@@ -119,7 +119,7 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -
     database = wanted.db or paths.user_database()
     measurement = measured = None
     if wanted.measure:
-        from kernrec.measure.measure_kernel import KernelMeasurement
+        from kernrec.measure.measuring_device import KernelMeasurement
 
         measurement = KernelMeasurement.prepared(kernel, problem, gpu, database, folder, effort)
         measured = _Measuring(measurement)

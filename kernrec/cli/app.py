@@ -187,7 +187,7 @@ def _crash_report(error: Exception, arguments: Sequence[str]) -> str:
     import traceback
     from datetime import UTC, datetime
 
-    from kernrec.util.atomic_write import write_whole
+    from kernrec.util.files import write_whole
 
     now = datetime.now(UTC)
     folder = paths.cache() / "crashes"

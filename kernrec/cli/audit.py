@@ -4,10 +4,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from kernrec.cli import options
-from kernrec.cli.options import NETWORK, option
+from kernrec.cli.options import NETWORK, argument, option
 from kernrec.cli.output import AsJson, print_json, print_line, print_notes, print_table
 from kernrec.errors import UsageError
 from kernrec.util.human import counted, human
@@ -20,9 +18,7 @@ if TYPE_CHECKING:
 
 class AuditOptions(options.Options):
     databases_used = options.OWN
-    model: Annotated[
-        str, typer.Argument(help="A config.json or its folder; hf:ORG/NAME is downloaded; or a tuned file.")
-    ]
+    model: Annotated[str, argument("A config.json or its folder; hf:ORG/NAME is downloaded; or a tuned file.")]
     gpu: options.Gpu
     engine: Annotated[str, option("vllm or sglang; releases: sglang==0.5.3,triton==3.4.0.")] = ""
     tp: options.TensorParallel = 1

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kernrec.cli import options
-from kernrec.cli.options import option
+from kernrec.cli.options import argument, option
 from kernrec.cli.output import print_notes
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import counted
@@ -18,9 +18,7 @@ class CaptureOptions(options.Options):
     databases_used = options.OWN
     command: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="-- COMMAND...", help="./app args, python app.py, or FILE.cu -- args, which nvcc compiles."
-        ),
+        argument("./app args, python app.py, or FILE.cu -- args (compiled by nvcc).", "-- COMMAND..."),
     ] = None
     output: Annotated[Path, option("Folder for the calls; earlier ones stay.", "--output", "-o")] = Path("calls")
     gpu: Annotated[str, option("GPU that the program sees.", "--gpu")] = "a100"

@@ -3,19 +3,9 @@
 from collections.abc import Callable
 from typing import Annotated, Any
 
-import typer
-
 from kernrec.cli import options
-from kernrec.cli.output import (
-    Column,
-    Form,
-    in_terminal,
-    markdown_lines,
-    print_csv,
-    print_json,
-    print_notes,
-    print_table,
-)
+from kernrec.cli.options import argument
+from kernrec.cli.output import Form, in_terminal, print_csv, print_json, print_notes, print_table_as, text_columns
 from kernrec.errors import UsageError, unknown
 from kernrec.util.human import human
 
@@ -31,10 +21,8 @@ _UNITS = {
 
 class ListOptions(options.Options):
     databases_used = options.OWN
-    kind: Annotated[str, typer.Argument(help="gpus, ops or kernels.", metavar="gpus|ops|kernels")]
-    gpu: Annotated[str, typer.Argument(help="A GPU to print as a .toml, to describe another one.", metavar="[GPU]")] = (
-        ""
-    )
+    kind: Annotated[str, argument("gpus, ops or kernels.", "gpus|ops|kernels")]
+    gpu: Annotated[str, argument("A GPU to print as a .toml, to describe another one.", "[GPU]")] = ""
     printed: options.Printed
 
 
@@ -153,12 +141,8 @@ def _list(
     numbers = {name for name in names if isinstance(rows[0][name], int | float)}
     headings = [_UNITS.get(name, name).replace("_", " ") for name in names]
     cells = [[formats.get(name, _plain)(row[name]) for name in names] for row in rows]
-    if form is Form.MARKDOWN:
-        columns = zip(headings, zip(*cells, strict=True), strict=True)
-        print("\n".join(markdown_lines([Column(name, "left", column) for name, column in columns])))
-        return
     aligned = ["right" if name in numbers else "left" for name in names]
-    print_table(None, list(zip(headings, aligned, strict=True)), cells, form is Form.WIDE)
+    print_table_as(form, None, text_columns(list(zip(headings, aligned, strict=True)), cells))
     others = [_UNITS.get(name, name).replace("_", " ") for name in rows[0] if name not in names]
     if in_terminal() and others:
         print_notes([f"--format wide also prints {', '.join(others[:-1])} and {others[-1]}"])

@@ -9,27 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernrec.checking.limits import LAUNCH_BUDGET
 from kernrec.cli import options
-from kernrec.cli.options import option
+from kernrec.cli.options import argument, option
 from kernrec.cli.output import AsJson, print_json, print_notes
 from kernrec.errors import KernrecError, UsageError
 
 if TYPE_CHECKING:
     from kernrec.checking.check_launch import Checked
     from kernrec.checking.findings import Finding
-    from kernrec.kernel.compile_flags import CompileFlags
+    from kernrec.kernel.source_files import CompileFlags
 
 
 class CheckOptions(options.Options):
     databases_used = options.OWN
-    source: Annotated[Path, typer.Argument(help="A .cu or .ptx file; one of its kernels: kernel.cu:name.")]
+    source: Annotated[Path, argument("A .cu or .ptx file; one of its kernels: kernel.cu:name.")]
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="In the order of the parameters: a=f32[4096], a=zeros:f32[64], a=@a.npy, i32:4096. Without any, the"
-            " launches in the file's host code are checked."
-        ),
+        argument("In order: a=f32[4096], a=zeros:f32[64], a=@a.npy, i32:4096. Default: the launches in the host code."),
     ] = None
     grid: Annotated[str, option("Thread blocks: 16 or 16,2,1.")] = "1"
     block: Annotated[str, option("Threads of a block: 256 or 16,16.")] = "32"
@@ -63,7 +59,7 @@ def check(wanted: CheckOptions) -> None:
     findings = {name: list(checked.findings) for name, checked in results.items()}
     if wanted.junit is not None:
         from kernrec.checking.findings import junit
-        from kernrec.emit.files import write_file
+        from kernrec.emit.formats import write_file
 
         write_file(wanted.junit, junit(path.name, findings, errors).encode())
     _print(wanted, results, errors, bool(wanted.arguments) and not program)
@@ -85,7 +81,7 @@ def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
 
 
 def _flags(wanted: CheckOptions, path: Path) -> "CompileFlags":
-    from kernrec.kernel.compile_flags import compile_flags
+    from kernrec.kernel.source_files import compile_flags
 
     return compile_flags(path, wanted.define or (), wanted.include or ())
 
@@ -120,7 +116,7 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
     function, launch = inlined(made.module, made.launch.entry), made.launch
     origins = line_origins(path, flags.include) if path.suffix == ".cu" else []
     describer = Describer(entry or launch.entry, function, made.ptx, origins, path.name)
-    limits = LaunchLimits(_seconds(wanted), LAUNCH_BUDGET, gpu.limits, made.resources.get(launch.entry))
+    limits = LaunchLimits(_seconds(wanted), gpu.limits, made.resources.get(launch.entry))
     checked = check_launch(made.module, launch, describer, limits, frozenset(read.unwritten))
     if not checked.findings:
         for name, file in targets.items():
@@ -138,8 +134,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
     Returns:
         (results by kernel, reasons why other kernels could not be checked).
     """
-    from kernrec.checking.check_launch import check_launch
-    from kernrec.checking.program_launches import entries_of, program_launch
+    from kernrec.checking.check_launch import check_launch, entries_of, program_launch
     from kernrec.cli.progress import Steps
     from kernrec.gpu import find_gpu
     from kernrec.interop.spec_text import LaunchWords
@@ -159,7 +154,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
                     defines=flags.defines,
                     options=flags.options,
                 )
-                made = program_launch(path, words, gpu, _seconds(wanted), LAUNCH_BUDGET)
+                made = program_launch(path, words, gpu, _seconds(wanted))
                 checked = check_launch(made.module, made.launch, made.describer, made.limits)
                 results[name] = _with_note(checked, made.unset)
             except KernrecError as error:

@@ -11,6 +11,7 @@ import typer
 
 from kernrec import paths
 from kernrec.cli import options, quantity
+from kernrec.cli.options import option
 from kernrec.cli.output import print_line, print_notes
 from kernrec.cli.progress import Steps
 from kernrec.errors import UsageError, unknown
@@ -34,27 +35,10 @@ def present(text: str) -> str:
     return text
 
 
-Gpu = Annotated[str, typer.Option("--gpu", callback=present, help="auto, or the index of a GPU in this machine.")]
+Gpu = Annotated[str, option("auto, or the index of a GPU in this machine.", "--gpu", callback=present)]
 
 _SHIPPED = "shipped"
 """Value of --replay that names the shipped recording."""
-Replay = Annotated[
-    str | None,
-    typer.Option(help="Without a GPU: a database whose measurements are replayed, or `shipped` for a recorded space."),
-]
-SetPowerLimit = Annotated[
-    str | None,
-    typer.Option(help="Power limits to set on the GPU and to measure at, such as 200W,250W; restored afterwards."),
-]
-LockClocks = Annotated[
-    str | None,
-    typer.Option(
-        help="Core clocks to lock the GPU to and to measure at, such as 1200MHz,1410MHz; unlocked afterwards."
-    ),
-]
-Cluster = Annotated[
-    str | None, typer.Option(help="Measure on a Ray cluster: auto, or host:port of its head node.", metavar="ADDRESS")
-]
 _SEARCHES = ("guide", "genetic")
 _EFFORTS = {"quick": "quick", "all": "normal", "exhaustive": "exhaustive"}
 """Strategies that measure every problem in turn, with the effort per problem."""
@@ -67,38 +51,31 @@ _BUDGETS = {"refine": "10m", "guide": "200configs", "genetic": "200configs"}
 
 
 class CollectOptions(options.Options):
-    op: Annotated[str, typer.Option("--op", help="Operator or alias, or all (`kernrec ops`).")] = ""
-    shape: Annotated[
-        str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096. Default: the layers of a workload.")
-    ] = None
-    workload: Annotated[str | None, typer.Option(help="Workload whose layers to measure.")] = None
-    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")] = None
+    op: Annotated[str, option("Operator (`kernrec list ops`), or all.", "--op")] = ""
+    shape: Annotated[str | None, option("Dimensions: m=64,n=64,k=64. Default: the layers of a workload.")] = None
+    workload: Annotated[str | None, option("Workload whose layers to measure.")] = None
+    dtype: Annotated[str | None, option("Data type of the tensors. Default: the op's first.")] = None
     layout: options.Layout = None
-    gpu: Annotated[str, typer.Option("--gpu", callback=present, help="auto, all, or an index in this machine.")] = (
-        "auto"
-    )
+    gpu: Annotated[str, option("auto, all, or an index in this machine.", "--gpu", callback=present)] = "auto"
     strategy: Annotated[
         str | None,
-        typer.Option(
-            help="all, quick, exhaustive: every problem in turn, at most 1,024, 64 or all configs. refine: what lowers"
+        option(
+            "all, quick, exhaustive: every problem in turn, at most 1,024, 64 or all configs. refine: what lowers"
             " the expected regret most. guide, genetic: search one problem. plan: what models are unsure of. Default:"
             " all; plan if nothing is named."
         ),
     ] = None
-    objective: Annotated[
-        str, typer.Option(help="What refine, guide and genetic minimize: latency, energy or edp; searches also pareto.")
-    ] = ""
+    objective: Annotated[str, option("What refine, guide and genetic minimize; searches also pareto.")] = ""
     budget: Annotated[
         str | None,
-        typer.Option(
-            help="When to stop: 30m, 2h or 200configs; with refine also a mean regret: 2%, or 30m,2%. Default: 10m"
-            " (refine, plan), 200configs (searches)."
+        option(
+            "30m or 200configs; refine: also a mean regret, 2%. Default: 10m (refine, plan), 200configs (searches)."
         ),
     ] = None
-    replay: Replay = None
-    set_power_limit: SetPowerLimit = None
-    lock_clocks: LockClocks = None
-    cluster: Cluster = None
+    replay: Annotated[str | None, option("Without a GPU: replay this database, or `shipped` rows.")] = None
+    set_power_limit: Annotated[str | None, option("Power limits to set and measure at: 200W,250W.")] = None
+    lock_clocks: Annotated[str | None, option("Core clocks to lock and measure at: 1200MHz,1410MHz.")] = None
+    cluster: options.Cluster = None
 
     def request(self) -> "CollectRequest":  # type: ignore[override]
         """Return the request. Raises `UsageError` for conflicting options."""
@@ -153,10 +130,10 @@ class CollectOptions(options.Options):
         names = [*_EFFORTS, *(each for each in Strategy if each not in _EFFORTS)]
         if name not in names:
             raise unknown("strategy", name, names)
-        for option, strategies in _ONLY_FOR.items():
-            if getattr(self, option) and name not in strategies:
+        for setting, strategies in _ONLY_FOR.items():
+            if getattr(self, setting) and name not in strategies:
                 fits = " or ".join(strategies)
-                raise UsageError(f"--{option} needs --strategy {fits}; the strategy is {name}")
+                raise UsageError(f"--{setting} needs --strategy {fits}; the strategy is {name}")
         effort = _EFFORTS.get(name)
         return (Strategy.ALL, effort) if effort else (Strategy(name), "normal")
 
@@ -207,12 +184,12 @@ def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path
         if db is None:
             raise UsageError("--replay needs --db, so that replayed rows are not mixed with your measurements")
         return Path(replay), db
-    from kernrec.measure.device import shipped_recording
+    from kernrec.measure.device.replay import DESCRIPTION, replayed_database, shipped_recording
 
-    chosen = db or shipped_recording.replayed_database()
+    chosen = db or replayed_database()
     with Steps("reading the recorded space that ships"):
-        file = shipped_recording.shipped_recording()
-    print_notes([f"{shipped_recording.DESCRIPTION}; rows go to {chosen}"])
+        file = shipped_recording()
+    print_notes([f"{DESCRIPTION}; rows go to {chosen}"])
     return file, chosen
 
 

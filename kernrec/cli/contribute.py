@@ -4,11 +4,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from kernrec import paths
 from kernrec.cli import options
 from kernrec.cli.collect import Gpu, run_measuring
+from kernrec.cli.options import option
 from kernrec.cli.quantity import budget as parse_budget
 from kernrec.cli.share import print_leaving
 from kernrec.errors import UsageError, file_errors
@@ -25,7 +24,7 @@ FOLDER = "contributed"
 
 
 class ContributeOptions(options.Options):
-    budget: Annotated[str, typer.Option(help="10m, 1h or 200configs; 0m: only write what is measured.")] = "10m"
+    budget: Annotated[str, option("10m, 1h or 200configs; 0m: only write what is measured.")] = "10m"
     gpu: Gpu = "auto"
 
 

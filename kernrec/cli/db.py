@@ -9,11 +9,12 @@ from kernrec import paths
 from kernrec.cli import options, share
 from kernrec.cli.app import Commands
 from kernrec.cli.db_info import conflicting, info, print_contributed
+from kernrec.cli.options import argument, option
 from kernrec.cli.output import print_notes
 from kernrec.cli.progress import Steps
 from kernrec.errors import KernrecError, UsageError, cannot_be
+from kernrec.util.files import check_input, open_input
 from kernrec.util.human import counted, human
-from kernrec.util.input_file import check_input, open_input
 
 if TYPE_CHECKING:
     from kernrec.interop.import_results import ImportSummary
@@ -30,41 +31,19 @@ _SHOWN = 10
 class ImportOptions(options.Options):
     file: Annotated[
         Path,
-        typer.Argument(
-            help="A bundle, or results of Kernel Tuner (T4, cache), KTT, CLBlast, Triton or Nsight Compute; with --spec"
-            " a table in CSV or Parquet, too."
-        ),
+        argument("A bundle, or results of Kernel Tuner, KTT, CLBlast, Triton, Nsight Compute; with --spec any table."),
     ]
-    op: Annotated[
-        str | None,
-        typer.Option("--op", help="Operator that was measured, if neither a spec nor the file states it."),
-    ] = None  # type: ignore[assignment]
-    shape: Annotated[
-        str | None,
-        typer.Option(
-            help="Dimensions that the file does not state, such as m=4096,n=4096,k=4096; with --spec: its own."
-        ),
-    ] = None
-    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured, if the file does not name it.")] = (
-        None  # type: ignore[assignment]
-    )
-    kernel: Annotated[
-        str | None,
-        typer.Option(help="With --spec the kernel's source; else its name, if the file names none or several."),
-    ] = None
-    spec: Annotated[
-        Path | None,
-        typer.Option(help="Spec of the kernel (kernel.toml or T1 .json): the rows become its measurements."),
-    ] = None
+    op: Annotated[str | None, option("Operator, if neither spec nor file states it.", "--op")] = None  # type: ignore[assignment]
+    shape: Annotated[str | None, option("Dimensions that the file does not state: m=64,n=64,k=64.")] = None
+    gpu: Annotated[str | None, option("GPU, if the file does not name it.", "--gpu")] = None  # type: ignore[assignment]
+    kernel: Annotated[str | None, option("With --spec the kernel's source; else the kernel's name.")] = None
+    spec: Annotated[Path | None, option("Spec of the kernel: rows become its measurements.")] = None
     map: Annotated[
         list[str] | None,
-        typer.Option(
-            help="With --spec: a tunable or quantity and its column, such as 'latency_s=time (ms)*1e-3' or block_x=bx;"
-            " ignore=COLUMN,COLUMN; by=WHO measured. May be given several times."
-        ),
+        option("With --spec: 'latency_s=time (ms)*1e-3', block_x=bx, ignore=COLUMN or by=WHO; repeatable."),
     ] = None
-    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")] = None
-    layout: Annotated[str | None, typer.Option(help="Tensor layout. Default: the op's first.")] = None
+    dtype: Annotated[str | None, option("Data type. Default: the op's first.")] = None
+    layout: Annotated[str | None, option("Tensor layout. Default: the op's first.")] = None
     untrusted: share.Untrusted = False
 
 
@@ -155,7 +134,7 @@ def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":
 
 
 class ExportOptions(options.Options):
-    bundle: Annotated[Path, typer.Option(help="File (.zip) or folder to write.")]
+    bundle: Annotated[Path, option("File (.zip) or folder to write.")]
     selected: share.Selected
     licence: share.Licence = None
 
@@ -168,10 +147,9 @@ def export(wanted: ExportOptions) -> None:
     from kernrec.store import Database
     from kernrec.store.keys import Signer, key_file, make_own_key
     from kernrec.store.share import place_at, write_bundle
-    from kernrec.store.share.outgoing import outgoing
+    from kernrec.store.share.outgoing import outgoing, secret_of
     from kernrec.store.share.place import MANIFEST
-    from kernrec.store.share.privacy import secret_of
-    from kernrec.util.scratch import scratch_folder
+    from kernrec.util.files import scratch_folder
 
     path, own = wanted.bundle, wanted.db or paths.user_database()
     chosen = wanted.selected.selection(own)
@@ -189,7 +167,7 @@ def export(wanted: ExportOptions) -> None:
 
 
 class MergeOptions(options.Options):
-    others: Annotated[list[Path], typer.Argument(help="Databases to read rows from; they are not changed.")]
+    others: Annotated[list[Path], argument("Databases to read rows from; they are not changed.")]
 
 
 @app.command("merge")
@@ -221,12 +199,9 @@ def merge(wanted: MergeOptions) -> None:
 
 
 class VerifyOptions(options.Options):
-    place: Annotated[
-        str | None,
-        typer.Argument(metavar="PLACE", help="Check the bundles of this place, such as datasets/contributed, instead."),
-    ] = None
-    remove: Annotated[bool, typer.Option("--remove", help="Delete impossible rows.")] = False
-    list_: Annotated[bool, typer.Option("--list", help="Write the place's index.json, which web servers need.")] = False
+    place: Annotated[str | None, argument("Check the bundles of this place instead.", "PLACE")] = None
+    remove: Annotated[bool, option("Delete impossible rows.", "--remove")] = False
+    list_: Annotated[bool, option("Write the place's index.json, which web servers need.", "--list")] = False
 
 
 @app.command("verify")
@@ -281,9 +256,8 @@ def verify(wanted: VerifyOptions) -> None:
 
 
 def _verify_place(name: str, listed: bool) -> None:
-    from kernrec.store.share.check import check_place
-    from kernrec.store.share.object_store import place_of
-    from kernrec.store.share.push import write_list
+    from kernrec.store.share.push import check_place, write_list
+    from kernrec.store.share.servers import place_of
 
     place = place_of(name)
     with Steps(f"checking the bundles of {place.title}"):

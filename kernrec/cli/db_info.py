@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from kernrec import paths
 from kernrec.cli import options
-from kernrec.cli.output import print_notes, print_table
+from kernrec.cli.options import option
+from kernrec.cli.output import AsJson, print_notes, print_table
 from kernrec.cli.progress import Steps
 from kernrec.errors import UsageError
 from kernrec.util.human import counted
@@ -25,10 +24,8 @@ _SHIPPED = Path("shipped")
 
 
 class InfoOptions(options.Options):
-    coverage: Annotated[
-        bool, typer.Option("--coverage", help="Show what is measured for which GPU, and what would help most.")
-    ] = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+    coverage: Annotated[bool, option("Show what is measured, and what would help most.", "--coverage")] = False
+    as_json: AsJson = False
 
 
 @options.takes(InfoOptions)
@@ -56,7 +53,7 @@ def _show_database(path: Path, others: bool, as_json: bool) -> None:
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
     from kernrec.store.coverage import contributed, tally
-    from kernrec.store.retractions import retracted
+    from kernrec.store.share.withdraw import retracted
     from kernrec.store.stack import pulled_database
 
     pulled: list[dict[str, Any]] = []

@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from kernrec.cli import options
-from kernrec.cli.options import SELECTION, option
+from kernrec.cli.options import SELECTION, argument, option
 from kernrec.cli.output import (
     AsJson,
     NotePrinter,
@@ -25,7 +23,7 @@ from kernrec.util.human import config_text, counted, human
 
 if TYPE_CHECKING:
     from kernrec.recommender.explain.breakdown import Explanation
-    from kernrec.recommender.explain.what_if import Change
+    from kernrec.recommender.explain.report import Change
 
 _PAIR = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(-?[0-9]{1,10})\s*")
 _SHARE_SHOWN = 0.02
@@ -36,9 +34,9 @@ _PRIOR = (("latency_s", "s"), ("energy_j", "J"), ("power_w", "W"))
 
 class ExplainOptions(options.Options):
     databases_used = options.SEVERAL
-    source: Annotated[
-        Path | None, typer.Argument(help="A .cu file that launches the kernel; one of several: kernel.cu:name.")
-    ] = None
+    source: Annotated[Path | None, argument("A .cu file with its launch; one of several kernels: kernel.cu:name.")] = (
+        None
+    )
     gpu: options.Gpu = ""
     op: options.Op = ""
     kernel: options.Kernel = None
@@ -86,11 +84,11 @@ def explain(wanted: ExplainOptions) -> None:
 def _explain_source(wanted: ExplainOptions, source: Path) -> None:
     """Explain a kernel of a CUDA file, with advice per source line."""
     from kernrec import paths
-    from kernrec.checking.explain_source import explain_source
+    from kernrec.checking.analyze_source import explain_source
     from kernrec.cli.check import with_entry
     from kernrec.gpu import find_gpu
     from kernrec.interop.spec_text import LaunchWords
-    from kernrec.kernel.compile_flags import compile_flags
+    from kernrec.kernel.source_files import compile_flags
     from kernrec.recommender.request import objective_named
 
     named = ("op", "kernel", "shape", "dtype", "layout", "config", "against", "power_limit", "clock")

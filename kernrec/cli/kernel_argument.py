@@ -4,11 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from kernrec.cli import options
 from kernrec.cli.check import extents, with_entry
-from kernrec.cli.options import option
+from kernrec.cli.options import argument, option
 from kernrec.cli.output import AsJson
 from kernrec.errors import UsageError
 
@@ -23,17 +21,14 @@ _LAUNCH = "Launch, if no spec describes it"
 class AnalyzeOptions(options.Options):
     source: Annotated[
         Path,
-        typer.Argument(
-            help="The kernel: a .cu or .ptx file (one of several: blur.cu:blur), a Triton function as kernels.py:matmul"
-            " or package.kernels:matmul, or a .toml of `kernrec capture`."
+        argument(
+            "A .cu or .ptx file (one of several kernels: blur.cu:blur), a Triton function as kernels.py:matmul or"
+            " package.kernels:matmul, or a .toml of `kernrec capture`."
         ),
     ]
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Of CUDA by name: n=4096, x=f32\\[n], x=@values.npy. Of PTX in order: a=f32[4096], i32:4096. Of a"
-            " .toml further calls."
-        ),
+        argument("CUDA: n=4096, x=f32\\[n], x=@values.npy. PTX, in order: a=f32[4096], i32:4096. A .toml: more calls."),
     ] = None
     gpu: options.Gpus = ""
     shape: Annotated[str | None, option("Dimensions, if not those of the spec.", panel=options.PROBLEM)] = None
@@ -70,7 +65,7 @@ class AnalyzeOptions(options.Options):
     def words(self) -> "LaunchWords":
         """Return the options that describe a CUDA kernel's launch, for the draft of its spec."""
         from kernrec.interop.spec_text import LaunchWords
-        from kernrec.kernel.compile_flags import compile_flags
+        from kernrec.kernel.source_files import compile_flags
 
         arguments = [*(self.arguments or ()), *(self.arg or ())]
         flags = compile_flags(self.file, self.define or (), self.include or ())
@@ -155,7 +150,7 @@ def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
 def write_draft(wanted: AnalyzeOptions) -> None:
     """Write the draft of a spec next to a CUDA source, and list the parts to fill in."""
     from kernrec.cli.output import print_notes
-    from kernrec.emit.files import write_file
+    from kernrec.emit.formats import write_file
     from kernrec.interop.spec_draft import draft_spec
 
     source = wanted.file

@@ -21,7 +21,7 @@ def mcp(wanted: McpOptions) -> None:
     Tools: catalog, recommend, compare, explain, analyze, check. Sources are compiled and emulated in a separate process
     with limits on time, memory and files. No GPU is needed.
     """
-    from kernrec.checking.limits import Limits
+    from kernrec.checking.child_process import Limits
     from kernrec.mcp.server import serve
 
     serve(wanted.databases, wanted.folder, Limits(time_s=duration("--time-limit", wanted.time_limit)))

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec.cli import options
-from kernrec.cli.output import print_notes
+from kernrec.cli.options import argument, option
+from kernrec.cli.output import AsJson, print_notes
 from kernrec.errors import UsageError
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
-    from kernrec.measure.monitor.trace import TraceSample, TraceSummary
+    from kernrec.measure.monitor import TraceSample, TraceSummary
 
 _SHOWN_EVERY_S = 0.5
 _PERIOD_S = 0.1
@@ -24,9 +25,9 @@ _ROUGH_S = 1.0  # GPUs update their power sensor every 15 to 100 ms (arXiv 2312.
 
 class MonitorOptions(options.Options):
     databases_used = options.OWN
-    command: Annotated[list[str] | None, typer.Argument(help="Command to run, after --.")] = None
-    trace: Annotated[Path | None, typer.Option(help="Write the samples to a .csv file.")] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False
+    command: Annotated[list[str] | None, argument("Command to run, after --.")] = None
+    trace: Annotated[Path | None, option("Write the samples to a .csv file.")] = None
+    as_json: AsJson = False
 
     def check(self) -> None:
         """Raise `UsageError` for invalid options."""
@@ -44,8 +45,7 @@ def monitor(wanted: MonitorOptions) -> None:
     on to the command. Processes that it leaves running are not waited for. Energy is for the whole board. The GPU is
     the first that CUDA_VISIBLE_DEVICES lists.
     """
-    from kernrec.measure.monitor.trace import TraceFile, TraceSample, summarize_trace
-    from kernrec.measure.monitor.watch import NvmlReader, watch_command
+    from kernrec.measure.monitor import NvmlReader, TraceFile, TraceSample, summarize_trace, watch_command
 
     wanted.check()
     samples: list[TraceSample] = []

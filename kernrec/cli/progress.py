@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
-from kernrec.util.fork import holds_no_lock
 from kernrec.util.human import human
+from kernrec.util.process import holds_no_lock
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,14 +14,8 @@ _HERTZ = {"hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}
 def _parse(flag: str, text: str, units: dict[str, float], example: str) -> float:
     match = _NUMBER.fullmatch(text)
     if not match or match[2].lower() not in units:
-        kind = "a number" if "" in units else "a quantity with its unit"
-        raise UsageError(f"{flag} {text!r}: expected {kind}, such as {example}")
+        raise UsageError(f"{flag} {text!r}: expected a quantity with its unit, such as {example}")
     return float(match[1]) * units[match[2].lower()]
-
-
-def number(flag: str, text: str) -> float:
-    """Parse a number without a unit: `8760` -> 8760.0."""
-    return _parse(flag, text, {"": 1.0}, "8760")
 
 
 def watts(flag: str, text: str) -> float:
@@ -63,29 +57,15 @@ def budget(flag: str, text: str) -> tuple[float | None, int | None]:
     raise UsageError(f"{flag} {text!r}: expected a time or a number of configs, such as 30m or 200configs")
 
 
-_PRICE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*([A-Za-z]{1,4}|[€$£¥])\s*(?:/\s*([a-zA-Z]+))?\s*")
+_PRICE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*([A-Za-z]{1,4}|[€$£¥])\s*/\s*([kmKM]?[wW]h)\s*")
 _KWH = {"kwh": 1.0, "mwh": 1e-3, "wh": 1e3}
-
-
-def price(flag: str, text: str, per: dict[str, float], example: str) -> tuple[float, str, str]:
-    """Parse a price: `0.25EUR/kWh` -> (0.25, "EUR", "kwh"), which is amount, currency and unit.
-
-    Args:
-        flag: The option, for the message.
-        text: The user's value.
-        per: Factor of each accepted unit, in lower case; the unit "" accepts a price without a unit.
-        example: An accepted value, for the message.
-    """
-    match = _PRICE.fullmatch(text)
-    unit = (match[3] or "").lower() if match else ""
-    if not match or unit not in per:
-        raise UsageError(f"{flag} {text!r:.60}: expected a price with its unit, such as {example}")
-    return float(match[1]) * per[unit], match[2], unit
 
 
 def energy_price(flag: str, text: str) -> tuple[float, str]:
     """Parse a price per kilowatt-hour: `0.25EUR/kWh` -> (0.25, "EUR"). Currency and unit are required."""
-    return price(flag, text, _KWH, "0.25EUR/kWh")[:2]
+    if not (match := _PRICE.fullmatch(text)):
+        raise UsageError(f"{flag} {text!r:.60}: expected a price with its unit, such as 0.25EUR/kWh")
+    return float(match[1]) * _KWH[match[3].lower()], match[2]
 
 
 def carbon(flag: str, text: str) -> float:
@@ -95,15 +75,3 @@ def carbon(flag: str, text: str) -> float:
     if not match:
         raise UsageError(f"{flag} {text!r:.60}: expected a mass for an energy, such as 380g/kWh")
     return float(match[1]) * grams[match[2].lower()] * (_KWH | {"gwh": 1e-6})[match[3].lower()]
-
-
-_A_YEAR = {"year": 1.0, "month": 12.0, "day": 365.0, "hour": 8760.0, "minute": 525_600.0, "s": 31_536_000.0}
-
-
-def calls(flag: str, text: str) -> float:
-    """Parse calls per year: `1e9` -> 1e9, `2e6/day` -> 7.3e8."""
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*(?:/\s*([a-z]+))?\s*", text, re.ASCII)
-    unit = (match[2] or "year") if match else ""
-    if not match or unit not in _A_YEAR or not 0.0 < float(match[1]) < 1e30:
-        raise UsageError(f"{flag} {text!r:.60}: expected calls a year or in another time, such as 1e9 or 2e6/day")
-    return float(match[1]) * _A_YEAR[unit]

@@ -9,6 +9,7 @@ import typer
 
 from kernrec import paths
 from kernrec.cli import options
+from kernrec.cli.options import argument, option
 from kernrec.cli.output import print_notes, print_table
 from kernrec.cli.progress import Steps
 from kernrec.errors import UsageError
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
     from kernrec.store.share.manifest import Manifest
     from kernrec.store.share.outgoing import Outgoing, Selection
 
-Place = Annotated[
-    str, typer.Argument(metavar="PLACE", help="Folder, or a URL of s3://, gs:// or https:// (read-only).")
-]
-Licence = Annotated[str | None, typer.Option(help="License of the rows, such as CC0-1.0.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would leave or be withdrawn.")]
-Untrusted = Annotated[bool, typer.Option("--untrusted", help="Also accept bundles that no trusted key signed.")]
+Place = Annotated[str, argument("Folder, or a URL of s3://, gs:// or https:// (read-only).", "PLACE")]
+Licence = Annotated[str | None, option("License of the rows, such as CC0-1.0.")]
+DryRun = Annotated[bool, option("Only list what would leave or be withdrawn.", "--dry-run")]
+Untrusted = Annotated[bool, option("Also accept bundles that no trusted key signed.", "--untrusted")]
+Gpu = Annotated[str | None, option("Only measurements of this GPU.", "--gpu")]
+Kernel = Annotated[str | None, option("Only measurements of this kernel.")]
 _SHOWN = 20
 """Maximum rows listed before a withdrawal."""
 
@@ -31,9 +32,9 @@ _SHOWN = 20
 class Selected(options.Options):
     """Options that select measurements of a database."""
 
-    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured.")] = None  # type: ignore[assignment]
-    op: Annotated[str | None, typer.Option("--op", help="Operator that was measured.")] = None  # type: ignore[assignment]
-    kernel: Annotated[str | None, typer.Option(help="Kernel that was measured.")] = None
+    gpu: Gpu = None  # type: ignore[assignment]
+    op: Annotated[str | None, option("Only measurements of this operator.", "--op")] = None  # type: ignore[assignment]
+    kernel: Kernel = None
 
     def selection(self, database: Path) -> "Selection":
         """Return the measurements of a database that the options select."""
@@ -62,7 +63,7 @@ def op_name(database: Path, op: str) -> str:
 class PushOptions(options.Options):
     databases_used = options.OWN
     place: Place
-    gpu: Annotated[str | None, typer.Option("--gpu", help="Only measurements of this GPU.")] = None  # type: ignore[assignment]
+    gpu: Gpu = None  # type: ignore[assignment]
     licence: Licence = None
     dry_run: DryRun = False
 
@@ -77,8 +78,8 @@ def push(wanted: PushOptions) -> None:
     from kernrec.gpu import find_gpu
     from kernrec.store.keys import Signer, key_file, make_own_key
     from kernrec.store.share import Selection
-    from kernrec.store.share.object_store import place_of
     from kernrec.store.share.push import push as push_rows
+    from kernrec.store.share.servers import place_of
 
     place, own = place_of(wanted.place), paths.user_database()
     chosen = Selection(wanted.gpu and find_gpu(wanted.gpu).name)
@@ -158,8 +159,8 @@ def pull(wanted: PullOptions) -> None:
     Only bundles signed by a key that you trust are accepted (`kernrec db trust`). Rows are removed only if their signer
     withdraws them, or if you stop trusting the key.
     """
-    from kernrec.store.share.object_store import place_of
     from kernrec.store.share.pull import pull as pull_rows
+    from kernrec.store.share.servers import place_of
 
     place = place_of(wanted.place)
     with Steps(f"pulling from {place.title}"):
@@ -181,15 +182,12 @@ def print_withdrawn_copies(database: Path) -> None:
 
 
 class WithdrawOptions(options.Options):
-    place: Annotated[
-        str | None,
-        typer.Argument(metavar="PLACE", help="Place to withdraw from at once. Default: none; the next push does it."),
-    ] = None
-    row: Annotated[list[str] | None, typer.Option(help="A measurement or session, as --dry-run lists it.")] = None
-    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured.")] = None  # type: ignore[assignment]
-    kernel: Annotated[str | None, typer.Option(help="Kernel that was measured.")] = None
-    merged: Annotated[bool, typer.Option("--merged", help="Only rows from other people's files and bundles.")] = False
-    reason: Annotated[str, typer.Option(help="A note for readers of the log.")] = ""
+    place: Annotated[str | None, argument("Place to withdraw from at once. Default: at the next push.", "PLACE")] = None
+    row: Annotated[list[str] | None, option("A measurement or session, as --dry-run lists it.")] = None
+    gpu: Gpu = None  # type: ignore[assignment]
+    kernel: Kernel = None
+    merged: Annotated[bool, option("Only rows from other people's files and bundles.", "--merged")] = False
+    reason: Annotated[str, option("A note for readers of the log.")] = ""
     dry_run: DryRun = False
 
 
@@ -206,7 +204,7 @@ def withdraw(wanted: WithdrawOptions) -> None:
     from kernrec.store.rows import Row
     from kernrec.store.share import Selection
     from kernrec.store.share.manifest import TEXT
-    from kernrec.store.share.object_store import place_of
+    from kernrec.store.share.servers import place_of
     from kernrec.store.share.withdraw import withdraw_here, withdraw_there
 
     if not (wanted.row or wanted.gpu or wanted.kernel or wanted.merged):
@@ -253,10 +251,10 @@ def _cell(value: object) -> str:
 
 class TrustOptions(options.Options):
     databases_used = options.OWN
-    key: Annotated[str | None, typer.Argument(help="Public key. Default: list the trusted keys.")] = None
-    name: Annotated[str | None, typer.Argument(help="Name of the key's owner in answers.")] = None
-    remove: Annotated[bool, typer.Option("--remove", help="Stop trusting this key or name.")] = False
-    own: Annotated[bool, typer.Option("--own", help="Print your public key; create it if there is none.")] = False
+    key: Annotated[str | None, argument("Public key. Default: list the trusted keys.")] = None
+    name: Annotated[str | None, argument("Name of the key's owner in answers.")] = None
+    remove: Annotated[bool, option("Stop trusting this key or name.", "--remove")] = False
+    own: Annotated[bool, option("Print your public key; create it if there is none.", "--own")] = False
 
 
 @options.takes(TrustOptions)
@@ -291,8 +289,8 @@ def trust(wanted: TrustOptions) -> None:
 def _remove(key: str) -> None:
     """Remove a trusted key. If the key was never trusted, drop the rows that `--untrusted` accepted."""
     from kernrec.store import Database, keys
-    from kernrec.store.retractions import forget
     from kernrec.store.share.pulled import drop_signer
+    from kernrec.store.share.withdraw import forget
 
     if keys.is_public_key(key) and key not in keys.trusted() and (dropped := drop_signer(paths.pulled(), key)):
         print(f"{counted(dropped, 'measurement')} no longer used")

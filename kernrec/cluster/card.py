@@ -1,7 +1,8 @@
 """Define the actor that owns one GPU of a cluster and makes the visits that the driver assigns.
 
 The actor sends each record of a visit to the driver at once, and the answer at the end. The driver writes the records
-to its journal. An actor stores nothing, so its process or machine may die at any time.
+to its journal. An actor stores nothing, so its process or machine may die at any time. All machines of a campaign must
+have the same sources.
 """
 
 import queue
@@ -9,23 +10,35 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kernrec.cluster.versions import sources_hash
 from kernrec.compile.nvrtc import compiler
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
-from kernrec.measure.campaign.chooser import Visit
-from kernrec.measure.campaign.plan import PlannedProblem
+from kernrec.measure.campaign.plan import PlannedProblem, Visit
 from kernrec.measure.campaign.results import CampaignBudget, Progress
 from kernrec.measure.measuring_device import MeasuringDevice, card_device, new_session, recorded_device
 from kernrec.measure.request import CollectRequest
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store.measurement import MeasuredDevice, Measurement
+from kernrec.util.files import files_hash
+from kernrec.version import __version__
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_SUFFIXES = (".py", ".cu", ".cuh", ".toml")
+
+
+@cache
+def sources_hash() -> str:
+    """Return kernrec's version with a hash of its sources and kernels."""
+    files = (path for path in _PACKAGE.rglob("*") if path.suffix in _SUFFIXES)
+    return f"{__version__}-{files_hash(_PACKAGE, files)[:12]}"
+
 
 Limits = tuple[float | None, float | None, float | None, bool]
 """Power limit in W, locked core and memory clocks in Hz, whether the GPU is divided (MIG)."""

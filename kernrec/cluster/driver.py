@@ -14,12 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits
-from kernrec.cluster.versions import sources_hash
+from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits, sources_hash
 from kernrec.errors import KernrecError, UsageError
-from kernrec.measure.campaign.chooser import Chooser, Visit
 from kernrec.measure.campaign.ingest import ingest, measurements_of
 from kernrec.measure.campaign.journal import Journal
+from kernrec.measure.campaign.plan import Chooser, Visit
 from kernrec.measure.campaign.results import Progress
 from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopping

@@ -7,8 +7,7 @@ The package needs CuPy and the NVRTC wheel (the extras `cuda13` and `cuda12`), b
 compilation, not on import.
 """
 
-from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import Compiled, CompileError, CompileJob, NoCompilerError, Resources
+from kernrec.compile.compiled import CompileCache, Compiled, CompileError, CompileJob, NoCompilerError, Resources
 from kernrec.compile.nvrtc import compile_source
 from kernrec.compile.pool import compile_many
 

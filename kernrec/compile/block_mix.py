@@ -19,13 +19,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from kernrec.compile.disassemble import MachineCode, MachineInstruction, machine_code
-from kernrec.compile.machine_classes import access_bytes, machine_class
+from kernrec.compile.disassemble import MachineCode, MachineInstruction, access_bytes, machine_class, machine_code
+from kernrec.ptx.analysis.issue_cost import machine_cost
 from kernrec.ptx.analysis.liveness import successors
 from kernrec.ptx.analysis.lowering import lowered
-from kernrec.ptx.analysis.machine_cost import machine_cost
+from kernrec.ptx.ir.operand import size_of
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
-from kernrec.ptx.ir.types import size_of
 from kernrec.util.light_dataclass import dataclass
 
 _MEMORY = frozenset({"ld_global", "st_global", "ld_shared", "st_shared", "atomic", "cp_async"})

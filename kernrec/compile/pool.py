@@ -20,15 +20,12 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
-from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Reason, Result
+from kernrec.compile.compiled import CompileCache, Compiled, CompileError, CompileJob, Reason, Result
 from kernrec.compile.nvrtc import cached_result, compiler
 from kernrec.compile.together import MOST_TOGETHER, Together, can_be_together, together_key
 from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import KernrecError
-from kernrec.util.fork import not_inherited, settle, start_context
-from kernrec.util.process import safe_path
-from kernrec.util.worker_memory import collect_rarely, keep_freed
+from kernrec.util.process import collect_rarely, keep_freed, not_inherited, safe_path, settle, start_context
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkContext, SpawnContext

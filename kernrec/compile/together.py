@@ -14,11 +14,10 @@ kernel, and no other functions, types or variables. If anything is unexpected, c
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 
-from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import Compiled, CompileError, CompileJob, parse_resources
+from kernrec.compile.compiled import CompileCache, Compiled, CompileError, CompileJob, parse_resources
 from kernrec.compile.nvrtc import compile_alone, compile_job, put_without_code
 
 MOST_TOGETHER = 8
@@ -28,7 +27,7 @@ _QUICK_S = 1.0
 config would block other configs.
 """
 
-_KERNEL = "__global__"
+_KERNEL_MARK = "__global__"
 _DECLARES = re.compile(
     r"__device__|__constant__|__managed__|__LINE__|__FILE__|__COUNTER__|#\s*include\s*\"|#\s*(?:undef|line)\b"
     r"|\b(?:template|namespace|struct|class|union|enum|typedef|using|inline|constexpr|_Pragma)\b"
@@ -54,7 +53,7 @@ def can_be_together(job: CompileJob) -> bool:
 @lru_cache(maxsize=1)
 def is_one_kernel(source: str) -> bool:
     """Return whether a source has one kernel and nothing else; cached, because thousands of configs share a source."""
-    return source.count(_KERNEL) == 1 and _DECLARES.search(source) is None
+    return source.count(_KERNEL_MARK) == 1 and _DECLARES.search(source) is None
 
 
 def together_key(job: CompileJob) -> tuple[str | int, ...]:
@@ -213,3 +212,75 @@ def _parts(ptx: str) -> dict[str, str] | None:
 def _copy_of(entry: str, comment: str) -> bool:
     number = re.search(r"__kr\d+_", entry)
     return number is not None and number[0] in comment
+
+
+_SKIPPED = re.compile(r"//(?:[^\n\\]|\\.|\\\n)*|/\*.*?\*/|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'", re.DOTALL)
+_RAW = re.compile(r"\bR\"|\?\?[=/'()!<>-]|<%|%>|%:")
+_KERNEL = re.compile(
+    r"(?:extern\s*\"C\"\s*)?(?:static\s+)?__global__\s+(?:__launch_bounds__\s*\([^()]*\)\s*)?void\s+"
+    r"(?:__launch_bounds__\s*\([^()]*\)\s*)?(\w+)\s*\("
+)
+_DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma[ \t]+(?:no)?unroll\b)", re.MULTILINE)
+_BEFORE = re.compile(r"(?:\A|[;}{]|^[ \t]*#[^\n]*(?<!\\))\s*\Z", re.MULTILINE)
+"""Matches text after which a kernel's declaration can begin."""
+_CLOSES = {"(": ")", "{": "}"}
+
+
+def launched_only(source: str, entries: Collection[str]) -> str:
+    """Return the source with only these kernels, or unchanged if the source is not simple.
+
+    Args:
+        source: CUDA C++.
+        entries: Names of the kernels, as in the source or mangled.
+    """
+    if source.count("__global__") < 2 or _RAW.search(source):
+        return source
+    text = _SKIPPED.sub(lambda skipped: _blank(skipped[0]), source)
+    kernels = list(_KERNEL.finditer(text))
+    names = [kernel[1] for kernel in kernels]
+    launched = {name for name in names if any(_is_called(name, entry) for entry in entries)}
+    macros = set(re.findall(r"#\s*define\s+(\w+)", text))
+    if (
+        len(kernels) != text.count("__global__")
+        or not all(any(_is_called(name, entry) for name in launched) for entry in entries)
+        or macros & set(names)
+    ):
+        return source
+    parts, start = [], 0
+    for kernel in kernels:
+        if kernel[1] in launched:
+            continue
+        end = _end(text, kernel.end() - 1)
+        if end is None or not _BEFORE.search(text, 0, kernel.start()) or _DIRECTIVE.search(text, kernel.start(), end):
+            return source
+        parts += [source[start : kernel.start()], "\n" * source.count("\n", kernel.start(), end)]
+        start = end
+    reduced = "".join([*parts, source[start:]])
+    return reduced if is_one_kernel(reduced) else source
+
+
+def _blank(skipped: str) -> str:
+    return skipped if skipped == '"C"' else re.sub(r"[^\n]", " ", skipped)
+
+
+def _is_called(name: str, entry: str) -> bool:
+    return name == entry or (entry.startswith("_Z") and f"{len(name)}{name}" in entry)
+
+
+def _end(text: str, opened: int) -> int | None:
+    """Return the end of the function whose parameters begin at `opened`; None if it has no body."""
+    behind = _closed(text, opened)
+    if behind is None:
+        return None
+    body = re.compile(r"\s*\{").match(text, behind)
+    return None if body is None else _closed(text, body.end() - 1)
+
+
+def _closed(text: str, opened: int) -> int | None:
+    """Return the position after the bracket that closes the bracket at `opened`."""
+    depth = 0
+    for bracket in re.compile(rf"[{re.escape(text[opened] + _CLOSES[text[opened]])}]").finditer(text, opened):
+        depth += 1 if bracket[0] == text[opened] else -1
+        if depth == 0:
+            return bracket.end()
+    return None

@@ -19,7 +19,7 @@ from kernrec.compile.triton_process import answer_of, answer_request
 from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import UsageError
 from kernrec.kernel.triton_function import OPTIONS
-from kernrec.util.atomic_write import write_whole
+from kernrec.util.files import write_whole
 
 _LIMIT_S = 60.0  # seconds to load a file and compute the grids of all configs
 _PACKAGE_LIMIT_S = 240.0  # seconds for a module of a package that imports torch and a serving engine

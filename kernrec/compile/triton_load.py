@@ -19,7 +19,7 @@ from types import ModuleType, NoneType
 from typing import Any
 
 from kernrec.compile.compiled import CompileError
-from kernrec.compile.triton_stand_in import stand_in_driver
+from kernrec.compile.gpu_stand_in import stand_in_driver
 from kernrec.errors import UsageError, unknown
 
 _NO_VALUE = (

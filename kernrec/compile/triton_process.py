@@ -15,8 +15,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import Compiled, CompileError, CompileJob, TritonTarget
+from kernrec.compile.compiled import CompileCache, Compiled, CompileError, CompileJob, TritonTarget
 from kernrec.compile.nvrtc import cache_key, compile_job
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.process import end_with_parent, kill_group, module_command, module_environment, own_group

@@ -5,7 +5,7 @@ import sys
 from functools import cache as once
 
 from kernrec.compile.compiled import NoCompilerError
-from kernrec.util.note import Note
+from kernrec.util.human import Note
 from kernrec.util.optional import require_optional
 
 OLDEST = (3, 4)

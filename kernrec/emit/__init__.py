@@ -1,8 +1,8 @@
 """Write answers as files that run without kernrec: source, machine code, whole programs. See `formats`."""
 
-from kernrec.emit.files import Files as Files
-from kernrec.emit.files import write_files as write_files
 from kernrec.emit.formats import FORMATS as FORMATS
+from kernrec.emit.formats import Files as Files
 from kernrec.emit.formats import Format as Format
 from kernrec.emit.formats import emit as emit
 from kernrec.emit.formats import format_named as format_named
+from kernrec.emit.formats import write_files as write_files

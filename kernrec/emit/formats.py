@@ -1,23 +1,76 @@
-"""Define the formats. A module of this package writes each format:
+"""Define the formats and write their files. A function of this package makes the files of each format:
 
-    def emit(answers: Sequence[Recommendation]) -> Files         # with an example: emit(answers, detail, format's name)
+    def emit_name(answers: Sequence[Answer]) -> Files      # with an example: (answers, detail, format's name)
 
-`emit` gets one answer per problem, all for one GPU, and returns the files by name. To add a format, add a module and an
-entry of `FORMATS`; the command line, its help and the reference use this table.
+It gets one answer per problem, all for one GPU. To add a format, add a function and an entry of `FORMATS`; the command
+line, its help and the reference use this table.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from kernrec.emit.files import Files
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import KernrecError, UsageError, cannot_be, unknown
+from kernrec.util.files import write_whole
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.recommender.result import Answer
+
+Files = Mapping[str, bytes]
+"""File contents by name, with `/` between folders. A single-file format has one entry."""
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write one file, and replace an existing one.
+
+    Raises:
+        UsageError: The path is a folder, or its folder does not exist.
+        KernrecError: The file cannot be written.
+    """
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UsageError(f"--output {str(path)!r}: expected a file in an existing folder")
+    try:
+        write_whole(path, content, shared=True)
+    except OSError as error:
+        raise KernrecError(cannot_be("written", path, error)) from None
+
+
+def write_files(folder: Path, files: Files) -> None:
+    """Write a new folder atomically.
+
+    Raises:
+        UsageError: The folder exists and is not empty, or its parent folder is missing.
+        KernrecError: The folder cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"--output {str(folder)!r} is there already; expected a new or an empty folder")
+    parent = folder.absolute().parent
+    if not parent.is_dir():
+        raise UsageError(
+            f"--output {str(folder)!r}: expected a new folder in an existing one; {parent} is not a folder"
+        )
+    try:
+        temporary = parent / f".{folder.name}.{os.urandom(6).hex()}"
+        temporary.mkdir()
+        try:
+            for name, content in files.items():
+                path = temporary / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            if folder.exists():
+                folder.rmdir()
+            os.replace(temporary, folder)
+        except BaseException:
+            import shutil
+
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise KernrecError(cannot_be("written", folder, error)) from None
 
 
 @dataclass(frozen=True)
@@ -28,9 +81,9 @@ class Format:
     content: str
     """Short description for the help."""
     writer: str
-    """Module of this package with the function `emit`."""
+    """Function that makes the files, as `module.function` of this package."""
     folder: str = ""
-    """Module that writes a folder instead of one file; empty if there is none."""
+    """Function that makes a folder instead of one file; empty if there is none."""
     many: bool = False
     """Whether one file can contain several problems, such as the layers of a network."""
     example: str = ""
@@ -54,12 +107,12 @@ FOLDER = "CUDA C++; a folder with launchers, a check program and a CMake file if
 FORMATS = {
     form.name: form
     for form in (
-        Format("cuda", FOLDER, "cuda", folder="project", language="cuda"),
-        Format("triton", "Python with Triton and a launcher", "triton", language="triton", suffix=".py"),
-        Format("ptx", "the compiler's PTX", "ptx", compiled=True),
-        Format("inductor", "PyTorch's lookup table, for matmul_triton", "inductor", many=True),
-        Format("vllm", "its expert configs", "expert_configs", many=True, example=_LAYER),
-        Format("sglang", "its expert configs", "expert_configs", many=True, example=_LAYER),
+        Format("cuda", FOLDER, "sources.emit_cuda", folder="project.emit_project", language="cuda"),
+        Format("triton", "Python with Triton and a launcher", "sources.emit_triton", language="triton", suffix=".py"),
+        Format("ptx", "the compiler's PTX", "sources.emit_ptx", compiled=True),
+        Format("inductor", "PyTorch's lookup table, for matmul_triton", "tuned_tables.emit_inductor", many=True),
+        Format("vllm", "its expert configs", "tuned_tables.emit_experts", many=True, example=_LAYER),
+        Format("sglang", "its expert configs", "tuned_tables.emit_experts", many=True, example=_LAYER),
     )
 }
 REMOVED = {
@@ -123,7 +176,8 @@ def emit(
             f"the source of {owned[0].name} is neither yours nor kernrec's ({owned[0].owner});"
             " read it first, --untrusted-source writes it"
         )
-    write = import_module(f"kernrec.emit.{form.folder if folder else form.writer}").emit
+    module, function = (form.folder if folder else form.writer).split(".")
+    write = getattr(import_module(f"kernrec.emit.{module}"), function)
     files: Files = write(answers, *((form.detail, form.name) if form.example else ()))
     return files
 

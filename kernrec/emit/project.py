@@ -8,8 +8,8 @@ from math import sqrt
 from pathlib import Path
 
 from kernrec.compile.compiled import target_name
-from kernrec.emit.cuda import launch_comment, variant_source
-from kernrec.emit.files import Files
+from kernrec.emit.formats import Files
+from kernrec.emit.sources import launch_comment, variant_source
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces
 from kernrec.kernel.spec import BytesArgument
@@ -32,7 +32,7 @@ HOST_ONLY = "#ifndef __CUDACC_RTC__  // the runtime compiler takes only the kern
 _PARAMETERS = "(void* const* tensors, void* workspace, cudaStream_t stream)"
 
 
-def emit(answers: Sequence[Answer]) -> Files:
+def emit_project(answers: Sequence[Answer]) -> Files:
     """Return the files of the project, with the first answer of each problem. Raises `KernrecError` if a problem has no
     op, because there is no reference to check against.
     """

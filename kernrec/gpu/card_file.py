@@ -13,8 +13,8 @@ from typing import Any
 from kernrec.errors import UsageError, file_errors, unknown
 from kernrec.gpu.entry import GPU
 from kernrec.gpu.find import add_gpu, arch_rates, catalog_gpu, limits
+from kernrec.util.files import open_input
 from kernrec.util.human import short
-from kernrec.util.input_file import open_input
 
 _LARGEST_BYTES = 65_536
 _LONGEST = 80

@@ -118,6 +118,18 @@ def _instances(text: str, template: Signature) -> list[str]:
     return sorted({" ".join(each.split()) for each in (*explicit, *launched)}) or [template.name]
 
 
+def _example_instance(text: str, template: Signature) -> str:
+    """Return an instance of a template with plausible arguments: `float`, `false`, 16, or the default."""
+    declared = re.search(rf"template\s*<([^;{{}}]*)>[^;{{}}()]*__global__[^;{{}}]*?\b{template.name}\s*\(", text)
+    values = []
+    for part in declared[1].split(",") if declared else template.template:
+        kind, _, default = (each.strip() for each in part.partition("="))
+        word = kind.split()[0] if kind else ""
+        usual = {"typename": "float", "class": "float", "bool": "false"}.get(word, "16")
+        values.append(default or usual)
+    return f"{template.name}<{', '.join(values)}>"
+
+
 def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature, str | None]:
     """Return (name of a kernel, its instance or empty if it is not a template).
 
@@ -150,10 +162,9 @@ def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature
         instances = [each for each in _instances(text, signature) if "<" in each]
         if len(instances) != 1:
             several = f": {', '.join(instances[:4])}" if instances else ""
-            example = f"{signature.name}<{', '.join(signature.template)}>"
             raise UsageError(
                 f"{signature.name} is a template{several}; name an instance as in"
-                f" '{source.name}:{instances[0] if instances else example}'"
+                f" '{source.name}:{instances[0] if instances else _example_instance(text, signature)}'"
             )
         instance = instances[0]
     return signature.instantiated(instance), instance

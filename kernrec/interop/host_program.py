@@ -5,7 +5,10 @@ constant expressions in Python notation.
 import ast
 import math
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernrec.kernel.cuda_program import function_name, nodes, text_of
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 _LARGEST, _MOST_CHARACTERS = 2**63, 2_000
 """Maximum value of a number, and maximum characters of an expression."""
+_LARGEST_MAKEFILE = 1 << 16
 _ROUNDED_UP = re.compile(r"\(?(.+?) \+ (\d+)\)? // (\d+)")
 
 
@@ -114,8 +118,14 @@ def by_block(text: str, axis: str, extent: int) -> str:
 class HostProgram:
     """Definitions of a program by name."""
 
-    def __init__(self, root: "Node") -> None:
-        self.root = root
+    def __init__(self, root: "Node", argv: Sequence[str] = ()) -> None:
+        """Read a program.
+
+        Args:
+            root: Syntax tree of the program.
+            argv: Arguments of the program, if they are known.
+        """
+        self.root, self.argv = root, argv
 
     @cached_property
     def functions(self) -> "dict[str, Node]":
@@ -197,6 +207,16 @@ class HostProgram:
         """Declarations of type `dim3`, in text order."""
         declarations = nodes(self.root, "declaration")
         return [node for node in declarations if text_of(node.child_by_field_name("type")) == "dim3"]
+
+
+def make_arguments(folder: Path) -> list[str]:
+    """Return the arguments with which the target `run` of a folder's Makefile starts its program."""
+    for name in ("Makefile", "makefile", "GNUmakefile"):
+        with suppress(OSError):
+            text = (folder / name).read_bytes()[:_LARGEST_MAKEFILE].decode(errors="replace")
+            if run := re.search(r"^run\s*:.*\n(?:\t\s*(?:#|@?echo).*\n)*\t\s*@?(.+)", text, re.MULTILINE):
+                return re.sub(r"^.*?\./\S+", "", run[1]).split() if "./" in run[1] else []
+    return []
 
 
 def last_word(text: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from kernrec.errors import UsageError, cannot_be
-from kernrec.util.input_file import open_input
+from kernrec.util.files import open_input
 
 MOST_BYTES = 512 * 2**20
 """Maximum uncompressed bytes of a file; a recording of 18,000 configs takes 17 MB."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernrec.errors import KernrecError, UsageError, file_errors
 from kernrec.interop.json_document import CutShort, whole_document
-from kernrec.util.input_file import read_input
+from kernrec.util.files import read_input
 from kernrec.util.light_dataclass import dataclass
 
 _LARGEST = 4 << 20

@@ -17,9 +17,11 @@ from kernrec.errors import UsageError, unknown
 from kernrec.interop.json_document import finite
 from kernrec.op import Problem
 from kernrec.store import content_hash
-from kernrec.store.device_report import DeviceReport, EnergyReport, LatencyReport
 from kernrec.store.measurement import (
     CodeInfo,
+    DeviceReport,
+    EnergyReport,
+    LatencyReport,
     MeasuredDevice,
     Measurement,
     MeasurementIdentity,

@@ -22,7 +22,7 @@ from kernrec.kernel import Kernel, expression, load_kernel
 from kernrec.kernel.expression import is_identifier
 from kernrec.kernel.source_files import fingerprint, read_source, read_text
 from kernrec.kernel.spec_reader import kernel_from
-from kernrec.util.input_file import read_input
+from kernrec.util.files import read_input
 
 _LARGEST_FILE = 1 << 20
 _TYPES = {

@@ -37,8 +37,7 @@ from kernrec.interop.tuner_results import INVALIDITIES, SECONDS, outcome_of
 from kernrec.store.connection import one_line, parquet_rows
 from kernrec.store.measurement import Outcome
 from kernrec.store.reader import checked_table
-from kernrec.util.input_file import open_input
-from kernrec.util.scratch import scratch_folder
+from kernrec.util.files import open_input, scratch_folder
 
 MOST_ROWS = 2_000_000
 

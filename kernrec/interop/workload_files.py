@@ -20,8 +20,8 @@ from kernrec.interop.model_workload import PHASES, model_workload
 from kernrec.op import Problem
 from kernrec.op.scaled_workload import with_context
 from kernrec.op.workload import Layer, Workload, layer_from, load_workload, printable, workload, workloads
+from kernrec.util.files import check_input, open_input
 from kernrec.util.human import short
-from kernrec.util.input_file import check_input, open_input
 
 MOST_BYTES = 64 << 20
 """Maximum bytes of a text file."""

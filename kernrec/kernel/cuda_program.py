@@ -49,8 +49,16 @@ _PRELUDE = "\n".join((
     *(f"#ifndef {name.partition('(')[0]}\n#define {name} {value}\n#endif" for name, value in _MACROS.items()), "",
 ))  # fmt: skip
 """Parts of C's headers that device code uses: types as on 64-bit Linux, and limits from the C standard."""
-_BRINGS = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
-"""Device headers that cuBLAS's and cuDNN's headers include."""
+_HALF = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
+_COMPLEX = "#include <cuComplex.h>\n"
+_BRINGS = {
+    "cublas": _HALF + _COMPLEX,
+    "cudnn": _HALF,
+    "cusparse": _COMPLEX,
+    "cufft": f"{_COMPLEX}typedef float cufftReal; typedef double cufftDoubleReal; typedef cuComplex cufftComplex;\n"
+    "typedef cuDoubleComplex cufftDoubleComplex;\n",
+}
+"""Parts of library headers that device code uses, by the start of the header's name."""
 _DEVICE_WORD = re.compile(r"\b__(?:global|device|constant|managed)__\b")
 _STD = "".join(
     f"#include <cuda/std/{name}>\n" for name in ("type_traits", "limits", "utility", "algorithm", "cmath", "cstdint")
@@ -154,7 +162,7 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
         if not name or DEVICE_HEADER.match(name):
             continue
         instead = "" if headers else _PRELUDE + (_STD if uses_std else "")
-        instead += _BRINGS if name.startswith(("cublas", "cudnn")) else ""
+        instead += next((text for start, text in _BRINGS.items() if name.startswith(start)), "")
         edits.append((node, f"{instead}#line {node.start_point[0] + 1}\n" if instead else ""))
         headers[name] = None
     if instance is not None:

@@ -33,8 +33,8 @@ from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.expression import Expression, expected_name, is_identifier
-from kernrec.kernel.image_layout import ImageLayout
 from kernrec.kernel.spec import TensorValues
+from kernrec.kernel.tensor_map import ImageLayout
 from kernrec.kernel.toml_table import Table
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.op.problem import ANY_LAYOUT, Dim, Names, Op
@@ -150,7 +150,7 @@ def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _Decl
 
 def _image_layout(table: Table, dtype: str) -> ImageLayout:
     """Return the image layout of a tensor with elements of this type; None if the table has no `texture`."""
-    from kernrec.ptx.state.textures import Image, Sampler  # Import late, because queries do not need this.
+    from kernrec.ptx.state.descriptors import Image, Sampler  # Import late, because queries do not need this.
 
     number = "a whole number"
     layout = ImageLayout(

@@ -6,9 +6,8 @@ from typing import Any
 
 from kernrec.errors import unknown
 from kernrec.kernel.expression import Expression, implication, literal, parse
-from kernrec.kernel.image_layout import ImageArgument, ImageLayout
 from kernrec.kernel.spec import SCALAR_RANGES, BytesArgument, Launch, PointerArgument, ScalarArgument
-from kernrec.kernel.tensor_map import MapArgument
+from kernrec.kernel.tensor_map import ImageArgument, ImageLayout, MapArgument
 from kernrec.kernel.toml_table import Table, mentions
 
 _KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")  # The engine's suggestions need no exact list.

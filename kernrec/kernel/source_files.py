@@ -1,21 +1,32 @@
-"""Read the files of a kernel: source, headers and tensor values, and the hash that identifies the kernel."""
+"""Read the files of a kernel and its compiler flags, and compute the hash that identifies the kernel."""
 
 import hashlib
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, cannot_be
 from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER, device_code
-from kernrec.util.input_file import open_input, read_input
+from kernrec.util.files import open_input, read_input
+from kernrec.util.light_dataclass import dataclass
 
 _INCLUDE = re.compile(
     r'^[ \t]*#[ \t]*include[ \t]*["<]([\w./+-]+)[">][ \t]*(?://[^\n]*|/\*(?:(?!\*/)[^\n])*\*/[ \t]*)?$', re.MULTILINE
 )
 _MOST_FILES = 256
+_MOST_FOLDERS = 4_000
+"""Maximum number of folders of a project that are searched for a header."""
+_PROJECT_MARKS = (".git", ".hg")
+"""Folders that mark the root of a project."""
+_LAUNCHES = re.compile(r"<<<|\bmain\s*\(")
+_SPLIT_BRACKETS = ((re.compile(r"<<[ \t]+<(?![<=])"), "<<<"), (re.compile(r">>[ \t]+>(?=\s*\()"), ">>>"))
+"""Editors write the launch `f<<<1, 32>>>()` with blanks between its brackets."""
 
 
 def read_source(path: Path, include: Sequence[str] = (), instance: str | None = None, whole: bool = False) -> str:
@@ -64,7 +75,9 @@ def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
     return pieces
 
 
-def _inline(path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tuple[str, str, int]]) -> None:
+def _inline(
+    path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tuple[str, str, int]], host_code: bool = False
+) -> None:
     seen.add(path.resolve())
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
     if len(seen) > _MOST_FILES:
@@ -74,20 +87,24 @@ def _inline(path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tup
         quoted = '"' in include[0]
         folders = (path.parent, *roots) if quoted else roots[2:]
         header = next((folder / include[1] for folder in folders if (folder / include[1]).is_file()), None)
-        if header is None and quoted and not (TOOLKIT_HEADER.match(include[1]) or DEVICE_HEADER.match(include[1])):
-            raise UsageError(
-                f"{place}: includes {include[1]!r}, which is neither in its folder nor in the folder above; name its"
-                " folder with --include"
-            )
         if header is None:
-            return None
+            name = include[1]
+            is_own = "." in name and not (TOOLKIT_HEADER.match(name) or DEVICE_HEADER.match(name))
+            header = _project_header(roots[0], name) if is_own and ".." not in name else None
+            if header is None and quoted and is_own and not host_code:
+                raise UsageError(
+                    f"{place}: includes {name!r}, which is neither in its folder nor in the folder above; name its"
+                    " folder with --include"
+                )
+            return header
         if not any(header.resolve().is_relative_to(root.resolve()) for root in roots):
             raise UsageError(
                 f"{place}: {include[1]!r} is in a folder that kernrec does not read; name it with --include"
             )
         return header
 
-    text, start, line = read_text(path, place), 0, 1
+    text, start, line = _read_program(path, place), 0, 1
+    host_code = host_code or _LAUNCHES.search(text) is not None
     for include in _INCLUDE.finditer(text):
         if (header := header_of(include)) is None:
             continue
@@ -95,8 +112,33 @@ def _inline(path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tup
         line += text.count("\n", start, include.end())
         start = include.end()
         if header.resolve() not in seen:
-            _inline(header, roots, seen, pieces)
+            _inline(header, roots, seen, pieces, host_code)
     pieces.append((text[start:], path.name, line))
+
+
+def _read_program(path: Path, place: str) -> str:
+    """Return the text of a source; comments may have any encoding."""
+    text = read_text(path, place, errors="replace").removeprefix("\ufeff")
+    for pattern, brackets in _SPLIT_BRACKETS:
+        text = pattern.sub(brackets, text)
+    return text
+
+
+def _project_header(folder: Path, name: str) -> Path | None:
+    """Return the header of a project, if the nearest folder that has any has one: at most two levels below this folder
+    or one of the four above, up to the root of the project.
+    """
+    for base in [folder.absolute(), *folder.absolute().parents][:5]:
+        if base in (Path.home(), Path(base.anchor)):
+            return None
+        for pattern in ("", "*/", "*/*/"):
+            folders = [base] if not pattern else islice(base.glob(pattern), _MOST_FOLDERS)
+            headers = [each / name for each in folders if (each / name).is_file()]
+            if headers:
+                return headers[0] if len({each.read_bytes() for each in headers}) == 1 else None
+        if any((base / mark).exists() for mark in _PROJECT_MARKS):
+            return None
+    return None
 
 
 def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
@@ -116,10 +158,14 @@ def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
                 tensor[digest] = digested[:16]
 
 
-def read_text(path: Path, place: str, most_bytes: int = 1 << 20) -> str:
-    """Return the text of a file of at most `most_bytes`. Error messages call the file `place`."""
+def read_text(path: Path, place: str, most_bytes: int = 1 << 20, errors: str = "strict") -> str:
+    """Return the text of a file of at most `most_bytes`. Error messages call the file `place`.
+
+    Args:
+        errors: Handling of bytes that are not UTF-8, as of `bytes.decode`.
+    """
     try:
-        text = io.TextIOWrapper(io.BytesIO(read_input(path, most_bytes, place)), encoding="utf-8").read()
+        text = io.TextIOWrapper(io.BytesIO(read_input(path, most_bytes, place)), encoding="utf-8", errors=errors).read()
     except OSError as error:
         raise UsageError(cannot_be("read", place, error)) from None
     except UnicodeDecodeError:
@@ -155,3 +201,98 @@ def read_toml(path: Path, place: str) -> dict[str, Any]:
         raise UsageError(f"{place}: not TOML: {error}") from None
     except RecursionError:
         raise UsageError(f"{place}: not TOML: nested too deeply") from None
+
+
+_DATABASE = "compile_commands.json"
+_STANDARD = re.compile(r"--?std=((?:c|gnu)\+\+\d\w)")
+_FAST_MATH = re.compile(r"--?use_fast_math")
+OPTION = re.compile(rf"{_STANDARD.pattern}|{_FAST_MATH.pattern}")
+"""An option of NVRTC and nvcc that changes the code."""
+_LARGEST = 64 << 20
+
+
+@dataclass(frozen=True)
+class CompileFlags:
+    """Macros, options of NVRTC and nvcc, and folders with headers."""
+
+    defines: dict[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    """`-std=c++20` and `-use_fast_math`."""
+    include: tuple[str, ...] = ()
+    note: str = ""
+    """Origin of flags that the user did not pass; empty if there are none."""
+
+
+def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) -> CompileFlags:
+    """Return the flags of a CUDA file: the user's, then those of its `compile_commands.json`.
+
+    Args:
+        source: The file.
+        stated: Macros `NAME=VALUE`, and options such as `-std=c++20`.
+        include: Folders with headers.
+
+    Raises:
+        UsageError: A macro or option is malformed.
+    """
+    defines, options = {}, []
+    for text in stated:
+        if OPTION.fullmatch(text):
+            options.append(text)
+            continue
+        name, _, value = text.partition("=")
+        if not (name.isidentifier() and name.isascii()):
+            raise UsageError(f"-D {text!r:.60}: expected NAME=VALUE")
+        defines[name] = value or "1"
+    folders = [str(folder.absolute()) for folder in include]
+    database = next((each / _DATABASE for each in source.absolute().parents if (each / _DATABASE).is_file()), None)
+    listed = _listed(database, source) if database is not None else None
+    if listed is None:
+        return CompileFlags(defines, _once(options), tuple(folders))
+    flags = CompileFlags(
+        listed.defines | defines,
+        _once([*options, *listed.options]),
+        (*folders, *listed.include),
+    )
+    used = any((listed.defines, listed.options, listed.include))
+    return CompileFlags(flags.defines, flags.options, flags.include, f"flags of {_DATABASE}" if used else "")
+
+
+def _once(options: Sequence[str]) -> tuple[str, ...]:
+    """Keep at most one `-std` and one fast-math option, in a spelling that both NVRTC and nvcc accept."""
+    standard = next((f"-std={match[1]}" for each in options if (match := _STANDARD.fullmatch(each))), None)
+    fast = any(_FAST_MATH.fullmatch(each) for each in options)
+    return (*([standard] if standard else []), *(["-use_fast_math"] if fast else []))
+
+
+def _listed(database: Path, source: Path) -> CompileFlags | None:
+    """Return the flags that a compilation database has for a file; None if it cannot be read or lacks the file."""
+    try:
+        if database.stat().st_size > _LARGEST:
+            return None
+        entries = json.loads(database.read_text(encoding="utf-8"))
+        for entry in entries:
+            folder = Path(entry["directory"])
+            if (folder / entry["file"]).resolve() == source.resolve():
+                words = entry.get("arguments") or shlex.split(entry["command"])
+                return _flags_of([str(word) for word in words], folder)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return None
+
+
+def _flags_of(words: Sequence[str], folder: Path) -> CompileFlags:
+    defines: dict[str, str] = {}
+    options, include = [], []
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if OPTION.fullmatch(word):
+            options.append(word)
+        elif word.startswith("-D"):
+            name, _, value = (word[2:] or following).partition("=")
+            if name.isidentifier() and name.isascii() and value.replace("\t", " ").isprintable():
+                defines[name] = value or "1"
+        elif word.startswith("-I"):
+            path = folder / (word[2:] or following)
+            is_toolkit = (path / "cuda_runtime.h").is_file()  # Skip the toolkit: compilers find it.
+            if str(path).isprintable() and not is_toolkit:
+                include.append(str(path))
+    return CompileFlags(defines, tuple(options), tuple(include))

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu.entry import code_sm
 from kernrec.kernel.expression import Expression
-from kernrec.kernel.image_layout import ImageArgument, ImageLayout
-from kernrec.kernel.tensor_map import MapArgument
+from kernrec.kernel.tensor_map import ImageArgument, ImageLayout, MapArgument
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.op.equivalent import as_op
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.gpu import SmLimits
-    from kernrec.kernel.config_list import ConfigList
+    from kernrec.kernel.toml_table import ConfigList
     from kernrec.kernel.triton_function import TritonFunction
     from kernrec.op import Op, Problem
 

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.kernel.compile_flags import OPTION
-from kernrec.kernel.config_list import listed_configs
 from kernrec.kernel.declared_problem import declared_problem
 from kernrec.kernel.expression import Expression, expected_name, is_identifier, parse
 from kernrec.kernel.launch_reader import LaunchReader, launch_limits
-from kernrec.kernel.source_files import fingerprint, kernel_hash, read_source, read_toml
+from kernrec.kernel.source_files import OPTION, fingerprint, kernel_hash, read_source, read_toml
 from kernrec.kernel.spec import LIMITS, Kernel, Tunable, Workspace
-from kernrec.kernel.toml_table import C_IDENTIFIER, Table, mentions
+from kernrec.kernel.toml_table import C_IDENTIFIER, Table, listed_configs, mentions
 from kernrec.kernel.triton_function import triton_function
 from kernrec.op import Op, find_op
 from kernrec.op.dtype import ELEMENT_BYTES

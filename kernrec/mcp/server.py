@@ -4,16 +4,15 @@ Answers equal the command line's `--json`. Sources run in separate processes (`k
 limits. The other tools need neither a compiler nor a file.
 """
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from kernrec.checking.analyze_source import SourceAnalysis, analyze_source
-from kernrec.checking.check import check
-from kernrec.checking.launch import SourceLaunch, described_arguments
-from kernrec.checking.limits import Limits
+from kernrec.checking.check import SourceLaunch, check, described_arguments
+from kernrec.checking.child_process import Limits
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import all_gpus, find_gpus
 from kernrec.gpu.card_file import read_card
@@ -83,23 +82,20 @@ are better. Values with the source `predicted` come from the analytical model.""
 
 _MOST_LISTED, _MOST_TOP, _MOST_GPUS = 200, 20, 16
 
-_Answer = TypeVar("_Answer")
-
 
 class Tools:
     """Tools as methods with plain arguments; errors are one line.
 
     Args:
-        recommender: The recommender; one request at a time.
+        recommender: The recommender.
         folder: Files that may be read.
-        limits: Limits of each check and analysis; only one runs at a time.
+        limits: Limits of each check and analysis.
     """
 
     def __init__(self, recommender: Recommender, folder: Folder, limits: Limits) -> None:
         self._recommender = recommender
         self._folder = folder
-        self._limits = limits
-        self._asking, self._running = threading.Lock(), threading.Lock()
+        self.limits = limits
 
     def catalog(self) -> dict[str, Any]:
         """Return the names that the other tools take: GPUs, operators with dimensions, kernels of the library,
@@ -119,8 +115,7 @@ class Tools:
 
     def recommend(self, request: Request) -> dict[str, Any]:
         """Return the best configs for an op or a kernel, and the baselines of backends."""
-        with self._asking:
-            return self._recommender.answer(self._on_card(request)).as_dict()
+        return self._recommender.answer(self._on_card(request)).as_dict()
 
     def compare(self, wanted: NetworkRequest, gpus: str, query: Query) -> dict[str, Any]:
         """Compare a shipped network, or a model's config in the folder, on several GPUs."""
@@ -134,27 +129,19 @@ class Tools:
         cards = find_gpus(self._folder.cards(gpus))
         if len(cards) > _MOST_GPUS:
             raise UsageError(f"{len(cards)} GPUs; at most {_MOST_GPUS} are compared at once")
-        with self._asking:
-            rows, missing = compare_gpus(self._recommender, cards, wanted, query)
+        rows, missing = compare_gpus(self._recommender, cards, wanted, query)
         return {"gpus": [row.as_dict() for row in rows], "missing": missing}
 
     def explain(self, request: Request, config: dict[str, int]) -> dict[str, Any]:
         """Explain where a config's time and energy go, and what would reduce them."""
-        with self._asking:
-            return report(self._on_card(request), self._recommender.context, config).as_dict()
+        return report(self._on_card(request), self._recommender.context, config).as_dict()
 
     def _on_card(self, request: Request) -> Request:
         return replace(request, gpu=self._folder.cards(request.gpu))
 
-    def analyze(self, wanted: SourceAnalysis) -> dict[str, Any]:
-        """Return the bottleneck of a kernel, and better configs or blocks."""
-        with self._running:
-            return analyze_source(wanted, self._limits)
-
     def check(self, launch: SourceLaunch, reference: dict[str, str] | None, tolerance: float | None) -> dict[str, Any]:
         """Return whether a kernel is correct. Without a reference, return the first elements of each array."""
-        with self._running:
-            result = check(launch, reference, tolerance, self._limits)
+        result = check(launch, reference, tolerance, self.limits)
         if reference is not None:
             return result.as_dict()
         arrays = {name: array.reshape(-1)[:_MOST_LISTED] for name, array in result.arrays.items() if array.ndim}
@@ -165,12 +152,6 @@ class Tools:
         if (source is None) == (file is None):
             raise UsageError("give the source as text, or a file of the server's folder: one of them")
         return self._folder.text(file or "") if source is None else source
-
-    def launch(
-        self, source: str, arguments: list[str], grid: list[int], block: list[int], gpu: str, entry: str | None
-    ) -> SourceLaunch:
-        """Build a launch from plain values."""
-        return SourceLaunch(source, described_arguments(arguments, self._limits), grid, block, gpu, entry)
 
 
 def _plain(value: Any) -> float | int | str:
@@ -254,20 +235,28 @@ def make_server(tools: Tools) -> Any:
     # Run one request of each kind at a time. Waiting requests occupy no thread, so other kinds can run.
     listing, asking, running = (CapacityLimiter(1) for _ in range(3))
 
-    async def answered(work: Callable[[], dict[str, Any]], limiter: CapacityLimiter = asking) -> dict[str, Any]:
-        """Run `work` in a thread, so that the server stays responsive, and return its answer; errors are one line."""
-        try:
-            return await to_thread.run_sync(work, limiter=limiter)
-        except KernrecError as error:
-            raise ToolError(str(error)) from None
+    def tool(limiter: CapacityLimiter, name: str | None = None) -> Callable[[Callable[..., dict[str, Any]]], Any]:
+        """Register a tool that runs in a thread, so that the server stays responsive; its errors are one line."""
 
-    @server.tool()
-    async def catalog() -> dict[str, Any]:
+        def register(function: Callable[..., dict[str, Any]]) -> Any:
+            @wraps(function)
+            async def run(**arguments: Any) -> dict[str, Any]:
+                try:
+                    return await to_thread.run_sync(partial(function, **arguments), limiter=limiter)
+                except KernrecError as error:
+                    raise ToolError(str(error)) from None
+
+            return server.tool(name=name)(run)
+
+        return register
+
+    @tool(listing)
+    def catalog() -> dict[str, Any]:
         """List the names that the other tools take: GPUs, operators, dimensions, data types, kernels, networks."""
-        return await answered(tools.catalog, listing)
+        return tools.catalog()
 
-    @server.tool()
-    async def recommend(
+    @tool(asking)
+    def recommend(
         op: op,
         gpu: card,
         shape: shape,
@@ -282,18 +271,12 @@ def make_server(tools: Tools) -> Any:
         """Recommend configs for an operator on a GPU, with latency, energy, intervals and sources. `baselines` has the
         baselines of today's backends.
         """
+        names = known_backends(backend)
+        query = Query(objective_named(objective), power_limit_w=power_limit_w, top=top, inputs=inputs, backends=names)
+        return tools.recommend(Request(gpu, op, None, shape, dtype, layout, query))
 
-        def work() -> dict[str, Any]:
-            names = known_backends(backend)
-            query = Query(
-                objective_named(objective), power_limit_w=power_limit_w, top=top, inputs=inputs, backends=names
-            )
-            return tools.recommend(Request(gpu, op, None, shape, dtype, layout, query))
-
-        return await answered(work)
-
-    @server.tool()
-    async def compare(
+    @tool(asking)
+    def compare(
         workload: Annotated[
             str,
             Field(
@@ -311,19 +294,13 @@ def make_server(tools: Tools) -> Any:
         phase: Annotated[str | None, Field(description="Of a config.json: decode (default) or prefill.")] = None,
     ) -> dict[str, Any]:
         """Compare a whole network on several GPUs: memory, time, energy, power, calls per second and watt."""
+        backends, whose = backends_named(backend)
+        query = Query(objective_named(objective), inputs=inputs, backends=backends)
+        wanted = NetworkRequest(workload, None, None, None, {}, batch, tp, context, phase, whose, ignore_memory=False)
+        return tools.compare(wanted, gpus, query)
 
-        def work() -> dict[str, Any]:
-            backends, whose = backends_named(backend)
-            query = Query(objective_named(objective), inputs=inputs, backends=backends)
-            wanted = NetworkRequest(
-                workload, None, None, None, {}, batch, tp, context, phase, whose, ignore_memory=False
-            )
-            return tools.compare(wanted, gpus, query)
-
-        return await answered(work)
-
-    @server.tool()
-    async def explain(
+    @tool(asking)
+    def explain(
         op: op,
         gpu: card,
         shape: shape,
@@ -336,16 +313,12 @@ def make_server(tools: Tools) -> Any:
         inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
         """Explain the cost of a config: bottleneck, roofline, energy by component, and the changes that gain most."""
+        query = Query(objective_named(objective), power_limit_w=power_limit_w, inputs=inputs)
+        request = Request(gpu, None if kernel else op, kernel, shape, dtype, layout, query)
+        return tools.explain(request, config or {})
 
-        def work() -> dict[str, Any]:
-            query = Query(objective_named(objective), power_limit_w=power_limit_w, inputs=inputs)
-            request = Request(gpu, None if kernel else op, kernel, shape, dtype, layout, query)
-            return tools.explain(request, config or {})
-
-        return await answered(work)
-
-    @server.tool()
-    async def analyze(
+    @tool(running)
+    def analyze(
         gpu: gpu,
         source: source = None,
         file: file = None,
@@ -361,16 +334,14 @@ def make_server(tools: Tools) -> Any:
         inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
         """Analyze your own kernel on a GPU: predicted time, energy, bottleneck, better blocks or configs."""
+        text = tools.source(source, file)
+        query = Query(objective_named(objective), inputs=inputs)
+        return analyze_source(
+            SourceAnalysis(text, gpu, spec, shape, arguments, grid, block, query, entry), tools.limits
+        )
 
-        def work() -> dict[str, Any]:
-            text = tools.source(source, file)
-            query = Query(objective_named(objective), inputs=inputs)
-            return tools.analyze(SourceAnalysis(text, gpu, spec, shape, arguments, grid, block, query, entry))
-
-        return await answered(work, running)
-
-    @server.tool(name="check")
-    async def check_tool(
+    @tool(running, name="check")
+    def check_tool(
         arguments: arguments,
         grid: grid,
         block: block,
@@ -394,11 +365,8 @@ def make_server(tools: Tools) -> Any:
         data races in shared memory, deadlocks and endless loops, and names the line; counts instructions and memory
         sectors.
         """
-
-        def work() -> dict[str, Any]:
-            launch = tools.launch(tools.source(source, file), arguments, grid, block, gpu, entry)
-            return tools.check(launch, reference, tolerance)
-
-        return await answered(work, running)
+        text, values = tools.source(source, file), described_arguments(arguments, tools.limits)
+        launch = SourceLaunch(text, values, grid, block, gpu, entry)
+        return tools.check(launch, reference, tolerance)
 
     return server

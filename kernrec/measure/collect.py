@@ -19,18 +19,16 @@ from tempfile import TemporaryDirectory
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
-from kernrec.measure.campaign.chooser import Chooser
 from kernrec.measure.campaign.ingest import check_takes_rows, ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.plan import PlannedProblem
+from kernrec.measure.campaign.plan import Chooser, PlannedProblem
 from kernrec.measure.campaign.results import CampaignBudget, Progress, merged_results
 from kernrec.measure.card_plan import USUAL_BUDGET_S, card_plan
 from kernrec.measure.device.replay import chosen_gpus
-from kernrec.measure.knowledge import Knowledge
 from kernrec.measure.measuring_device import MeasuringDevice, card_device, inputs_of, new_session, recorded_device
 from kernrec.measure.problems import planned_on
 from kernrec.measure.refine_planner import RefinePlanner
-from kernrec.measure.refine_subject import subject_on
+from kernrec.measure.refine_subject import Knowledge, subject_on
 from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopping, Strategy
 from kernrec.measure.search_rounds import SearchRounds
 from kernrec.measure.worker.worker import write_kernel

@@ -1,23 +1,30 @@
-"""Represent the device of a campaign: a GPU of this machine, or a recording to replay."""
+"""Measure on the device of a campaign: a GPU of this machine, or a recording to replay.
+
+`measure_kernel` measures the configs of a user's kernel.
+"""
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kernrec.gpu import find_gpu
+from kernrec.errors import unknown
+from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.ingest import earlier_measurements
-from kernrec.measure.campaign.results import CampaignBudget, CampaignSettings, MeasuringEffort
+from kernrec.measure.campaign.plan import check_memory
+from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, CampaignSettings, MeasuringEffort
 from kernrec.measure.device.card_limits import restore_abandoned
-from kernrec.measure.device.nvml import Card
+from kernrec.measure.device.nvml import Card, card_of
 from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION
 from kernrec.measure.protocol.measure_config import VERSION
+from kernrec.measure.request import CollectRequest, CollectResult, WantedProblem
 from kernrec.op import Problem
+from kernrec.recommender import Answer, Query, Recommender
 from kernrec.store.measurement import InputInfo, Measurement
 from kernrec.version import __version__
 
@@ -113,3 +120,58 @@ def inputs_of(kernel: Kernel) -> InputInfo:
 def new_session() -> str:
     """Return a unique name for a campaign; names sort by time."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}"
+
+
+_SHOWN = ("config", "latency_s", "energy_j", "device")
+
+
+@dataclass(frozen=True)
+class KernelMeasurement:
+    """A kernel and a problem to measure on a GPU."""
+
+    kernel: Kernel
+    problem: Problem
+    gpu: GPU
+    request: CollectRequest
+
+    @classmethod
+    def prepared(
+        cls, kernel: Kernel, problem: Problem, gpu: GPU, database: Path, folder: Path, effort: str
+    ) -> "KernelMeasurement":
+        """Prepare a measurement, after checking that this machine can make it.
+
+        Args:
+            kernel: Kernel to measure.
+            problem: Problem to measure it on.
+            gpu: GPU to measure it on.
+            database: Database for the rows.
+            folder: Folder of the kernel's files.
+            effort: `quick`, `normal` or `exhaustive`.
+
+        Raises:
+            KernrecError: Measuring is impossible here. This is raised before any long computation.
+        """
+        if effort not in EFFORTS:
+            raise unknown("effort", effort, EFFORTS)
+        card = card_of(gpu)
+        check_memory(problem, gpu)
+        problems = [WantedProblem(problem.key, problem)]
+        request = CollectRequest(
+            problems, database, gpu=card.uuid, effort=EFFORTS[effort], kernel=kernel, folder=folder
+        )
+        return cls(kernel, problem, gpu, request)
+
+    def answer(self, query: Query) -> Answer:
+        """Return the recommendation from the database, including the new measurements."""
+        return Recommender([self.request.database]).answer_kernel(self.kernel, self.problem, self.gpu, query)
+
+    def best(self, collected: CollectResult) -> Sequence[dict[str, Any]]:
+        """Return the fastest and the lowest-energy config of each result, as plain values for JSON."""
+        objects = []
+        for result in collected.results:
+            rows: dict[str, Any] = {"kernel": self.kernel.name, "problem": result.problem, "gpu": self.gpu.name}
+            for name, measurement in (("fastest", result.best), ("lowest energy", result.lowest_energy)):
+                columns = {} if measurement is None else measurement.columns()
+                rows[name] = {key: columns[key] for key in _SHOWN} if columns else None
+            objects.append(rows)
+        return objects

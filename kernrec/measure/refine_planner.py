@@ -10,11 +10,10 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from kernrec.measure.campaign.chooser import Chooser
-from kernrec.measure.campaign.chooser import Visit as PlannedVisit
-from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem
-from kernrec.measure.knowledge import ChangedAnswer, Knowledge
+from kernrec.measure.campaign.plan import Chooser, EnergyRule, PlannedProblem
+from kernrec.measure.campaign.plan import Visit as PlannedVisit
 from kernrec.measure.protocol import measure_config
+from kernrec.measure.refine_subject import ChangedAnswer, Knowledge
 from kernrec.measure.request import CollectRequest
 from kernrec.model.search.refinement import Costs, Refinement, Visit
 from kernrec.recommender.request import Objective

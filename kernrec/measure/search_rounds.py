@@ -12,13 +12,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kernrec.errors import UsageError
-from kernrec.measure.campaign.chooser import Chooser, Visit
-from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem
+from kernrec.measure.campaign.plan import Chooser, EnergyRule, PlannedProblem, Visit
 from kernrec.measure.request import CollectRequest, Strategy
 from kernrec.model.search.energy_guide import EnergyGuide
-from kernrec.model.search.expected_improvement import ExpectedImprovement
+from kernrec.model.search.expected_improvement import ExpectedImprovement, ObjectiveSearch
 from kernrec.model.search.genetic_search import GeneticSearch
-from kernrec.model.search.objective_search import ObjectiveSearch
 from kernrec.op import Problem
 from kernrec.recommender.request import Objective
 from kernrec.recommender.select import pareto_front

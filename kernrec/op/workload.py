@@ -36,8 +36,8 @@ from kernrec.op.dtype import INSTEAD, canonical_dtype
 from kernrec.op.problem import Op, Problem
 from kernrec.op.registry import find_op
 from kernrec.util.cache import shipped_toml
+from kernrec.util.files import read_input
 from kernrec.util.human import short
-from kernrec.util.input_file import read_input
 from kernrec.util.light_dataclass import dataclass
 
 

@@ -24,7 +24,7 @@ from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import instead_of, none_runs
 from kernrec.recommender.request import op_points
 from kernrec.recommender.select import select
-from kernrec.util.config_short import codes_of, short_config
+from kernrec.util.human import codes_of, short_config
 from kernrec.util.light_dataclass import dataclass
 
 

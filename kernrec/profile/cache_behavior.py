@@ -37,15 +37,12 @@ from dataclasses import replace
 import numpy as np
 
 from kernrec.ptx import KernelLaunch, Module
-from kernrec.ptx.analysis.dependence import data_dependences
-from kernrec.ptx.analysis.pointers import global_pointers
+from kernrec.ptx.analysis.dependence import data_dependences, global_pointers
 from kernrec.ptx.execution.emulator import Emulation
-from kernrec.ptx.execution.options import EmulationOptions
-from kernrec.ptx.execution.watched import BlockAccesses, BlockTrace, among, without_repeats
+from kernrec.ptx.execution.watched import BlockAccesses, BlockTrace, EmulationOptions, among, without_repeats
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function
-from kernrec.ptx.state.errors import EmulationError
-from kernrec.ptx.state.types import Array
+from kernrec.ptx.state.results import Array, EmulationError
 
 CACHE_KIB = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """L1 sizes in KiB for which reuse is computed."""

@@ -11,8 +11,8 @@ import numpy as np
 from kernrec.kernel.cuda_signature import element_type, source_name, type_aliases, variable_types
 from kernrec.kernel.spec import Kernel
 from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.ptx.analysis.dependence import pointers_of
 from kernrec.ptx.analysis.indexes import Index, indexes_of
-from kernrec.ptx.analysis.pointers import pointers_of
 from kernrec.ptx.ir.declarations import OPAQUE_TYPES
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.operand import Register

@@ -13,9 +13,8 @@ import numpy as np
 from kernrec.compile.triton_launcher import DescribedMap, LauncherNeeds, needs_of
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, Pointer, bind_launches, workspaces
-from kernrec.kernel.image_layout import ImageHandle, ImageLayout
 from kernrec.kernel.spec import BytesArgument, Config, Kernel
-from kernrec.kernel.tensor_map import MapHandle
+from kernrec.kernel.tensor_map import ImageHandle, ImageLayout, MapHandle
 from kernrec.kernel.triton_function import SCRATCH, TritonDescriptor
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES

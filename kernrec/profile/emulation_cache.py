@@ -16,19 +16,17 @@ from typing import Any
 import numpy as np
 
 from kernrec import paths
-from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import Compiled
+from kernrec.compile.compiled import CompileCache, Compiled
 from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.profile.launch_profile import LaunchProfile, Profile, entry_name
-from kernrec.util.atomic_write import write_whole
-from kernrec.util.file_hash import files_hash
+from kernrec.util.files import files_hash, write_whole
 
 _ROOT = Path(__file__).parents[1]
 _MODULES = ("sample_profile", "cache_behavior", "tensor_values", "uneven_blocks")
 """Modules of this package that determine the counts."""
-_MACHINE_CODE = ("block_mix", "disassemble", "machine_classes")
+_MACHINE_CODE = ("block_mix", "disassemble")
 """Modules of `kernrec.compile` that determine the counts."""
 
 Emulated = list[LaunchProfile] | str

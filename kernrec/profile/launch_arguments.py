@@ -28,13 +28,12 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import UsageError, unknown
-from kernrec.kernel.image_layout import ImageLayout
+from kernrec.kernel.tensor_map import ImageLayout
 from kernrec.op.dtype import canonical_dtype
 from kernrec.profile.emulated_launch import image_of
 from kernrec.profile.tensor_values import ELEMENTS, load_npy
 from kernrec.ptx import BufferPlace, Image, TensorMap
-from kernrec.ptx.state.tensor_maps import ELEMENT_TYPES
-from kernrec.ptx.state.textures import ADDRESSES, FILTERS
+from kernrec.ptx.state.descriptors import ADDRESSES, ELEMENT_TYPES, FILTERS
 from kernrec.util.light_dataclass import dataclass
 
 BUFFER_TYPES = {name: kind for name, kind in ELEMENTS.items() if name != "bf16" and name[:2] != "f8"}

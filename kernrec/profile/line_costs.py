@@ -7,9 +7,8 @@ from math import prod
 from kernrec.ptx import KernelLaunch, Module
 from kernrec.ptx.analysis.issue_cost import classify
 from kernrec.ptx.execution.emulator import Emulation
-from kernrec.ptx.execution.options import CheckedMemory, EmulationOptions
-from kernrec.ptx.ir.program import Instruction
-from kernrec.ptx.ir.source_lines import Place
+from kernrec.ptx.execution.watched import CheckedMemory, EmulationOptions
+from kernrec.ptx.ir.program import Instruction, Place
 
 _BLOCKS = 8
 """Number of blocks to run, from the middle of the grid."""

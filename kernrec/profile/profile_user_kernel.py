@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, cast
 
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Result
 from kernrec.compile.disassemble import code_source
-from kernrec.compile.launched import launched_only
 from kernrec.compile.pool import Processors, ProcessorsLostError, processors_of
+from kernrec.compile.together import launched_only
 from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel, bind_launches
 from kernrec.profile.emulation_cache import Emulated, EmulationCache
 from kernrec.profile.kernel_code import CodeKey, code_key, compile_job_for
 from kernrec.profile.launch_profile import LaunchProfile, ProfileFailure, ProfileTarget
 from kernrec.store import ProfileRow
-from kernrec.util.worker_memory import collect_rarely
+from kernrec.util.process import collect_rarely
 
 if TYPE_CHECKING:
     from kernrec.profile.tensor_values import Tensors

@@ -21,10 +21,9 @@ from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Resourc
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel import Kernel, bind_launches
-from kernrec.kernel.compile_flags import CompileFlags
 from kernrec.kernel.cuda_signature import Parameter, signatures
 from kernrec.kernel.expression import identifier
-from kernrec.kernel.source_files import read_source, read_text
+from kernrec.kernel.source_files import CompileFlags, read_source, read_text
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.code_facts import CodeFacts, device_variables, facts_of, taken_out, unset_note
@@ -48,9 +47,8 @@ from kernrec.ptx.ir.declarations import OPAQUE_TYPES
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function, Variable
 from kernrec.ptx.state.launch_layout import MOST_THREADS
-from kernrec.util.human import counted
+from kernrec.util.human import Note, counted
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.note import Note
 
 LARGEST_SOURCE = 16 << 20
 """Maximum bytes of a CUDA or PTX file."""

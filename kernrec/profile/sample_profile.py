@@ -17,7 +17,7 @@ A sample adds these metrics to the emulator's counts:
                         (`kernrec.ptx.analysis.barrier_phases`)
     chain               clocks of the slowest warp between barriers without waits for memory, times the warps of a block
     stretch.<n>.<class> machine instructions by stretch of the code, if it has several
-                        (`kernrec.ptx.analysis.stretches`)
+                        (`kernrec.ptx.analysis.barrier_phases`)
     blocks.sampled      number of sampled blocks
     from_code           fraction of the machine instructions that were counted in machine code
                         (`kernrec.compile.block_mix`); the others are estimated from PTX
@@ -53,20 +53,23 @@ from kernrec.profile.launch_profile import BLOCK_BUDGET, LaunchProfile, Profile,
 from kernrec.profile.tensor_values import Tensors
 from kernrec.profile.uneven_blocks import Level, idle, work_levels
 from kernrec.ptx import KernelLaunch, Module, parse
-from kernrec.ptx.analysis.barrier_phases import as_one, of_slowest_warps, overlapped_waits, waits_for_loads
+from kernrec.ptx.analysis.barrier_phases import (
+    as_one,
+    issued_by_stretch,
+    of_slowest_warps,
+    overlapped_waits,
+    waits_for_loads,
+)
 from kernrec.ptx.analysis.dependence import data_dependences
 from kernrec.ptx.analysis.issue_cost import chain_clk
 from kernrec.ptx.analysis.liveness import live_by_block
 from kernrec.ptx.analysis.lowering import lowered
-from kernrec.ptx.analysis.stretches import issued_by_stretch
-from kernrec.ptx.analysis.warp_aggregation import with_warp_aggregation
-from kernrec.ptx.analysis.wide_access import with_wide_accesses
+from kernrec.ptx.analysis.wide_access import with_warp_aggregation, with_wide_accesses
 from kernrec.ptx.execution.emulator import Emulation, check_block
-from kernrec.ptx.execution.options import EmulationOptions
-from kernrec.ptx.execution.watched import NOTHING, SECTOR, BlockAccesses
+from kernrec.ptx.execution.watched import NOTHING, SECTOR, BlockAccesses, EmulationOptions
 from kernrec.ptx.ir.inline import inlined
-from kernrec.ptx.state.register_pool import warps_of
-from kernrec.ptx.state.types import Array
+from kernrec.ptx.state.results import Array
+from kernrec.ptx.state.special_registers import warps_of
 from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 

@@ -15,14 +15,13 @@ from functools import cache
 from itertools import pairwise
 
 from kernrec.ptx import KernelLaunch, Module
-from kernrec.ptx.analysis.dependence import blocks_run_alike
+from kernrec.ptx.analysis.dependence import blocks_run_alike, stores_in_loops
 from kernrec.ptx.analysis.liveness import successors
-from kernrec.ptx.analysis.loops import stores_in_loops
 from kernrec.ptx.execution.emulator import Emulation
-from kernrec.ptx.execution.options import EmulationOptions
+from kernrec.ptx.execution.watched import EmulationOptions
 from kernrec.ptx.ir.inline import inlined
-from kernrec.ptx.state.errors import EmulationError
-from kernrec.ptx.state.register_pool import warps_of
+from kernrec.ptx.state.results import EmulationError
+from kernrec.ptx.state.special_registers import warps_of
 from kernrec.util.light_dataclass import dataclass
 
 EQUAL = 0.03

@@ -12,7 +12,7 @@ from kernrec.op import Op, Problem
 from kernrec.recommender.baselines import model_of, superseded
 from kernrec.recommender.estimate.physics import is_number
 from kernrec.store.recorded import contents, recorded_baselines
-from kernrec.util.note import Note
+from kernrec.util.human import Note
 
 if TYPE_CHECKING:
     from kernrec.model.vendor.model import VendorModel

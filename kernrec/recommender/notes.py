@@ -19,8 +19,7 @@ from kernrec.recommender.infeasible import refusing_constraint
 from kernrec.recommender.request import lowest_clock_hz
 from kernrec.recommender.result import Recommendation, Remark
 from kernrec.store import ProfileTable
-from kernrec.util.human import human
-from kernrec.util.note import Note
+from kernrec.util.human import Note, human
 
 PREDICTED_NOTE = Note(
     "source predicted: by the analytical model, never measured on a GPU",

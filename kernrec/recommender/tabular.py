@@ -7,9 +7,7 @@ this module to display themselves, so it cannot import them.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kernrec.util.config_short import short_config
-from kernrec.util.flat_rows import flat_rows
-from kernrec.util.human import human
+from kernrec.util.human import flat_rows, human, short_config
 from kernrec.util.optional import import_optional
 
 _COMMON = ("op", "problem", "dtype", "layout", "gpu", "objective")

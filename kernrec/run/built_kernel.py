@@ -1,4 +1,6 @@
-"""Define `BuiltKernel`: an op that runs on arrays, with the config recommended for their shape."""
+"""Build a callable kernel from ranges of shapes and a GPU: an op that runs on arrays, with the config recommended for
+their shape.
+"""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -6,12 +8,15 @@ from contextlib import nullcontext
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from kernrec.errors import KernrecError
+from kernrec.errors import KernrecError, unknown
+from kernrec.gpu import find_gpu
 from kernrec.op import Problem
+from kernrec.recommender import Query, Recommender
+from kernrec.recommender.request import SCALAR_OBJECTIVES
 from kernrec.run.arrays import Expected, Reader, loaded_readers, stream_address, view_of
 from kernrec.run.driver import CudaDriver, Driver
 from kernrec.run.prepared_call import LoadedVariant, PreparedCall, Workspaces, by_name
-from kernrec.run.variant import Target, Variant
+from kernrec.run.shapes import Shapes, Target, Variant
 
 if TYPE_CHECKING:
     import numpy as np
@@ -271,3 +276,26 @@ def _working_on(array: Any, stream: int) -> Any:
     import cupy
 
     return cupy.cuda.ExternalStream(stream)
+
+
+def build_kernel(
+    recommender: Recommender, shapes: Shapes, gpu: str, query: Query, driver: Driver | None = None
+) -> BuiltKernel:
+    """Return a kernel for all problems of `shapes`.
+
+    Args:
+        shapes: The problems.
+        gpu: The GPU; `auto` for the current GPU of this machine.
+        query: Objective (`latency`, `energy` or `edp`) and power limit.
+        driver: Driver that launches the kernel; None for the GPUs of this machine.
+
+    Raises:
+        UsageError: The objective is a front, or the GPU is unknown.
+        KernrecError: `auto` is given but there is no GPU, or no kernel can run a shape.
+    """
+    if query.objective not in SCALAR_OBJECTIVES:
+        raise unknown("objective of a build, which needs one config per shape,", query.objective, SCALAR_OBJECTIVES)
+    if gpu == "auto":
+        driver = driver or CudaDriver()
+        gpu = driver.name(driver.current_device())
+    return BuiltKernel(Target(recommender, shapes, find_gpu(gpu), query), driver)

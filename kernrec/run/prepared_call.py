@@ -7,13 +7,13 @@ from typing import Any
 from kernrec.compile import Compiled
 from kernrec.errors import UsageError
 from kernrec.kernel import bind_launches, workspaces
-from kernrec.kernel.packed_arguments import PackedArguments
+from kernrec.kernel.binding import PackedArguments
 from kernrec.op import Problem
 from kernrec.profile.kernel_code import dynamic_shared_bytes
 from kernrec.profile.launch_profile import entry_name
 from kernrec.run.arrays import Expected
 from kernrec.run.driver import Driver
-from kernrec.run.variant import Variant
+from kernrec.run.shapes import Variant
 
 
 class LoadedVariant:

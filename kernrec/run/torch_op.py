@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from kernrec.run.arrays import NAMES
-from kernrec.run.variant import Target
+from kernrec.run.shapes import Target
 
 _registered: dict[str, "TorchOp"] = {}
 

@@ -9,7 +9,7 @@ model. So `db/schema/views.sql` divides each GPU's costs by its scale before com
     scale       the ratio, moved toward 1 if items disagree: unusual cores beside average memory give no single scale
 
 With two contributors it is unclear which one is unusual: both stay as they are, and answers show how far they differ.
-Every GPU runs the fixed part (`kernrec.kernel.fixed_part`), which has five such items.
+Every GPU runs the fixed part (`kernrec.kernel.space`), which has five such items.
 """
 
 from collections.abc import Mapping

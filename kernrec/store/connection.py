@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from kernrec.errors import UsageError, cannot_be
-from kernrec.util.input_file import check_input
-from kernrec.util.scratch import new_scratch_path, scratch_folder
+from kernrec.util.files import check_input, new_scratch_path, scratch_folder
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -84,7 +83,7 @@ def connect_untrusted(path: Path, folder: Path, limits: "Limits", *, filtered: b
         path: Path of the file.
         folder: The only folder in which the connection can read and write other files.
         limits: Limits of the process.
-        filtered: Whether the file is attached as `file`, for `kernrec.store.filtered`.
+        filtered: Whether the file is attached as `file`, for `kernrec.store.database`.
     """
     with one_line(path):
         return _waiting(
@@ -189,7 +188,7 @@ def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False
         path: Path of the file.
         read_only: Whether to open it for reading only.
         create: Whether to create a missing file and its folder; only for writing.
-        filtered: Whether the file is attached as `file` instead, for `kernrec.store.filtered`.
+        filtered: Whether the file is attached as `file` instead, for `kernrec.store.database`.
 
     Raises:
         UsageError: There is no database; nothing is changed.
@@ -271,7 +270,7 @@ _MEANINGS = (
         "is damaged or cut short",
     ),
     (r"Permission denied", "cannot be opened: permission denied"),
-    (r"is not an? table", "is open read-only"),  # `kernrec.store.filtered` creates views in place of tables.
+    (r"is not an? table", "is open read-only"),  # `kernrec.store.database` creates views in place of tables.
     (r"[Rr]ead-only file ?system", "cannot be written: read-only file system"),
     (
         r"No space left|File too large|failed to offload|Could not write all bytes|no free space|Disk quota",

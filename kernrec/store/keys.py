@@ -13,8 +13,7 @@ from typing import Any
 
 from kernrec import paths
 from kernrec.errors import UsageError, file_errors, unknown
-from kernrec.util.atomic_write import write_whole
-from kernrec.util.input_file import open_input, read_input
+from kernrec.util.files import open_input, read_input, write_whole
 from kernrec.util.light_dataclass import dataclass
 
 LARGEST_SIGNATURE = 4096

@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from kernrec import paths
-from kernrec.util.atomic_write import write_whole
+from kernrec.util.files import write_whole
 from kernrec.util.light_dataclass import dataclass
 
 _CHECKS = 2

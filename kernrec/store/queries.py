@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import unknown
 from kernrec.store import rows as store_rows
 from kernrec.store.connection import exchange_folder, one_line, quoted
+from kernrec.store.exchange import used_columns, wrong_keys
 from kernrec.store.marks import Faults, Mark
 from kernrec.store.measurement_log import MeasuredAnswer, MeasurementLog, evidence, read_rows
 from kernrec.store.profiles import ProfileTable, query_profiles
-from kernrec.store.row_hash import used_columns, wrong_keys
 from kernrec.store.rows import content_hash
 from kernrec.store.schema import MOMENT, TABLES, derived, with_derived
 

@@ -39,8 +39,8 @@ from kernrec.store.marks import Mark, file_state, is_own, mark_path, read_mark
 from kernrec.store.measurement_log import RETRACTED, MeasurementLog
 from kernrec.store.profiles import ProfileTable, arrays_of_tables, tables_of_arrays
 from kernrec.util.array_file import mapped, pack, unpack
-from kernrec.util.atomic_write import write_whole
 from kernrec.util.cache import CacheEntry
+from kernrec.util.files import write_whole
 
 if TYPE_CHECKING:
     from kernrec.store.queries import DatabaseQueries

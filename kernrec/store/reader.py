@@ -21,9 +21,8 @@ from typing import Any
 
 from kernrec.errors import UsageError
 from kernrec.store.marks import Faults
-from kernrec.util.input_file import check_input
+from kernrec.util.files import check_input, scratch_folder
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.scratch import scratch_folder
 
 READER = "kernrec.store.intake.read_file"
 """Module that reads databases and segments."""

@@ -19,7 +19,7 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.op import Op, Problem, find_op
 from kernrec.op.scaled_workload import padded_dimension
-from kernrec.util.atomic_write import write_whole
+from kernrec.util.files import write_whole
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:

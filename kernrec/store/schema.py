@@ -23,8 +23,8 @@ from kernrec.errors import UsageError
 from kernrec.store.connection import connect, connect_memory, make_folder, one_line, transaction
 from kernrec.store.rows import rewrite_keys
 from kernrec.util.cache import CacheEntry, cached
+from kernrec.util.files import scratch_folder
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -13,7 +13,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.measure.device.nvml import Card, NoGPUError, cards, sensors
 from kernrec.measure.protocol.energy_counter import LEAST_TICKS, power_from_ticks
-from kernrec.store.device_report import EnergyReport
+from kernrec.store.measurement import EnergyReport
 
 WINDOW_S = 1.0
 """Minimum length of an energy window in seconds; the window grows until the counter was updated often enough."""

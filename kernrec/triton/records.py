@@ -16,9 +16,11 @@ from kernrec import paths
 from kernrec.kernel import Kernel
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
-from kernrec.store.device_report import DeviceReport, EnergyReport, LatencyReport
 from kernrec.store.measurement import (
     CodeInfo,
+    DeviceReport,
+    EnergyReport,
+    LatencyReport,
     MeasuredDevice,
     Measurement,
     MeasurementIdentity,

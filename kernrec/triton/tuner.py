@@ -24,7 +24,7 @@ from kernrec.profile.triton_call_file import TritonCall, function_place
 from kernrec.recommender.analyze.triton import kept_values
 from kernrec.recommender.request import Objective
 from kernrec.store import content_hash
-from kernrec.store.device_report import EnergyReport
+from kernrec.store.measurement import EnergyReport
 from kernrec.triton.calls.launch_record import NoCallError, record_of
 from kernrec.triton.machine import Machine, this_machine
 from kernrec.triton.rank import ranked

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kernrec.util.input_file import open_input
+from kernrec.util.files import open_input
 
 _MAGIC = b"kernrec arrays 1\n"
 _DIGEST = 32

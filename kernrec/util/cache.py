@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernrec import paths
-from kernrec.util.atomic_write import write_whole
+from kernrec.util.files import write_whole
 from kernrec.version import __version__
 
 if TYPE_CHECKING:

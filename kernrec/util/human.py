@@ -1,6 +1,13 @@
-"""Format values, numbers with units, and counts for people."""
+"""Format values, numbers with units, counts, configs, rows and notes for people.
 
-from collections.abc import Mapping
+`short_config` formats a config as `128x128x32 w64x32 s3 k4` for block, warp, stages and split of a matmul. It joins
+sizes along several axes by x; other tunables have one or two letters. It omits neutral values, such as a split into one
+part or a switch that is off, and writes a tunable without a short form as name=value.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 PREFIXES = (
     (1e12, "T"),
@@ -53,3 +60,136 @@ def short(value: object) -> str:
     except ValueError:  # Python refuses to print integers with thousands of digits.
         return "a number of thousands of digits"
     return shown if len(shown) <= 40 else shown[:36] + "..."
+
+
+SIZES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("", ("block_m", "block_n", "block_k")),
+    ("", ("block_m", "block_n")),
+    ("", ("block_q", "block_k")),
+    ("", ("block_rows", "block_columns")),
+    ("", ("tile_rows", "tile_columns")),
+    ("", ("tile_p", "tile_q")),
+    ("", ("rows", "columns")),
+    ("w", ("warp_m", "warp_n")),
+    ("t", ("thread_m", "thread_n")),
+    ("o", ("out_p", "out_q")),
+)
+"""(letter, tunables joined after it), used if a config has all of them."""
+
+LETTERS: dict[str, tuple[str, int | None]] = {
+    "head": ("h", None),
+    "filter": ("f", None),
+    "step": ("step", 1),
+    "threads": ("t", None),
+    "threads_per_row": ("t", None),
+    "row_threads": ("r", None),
+    "rows_per_block": ("b", 1),
+    "lanes": ("l", None),
+    "lanes_m": ("l", None),
+    "warp_q": ("w", None),
+    "warps_k": ("x", 1),
+    "stages": ("s", 1),
+    "num_stages": ("s", None),
+    "num_warps": ("w", None),
+    "group_m": ("g", None),
+    "vector": ("v", 1),
+    "packets": ("p", 1),
+    "packs": ("p", 1),
+    "passes": ("n", 1),
+    "pixels": ("px", 1),
+    "filters": ("f", 1),
+    "unroll": ("u", 1),
+    "fragments": ("f", 1),
+    "raster": ("r", 1),
+    "cluster": ("c", 1),
+    "block_tiles": ("t", 1),
+    "split_k": ("k", 1),
+    "stream": ("stream", 0),
+    "split_keys": ("k", 1),
+    "split": ("k", 1),
+    "min_blocks": ("m", 0),
+    "async_copy": ("async", 0),
+    "pointwise": ("pointwise", 0),
+    "pack": ("pack", 0),
+    "staged": ("staged", 0),
+    "overlap": ("overlap", 0),
+    "turns": ("turns", 0),
+    "resident": ("resident", 0),
+    "aligned": ("aligned", 0),
+    "unaligned": ("unaligned=", 0),
+}
+"""(prefix of a tunable's value, value to omit). Switches (0 and 1) print no value."""
+_SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0} - {"min_blocks", "unaligned"}
+
+
+def short_config(config: Mapping[str, int]) -> str:
+    """Return a config in short form, sizes first."""
+    parts: list[str] = []
+    left = dict(config)
+    for letter, names in SIZES:
+        if all(name in left for name in names):
+            parts.append(letter + "x".join(str(left.pop(name)) for name in names))
+    for name, value in left.items():
+        letter, neutral = LETTERS.get(name, (f"{name}=", None))
+        if value == neutral:
+            continue
+        parts.append(letter if name in _SWITCHES and value == 1 else f"{letter}{value}")
+    return " ".join(parts) or (NOTHING_TO_TUNE if not config else "")
+
+
+def codes_of(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the parts of `short_config` for these tunables, in order, as (code, tunables)."""
+    codes: list[tuple[str, str]] = []
+    left = list(names)
+    for letter, sizes in SIZES:
+        if all(name in left for name in sizes):
+            codes.append((letter + "x".join("NNN"[: len(sizes)]), " x ".join(sizes)))
+            left = [name for name in left if name not in sizes]
+    for name in left:
+        letter, neutral = LETTERS.get(name, (f"{name}=", None))
+        code = letter if name in _SWITCHES else f"{letter}N"
+        without = "" if neutral is None else f" (not shown: {neutral})"
+        codes.append((code, "itself" if letter == f"{name}=" else name + without))
+    return codes
+
+
+def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Flatten rows; each gets the columns of all rows, in order, with None for missing cells."""
+    cells = [flat(row) for row in rows]
+    none = dict.fromkeys(name for row in cells for name in row)
+    return [none | row for row in cells]
+
+
+def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten a row: nested keys become `outer.inner`, intervals `_low_` and `_high_`, and configs and lists text."""
+    cells: dict[str, Any] = {}
+    for name, value in row.items():
+        key = prefix + name
+        if name == "config":
+            cells[key] = config_text(value)
+        elif isinstance(value, Mapping):
+            cells |= flat(value, key + ".")
+        elif name.split("_")[-2:-1] == ["interval"]:
+            quantity, _, unit = key.partition("_interval_")
+            low, high = value or (None, None)
+            cells |= {f"{quantity}_low_{unit}": low, f"{quantity}_high_{unit}": high}
+        elif isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+            cells[key] = json.dumps(value)
+        elif isinstance(value, list | tuple):
+            cells[key] = "; ".join(map(str, value))
+        else:
+            cells[key] = value
+    return cells
+
+
+class Note(str):
+    """One-line note with an explanation; it equals its text, so repeated notes are recognized."""
+
+    why: str
+    """Sentences that `--why` prints below the note; empty if the note needs none."""
+
+    def __new__(cls, text: str, why: str = "") -> "Note":
+        """Create a note from a text and its explanation."""
+        note = super().__new__(cls, text)
+        note.why = why
+        return note

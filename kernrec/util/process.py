@@ -1,14 +1,32 @@
-"""Check, start and kill processes on every platform, including all processes that a child started."""
+"""Start, confine and kill child processes on every platform, and decide whether to fork them.
+
+A forked child inherits all imports at no cost, but only one thread. A lock that another thread holds at that moment is
+never released in the child. So a process with other threads, of Python or of a library, spawns its children, unless
+these threads declare that they hold no lock.
+
+On Linux, Landlock permanently denies a thread access to files and the network
+(https://docs.kernel.org/userspace-api/landlock.html). The thread and everything that it starts can then open only
+permitted files. Other systems, and Linux before 5.13, have no Landlock.
+"""
 
 import ctypes
+import gc
+import multiprocessing
 import os
 import signal
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache as once
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkContext, SpawnContext
 
 _SYNCHRONIZE = 0x00100000
 _WAIT_TIMEOUT = 0x102
@@ -87,3 +105,162 @@ def is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+_lockless: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
+_not_inherited: "weakref.WeakSet[object]" = weakref.WeakSet()
+
+
+def holds_no_lock(thread: threading.Thread) -> None:
+    """Declare that a thread holds no lock during a fork (`os.register_at_fork`)."""
+    _lockless.add(thread)
+
+
+def not_inherited(connection: object) -> None:
+    """Close a connection in children; otherwise the other end would not notice that this process closed it."""
+    _not_inherited.add(connection)
+
+
+def can_fork() -> bool:
+    """Return whether forking is safe now: on Linux, in the main thread, if no other thread may hold a lock."""
+    if not hasattr(os, "fork") or sys.platform != "linux":
+        return False
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    try:
+        running = len(os.listdir("/proc/self/task"))
+    except OSError:
+        return False
+    return running == len(others) + 1 and all(thread in _lockless for thread in others)
+
+
+def start_context() -> "ForkContext | SpawnContext":
+    """Return the multiprocessing context with which to start children now."""
+    return multiprocessing.get_context("fork") if can_fork() else multiprocessing.get_context("spawn")
+
+
+def settle() -> None:
+    """Prepare a child process: a forked child ends with its parent, and drops inherited handlers and pipes."""
+    parent = multiprocessing.parent_process()
+    if parent is None or type(multiprocessing.current_process()).__name__ != "ForkProcess":
+        return
+    end_with_parent()
+    if os.getppid() != parent.pid:  # The parent has already ended.
+        os._exit(1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    for connection in list(_not_inherited):
+        with suppress(OSError):
+            connection.close()  # type: ignore[attr-defined]
+
+
+_Result = TypeVar("_Result")
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
+_READ = _EXECUTE | _READ_FILE | _READ_DIR
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
+"""Rights that a rule for a file, not a folder, may grant."""
+_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}
+"""Supported rights on files by Landlock version; version 5 adds control of devices."""
+_NETWORK = 0b11  # Rights to bind and connect TCP, from version 4.
+_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # System call numbers, which are equal on x86-64 and aarch64.
+_PR_SET_NO_NEW_PRIVS = 38
+
+
+def confine(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable[Path] = ()) -> bool:
+    """Deny this thread TCP and all files except the given ones (folders include their content); return whether it
+    worked.
+
+    Args:
+        readable: Files and folders that stay readable.
+        writable: Files and folders that stay readable and writable.
+        listed: Folders whose file names, but not contents, stay readable.
+    """
+    if sys.platform != "linux":
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    version = libc.syscall(_CREATE, None, 0, 1)
+    if version < 1:
+        return False
+    rights = _RIGHTS[min(version, 3)]
+    attributes = struct.pack("QQ", rights, _NETWORK) if version >= 4 else struct.pack("Q", rights)
+    ruleset = libc.syscall(_CREATE, attributes, len(attributes), 0)
+    if ruleset < 0:
+        return False
+    try:
+        for allowed, places in ((_READ, readable), (rights, writable), (_READ_DIR, listed)):
+            for place in places:
+                _allow(libc, ruleset, place, allowed & rights)
+        return bool(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 and libc.syscall(_RESTRICT, ruleset, 0) == 0)
+    finally:
+        os.close(ruleset)
+
+
+def _allow(libc: ctypes.CDLL, ruleset: int, place: Path, rights: int) -> None:
+    try:
+        descriptor = os.open(place, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        allowed = rights if place.is_dir() else rights & _OF_FILES
+        libc.syscall(_ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, descriptor), 0)
+    finally:
+        os.close(descriptor)
+
+
+def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable: Iterable[Path] = ()) -> _Result:
+    """Run `work` in a thread that can read and write only the given files, and return its result.
+
+    Without Landlock, `work` runs without limits. Exceptions of `work` are raised here.
+    """
+    if sys.platform != "linux":
+        return work()
+    results: list[_Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            confine(readable, writable)
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+_COLLECT_AFTER = 10_000  # Objects between collections, instead of Python's 700; larger values gain nothing.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
+_KEPT_BYTES = 2**30
+
+
+@once
+def collect_rarely() -> None:
+    """Reduce garbage collection in this process.
+
+    Modules and decoders live as long as the process, so the collector skips them. Reference counts free most objects of
+    a task, and the threshold bounds the few cycles. The function does not ask `gc` for its frozen objects, because `gc`
+    would count them one by one.
+    """
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER, 10, 10)
+
+
+@once
+def keep_freed() -> None:
+    """Let the C library keep freed memory; otherwise NVRTC returns and requests the same pages for every config.
+
+    Without the GNU C library, this does nothing.
+    """
+    if sys.platform != "linux":
+        return
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_MMAP_THRESHOLD, _KEPT_BYTES)

@@ -15,11 +15,9 @@ import pytest
 
 from kernrec.capture.call_file import read_cuda_call
 from kernrec.capture.loaded_module import LoadedModule
-from kernrec.capture.native_library import libraries
-from kernrec.capture.program_run import run_program
+from kernrec.capture.program_run import libraries, run_program
 from kernrec.capture.recorded_calls import Recorder
-from kernrec.capture.session import Session
-from kernrec.capture.textures import Textures
+from kernrec.capture.session import Session, Textures
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.ptx import KernelLaunch, emulate, parse

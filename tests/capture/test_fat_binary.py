@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from kernrec.capture.fat_binary import Image, best_ptx, images_of
+from kernrec.capture.loaded_module import Image, best_ptx, images_of
 from kernrec.errors import KernrecError
 
 PTX = ".version 8.0\n.target sm_80\n.address_size 64\n" + "// nothing\n" * 40

@@ -1,5 +1,6 @@
 """Test that `analyze_source` gives the answer of `kernrec.analyze`, in a separate process or in the caller's."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,11 @@ import pytest
 
 import kernrec
 from kernrec.checking.analyze_source import SourceAnalysis, analyze_source
-from kernrec.checking.limits import Limits
+from kernrec.checking.child_process import Limits
+from kernrec.cli import app
+from tests.checking.slow import SLOW
 from tests.checking.test_check import AXPY
+from tests.helpers.needs import needs
 
 pytest.importorskip("cupy", reason="needs the extra cuda13")
 
@@ -46,3 +50,21 @@ def test_compile_error_is_reported_in_one_line(refuses):
 
 def test_source_file_name_is_not_mistaken_for_a_function(refuses):
     refuses(lambda file: kernrec.analyze(file, "t4", {"n": 1}, [1]), ["axpy.cu", Path("folder/axpy.ptx")])
+
+
+pytestmark = [pytest.mark.usefixtures("compiled_here", "nvrtc"), needs("tree_sitter_cuda")]
+
+
+@pytest.mark.every(3)
+@pytest.mark.parametrize("slow", SLOW, ids=lambda slow: slow.name)
+def test_slowest_line_is_reported_first(slow, tmp_path, capsys):
+    (path := tmp_path / "slow.cu").write_text(slow.source)
+    assert app.run(["explain", str(path), "--gpu", "a100", "--db", str(tmp_path / "own.duckdb"), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["lines"], answer["what_to_do"]
+    first = answer["lines"][0]
+    assert first["problem"].startswith(slow.problem), answer["lines"]
+    assert first["speedup"] > 1
+    lines = [number for number, text in enumerate(slow.source.splitlines(), 1) if "// SLOW" in text]
+    assert not lines or first["line"] == lines[0], first
+    assert "power limit" not in answer["what_to_do"]

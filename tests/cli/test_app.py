@@ -13,8 +13,8 @@ import typer.main
 from kernrec.cli import app as application
 from kernrec.cli.app import app, run
 from kernrec.cli.misuse import REMOVED
+from tests.helpers.command import environment
 from tests.helpers.paths import ROOT
-from tests.helpers.process import environment
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -18,8 +18,7 @@ from kernrec.store.keys import Signer, key_file
 from kernrec.store.share.bundle import write_bundle
 from kernrec.store.share.manifest import Manifest, Segment, Withdrawal, bundle_name
 from kernrec.store.share.place import ZipFile
-from tests.helpers.command import run_here
-from tests.helpers.process import environment
+from tests.helpers.command import environment, run_here
 from tests.helpers.reading import reading_here
 from tests.helpers.sharing import GPU, Person, measurement, measurements
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.kernel.compile_flags import compile_flags
+from kernrec.kernel.source_files import compile_flags
 from tests.helpers.command import run_here
 
 # The first two lines compile only with -D and -std=c++20.

@@ -14,7 +14,7 @@ import pytest
 NVML = """
 import os
 from pathlib import Path
-from kernrec.measure.monitor import watch
+from kernrec.measure import monitor
 class Clock:
     # Five milliseconds later at every look, so that energy and time agree however late the process gets to run.
     now = 0.0

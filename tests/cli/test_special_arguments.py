@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from kernrec.checking.launch import described_arguments
-from kernrec.checking.limits import Limits
+from kernrec.checking.check import described_arguments
+from kernrec.checking.child_process import Limits
 from kernrec.compile.nvrtc import compile_source
 from kernrec.profile.launch_arguments import read_arguments, structure
 from tests.helpers.command import run_here

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.cluster import driver, shared_problems
+from kernrec.cluster import commands, driver
 from kernrec.cluster.commands import collect_on
 from kernrec.measure.campaign.journal import waiting_measurements
 from kernrec.measure.campaign.results import EFFORTS, Progress
@@ -23,7 +23,7 @@ CONFIGS = 30
 @pytest.fixture(autouse=True)
 def _often(monkeypatch):
     """Make each GPU's actor send a few rows at a time."""
-    monkeypatch.setattr(shared_problems, "_SLICE_S", 0.1)
+    monkeypatch.setattr(commands, "_SLICE_S", 0.1)
 
 
 def collect(
@@ -119,7 +119,7 @@ def test_restarted_driver_skips_rows_added_meanwhile(tmp_path, monkeypatch):
 
     for size in (256, 512):
         make_recording(tmp_path / "recorded.duckdb", 12, energy=False, size=size)
-    monkeypatch.setattr(shared_problems, "_SLICE_S", 20.0)
+    monkeypatch.setattr(commands, "_SLICE_S", 20.0)
     monkeypatch.setattr(driver, "_STORE_S", 0.0)
     with pytest.raises(Killed):
         collect(tmp_path, 1, die)

@@ -10,12 +10,11 @@ import pytest
 
 from kernrec.cluster import driver as driver_module
 from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits
+from kernrec.cluster.commands import SharedProblems
 from kernrec.cluster.driver import CardLost, Driver, Reply
-from kernrec.cluster.shared_problems import SharedProblems
-from kernrec.measure.campaign.chooser import Visit
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.plan import PlannedProblem, Task
+from kernrec.measure.campaign.plan import PlannedProblem, Task, Visit
 from kernrec.measure.request import CollectRequest, Strategy
 from kernrec.op import find_op
 from kernrec.recommender.request import Objective

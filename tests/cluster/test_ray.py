@@ -29,9 +29,10 @@ from tests.helpers.recording import make_recording
 CONFIGS = 100
 OFTEN = """
 from kernrec.cli import main
-from kernrec.cluster import driver, shared_problems
+from kernrec.cluster import driver
+from kernrec.cluster import commands
 driver._STORE_S = 0.5
-shared_problems._SLICE_S = 0.1
+commands._SLICE_S = 0.1
 main()
 """
 """Program that runs kernrec, but stores rows every half second and lets each GPU send a few rows at a time."""

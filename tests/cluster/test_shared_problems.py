@@ -6,9 +6,8 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given
 
-from kernrec.cluster.shared_problems import SharedProblems
-from kernrec.measure.campaign.chooser import Visit
-from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task
+from kernrec.cluster.commands import SharedProblems
+from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task, Visit
 from kernrec.op import find_op
 from kernrec.store.measurement import Measurement
 from tests.helpers.depth import few_examples

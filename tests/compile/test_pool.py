@@ -12,7 +12,7 @@ import pytest
 
 from kernrec.compile import CompileError, CompileJob, compile_many, compile_source
 from kernrec.compile.pool import CompilingProcesses, processors_of
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 
 
 def workers():

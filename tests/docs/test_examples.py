@@ -28,11 +28,11 @@ import typer.main
 from kernrec.cli.app import app
 from tests.helpers.command import run_here
 from tests.helpers.markdown import Block, blocks, pages
-from tests.helpers.measured_database import make_measured_database
 from tests.helpers.paths import ROOT
 from tests.helpers.processors_here import processors_here
 from tests.helpers.reading import reading_here
-from tests.helpers.worker_here import measuring_here
+from tests.helpers.recording import make_measured_database
+from tests.helpers.rig import measuring_here
 
 LANGUAGES = {"sh", "console", "python", "cpp", "toml", "json", "text"}
 ELISION = "..."

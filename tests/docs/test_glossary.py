@@ -9,14 +9,14 @@ import pytest
 
 from kernrec.measure.campaign.results import EFFORTS
 from kernrec.model.prior.launch_time import RESOURCES
-from kernrec.ptx.analysis import issue_cost, machine_cost
+from kernrec.ptx.analysis import issue_cost
 from kernrec.recommender import Objective
 from kernrec.recommender.explain.breakdown import _PARTS
 from kernrec.store.schema import migrations
 from kernrec.training.evaluate_models import METHODS
 from tests.helpers.paths import ROOT, TOOLS
 
-CLASSES = (*issue_cost.CLASSES, *machine_cost.CLASSES)
+CLASSES = (*issue_cost.CLASSES, *issue_cost.MACHINE_CLASSES)
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 VALUES = "\n".join(
     f"`{name}`: {meaning}"
@@ -96,7 +96,7 @@ def _outcomes() -> Iterable[str]:
 
 
 @pytest.mark.parametrize("values", [
-    RESOURCES, (*issue_cost.CLASSES, *machine_cost.CLASSES), list(Objective), METHODS,
+    RESOURCES, (*issue_cost.CLASSES, *issue_cost.MACHINE_CLASSES), list(Objective), METHODS,
     _PARTS.values(), _outcomes(),
 ], ids=["bottlenecks", "classes", "objectives", "methods", "energy", "outcomes"])  # fmt: skip
 def test_every_value_of_the_output_is_explained(values):

@@ -1,11 +1,16 @@
-"""Test that every file, folder, link and script option named in README and docs exists."""
+"""Test that README and docs are short, and that files, links, options, recipes and pictures in them are right."""
 
 import ast
 import re
+import shlex
+import subprocess
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+import yaml
 
+from kernrec.cli.app import run
 from kernrec.kernel import all_kernels, kernels_for
 from kernrec.op import all_ops
 from tests.helpers.markdown import pages, prose
@@ -79,3 +84,60 @@ def test_readme_lists_what_every_operator_supports():
         op.name: [t for t in op.dtypes if kernels_for(op.name, t)] for op in all_ops() if kernels_for(op.name)
     }
     assert f"{len(list(all_kernels()))} kernels" in text
+
+
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+
+
+def _words(page: Path) -> int:
+    return len(page.read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_guide_has_at_most_900_words(guide):
+    assert _words(guide) <= 900
+
+
+def test_docs_and_guides_have_at_most_14000_words():
+    assert sum(map(_words, [*GUIDES, *(ROOT / "docs").glob("*.md")])) <= 14000
+
+
+def test_readme_is_short_enough_to_read_in_a_minute():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text) < 6000
+    assert text.index("```sh") < 2600  # the first screen shows the first command
+    proofs = re.findall(r"\]\((docs/accuracy/[\w-]+\.md)\)", text)
+    assert len(proofs) >= 3
+    assert all((ROOT / page).is_file() for page in proofs)
+
+
+def test_picture_shows_a_terminal_of_80_columns():
+    (path,) = re.findall(r"\]\((docs/images/[\w-]+\.svg)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    lines = [text.text or "" for text in ET.parse(ROOT / path).getroot().iter("{http://www.w3.org/2000/svg}text")]
+    assert lines[0].startswith("$ kernrec recommend --workload")
+    assert max(map(len, lines)) <= 80
+    assert any(" today" in line for line in lines)
+
+
+EXAMPLES = ROOT / "examples"
+
+
+def test_slurm_script_parses():
+    script = (EXAMPLES / "collect.sbatch").read_text(encoding="utf-8")
+    done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_kubernetes_job_uses_existing_options_and_declared_volumes():
+    job = yaml.safe_load((EXAMPLES / "rayjob.yaml").read_text(encoding="utf-8"))
+    assert job["kind"] == "RayJob"
+    command, *options = shlex.split(job["spec"]["entrypoint"])
+    assert command == "kernrec"
+    pod = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    mounts = {
+        mount["name"]: mount["mountPath"] for container in pod["containers"] for mount in container["volumeMounts"]
+    }
+    assert mounts.keys() <= volumes
+    assert any(option.startswith(f"{path}/") for option in options for path in mounts.values())
+    assert run([*options, "--help"]) == 0

@@ -7,7 +7,7 @@ import pytest
 
 from kernrec.compile.compiled import target_name
 from kernrec.emit import emit
-from kernrec.emit.cuda import variant_source
+from kernrec.emit.sources import variant_source
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, Space, all_kernels
 from kernrec.op import find_op

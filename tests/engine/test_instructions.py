@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from kernrec.ptx import KernelLaunch, emulate, parse
+from kernrec.ptx.ir.operand import BITS
 from kernrec.ptx.ir.signatures import Slot, signature
-from kernrec.ptx.ir.types import BITS
 from tests.engine.expected import check, digest, one_nan, table
 from tests.helpers.narrow_floats import bf16_values
 

@@ -22,7 +22,7 @@ from kernrec.store import Database, ProfileRow
 from kernrec.store.coverage import tally
 from kernrec.store.measurement import Measurement
 from kernrec.store.query_file import query_file
-from kernrec.store.retractions import retraction_rows
+from kernrec.store.share.withdraw import retraction_rows
 from tests.fuzz import damage, instructions
 from tests.helpers import foreign_files
 from tests.helpers.paths import ROOT

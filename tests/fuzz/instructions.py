@@ -8,7 +8,7 @@ import numpy as np
 from kernrec.ptx import KernelLaunch, emulate, parse
 from kernrec.ptx.analysis import issue_cost
 from kernrec.ptx.execution.engine import known_opcodes
-from kernrec.ptx.ir.types import BITS
+from kernrec.ptx.ir.operand import BITS
 
 _CONTROL = ("bar", "barrier", "bra", "brx", "call", "ret", "trap")
 _OPCODES = sorted({opcode.partition(".")[0] for opcode in known_opcodes()} | {*_CONTROL})

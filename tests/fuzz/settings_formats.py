@@ -13,7 +13,7 @@ from kernrec.compile.nvrtc import compiler
 from kernrec.store.keys import Signer, make_own_key
 from kernrec.store.share import Folder
 from kernrec.store.share.manifest import Withdrawal, parse_manifest
-from kernrec.store.share.web_server import WebServer
+from kernrec.store.share.servers import WebServer
 from tests.fuzz.formats import Format
 from tests.helpers.paths import ROOT
 

@@ -1,8 +1,4 @@
-"""Runs the `kernrec` command in this process, and captures its output and exit status.
-
-Starting a process takes a third of a second. Only tests of process features (initial environment, signals, closed
-streams) start a real process.
-"""
+"""Runs `kernrec` in this process or another, with the search path of the tests."""
 
 import io
 import os
@@ -60,3 +56,8 @@ def run_here(
         stream.flush()
         texts.append(stream.buffer.getvalue().decode())
     return CompletedProcess(words, status, *texts)
+
+
+def environment(**changed: str) -> dict[str, str]:
+    """Return this process's environment variables with its module search path, updated by `changed`."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | changed

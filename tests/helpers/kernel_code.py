@@ -1,4 +1,4 @@
-"""Compiles library kernels, and copies with planted bugs.
+"""Compiles library kernels and copies with planted bugs, and reads the machine code of PTX.
 
 The emulator needs only PTX, and the assembler takes as long as the compiler. So the assembler runs only for tests of
 registers, spills or machine code.
@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 
 from kernrec.compile import Compiled, NoCompilerError, Resources, compile_source
+from kernrec.compile.disassemble import COUNTS, MachineCode, machine_code
 from kernrec.kernel import Kernel
 from kernrec.ptx import Module
 from tests.helpers.ptx_text import cuda_to_ptx, parsed
@@ -46,3 +47,13 @@ def _assembled(kernel: Kernel, sm: int, defines: tuple[tuple[str, str], ...]) ->
         return compile_source(kernel.source, sm, dict(defines))
     except NoCompilerError as error:
         pytest.skip(str(error))
+
+
+@cache
+def machine_code_of(ptx: str, sm: int) -> dict[str, MachineCode]:
+    """Return the machine code of each kernel of a PTX module on an architecture."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(COUNTS, raising=False)
+        code = machine_code(ptx, sm)
+    assert code is not None
+    return code

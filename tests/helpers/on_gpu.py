@@ -1,22 +1,260 @@
-"""Loads and launches library kernels through CuPy on this machine's GPU, or through its stand-in on the emulator."""
+"""Runs kernels through CuPy on this machine's GPU, or through a stand-in for CuPy on the emulator.
+
+The stand-in uses kernrec's own CUDA driver library. It has the functions that `kernrec.run` and the tests marked `gpu`
+call. CuPy's own wheels contain the CUDA runtime and cannot load another library.
+"""
 
 import ctypes
+import os
+import socket
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
+from kernrec.capture.program_run import SOCKET_VARIABLE, accept, libraries
+from kernrec.capture.recorded_calls import Recorder
 from kernrec.compile import Compiled
+from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, bind_launches, workspaces
 from kernrec.kernel.tensor_map import MAP_BYTES, EncodedMap, MapHandle
 from kernrec.op import Problem
+from kernrec.run.driver import CudaDriver
 from tests.helpers.kernel_code import Config, assembled, not_assembled
-from tests.helpers.stand_in import EMULATED, stand_in_for_cupy
+
+STAND_IN = find_gpu("h200-sxm")
+EMULATED = "emulated"
+"""The stand-in's version of CuPy."""
+_BUDGET = 200_000_000
+_DYNAMIC_SHARED = 8
+"""`CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`."""
+
+
+class _NoCalls(Recorder):
+    """Recorder that only counts launches."""
+
+    def add(self, *launch: Any) -> None:
+        self.launches += 1
+
+
+class DriverError(RuntimeError):
+    """Error of the driver library."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"CUDA error {status}")
+        self.status = status
+
+
+def _hide_from_triton() -> None:
+    """Make Triton find no GPU in this process: it would load the library, which stays loaded, and launch on it."""
+    with suppress(ImportError):
+        from triton.backends import backends
+
+        backends["nvidia"].driver.is_active = staticmethod(lambda: False)
+
+
+class Driver:
+    """kernrec's driver library, and the thread that serves its calls."""
+
+    def __init__(self, gpu: GPU) -> None:
+        self.recorder, self._folder = _NoCalls(), tempfile.TemporaryDirectory()
+        path = str(Path(self._folder.name, "socket"))
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen()
+        threading.Thread(target=accept, args=(self._listener, gpu, self.recorder, _BUDGET), daemon=True).start()
+        self._library = ctypes.CDLL(str(libraries() / "libcuda.so.1"), ctypes.RTLD_GLOBAL)
+        _hide_from_triton()
+        os.environ[SOCKET_VARIABLE] = path
+        try:
+            self.call("cuInit", 0)
+            self.call("cuMemFree_v2", ctypes.c_uint64(self.allocate(1)))  # connects
+        finally:
+            del os.environ[SOCKET_VARIABLE]
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function of the driver. Raises `DriverError` if it fails."""
+        if status := getattr(self._library, name)(*arguments):
+            raise DriverError(status)
+
+    def allocate(self, size: int) -> int:
+        """Return the address of new device memory."""
+        address = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(size, 1)))
+        return address.value
+
+    def load(self, image: bytes) -> ctypes.c_void_p:
+        """Load PTX."""
+        module = ctypes.c_void_p()
+        self.call("cuModuleLoadData", ctypes.byref(module), image)
+        return module
+
+    def function(self, module: ctypes.c_void_p, entry: str) -> int:
+        """Return the handle of a kernel."""
+        function = ctypes.c_void_p()
+        self.call("cuModuleGetFunction", ctypes.byref(function), module, entry.encode())
+        return function.value or 0
+
+    def launch(self, function: int, *shape: int) -> None:
+        """Launch a kernel: grid, block, shared bytes, stream, address of the arguments' addresses, 0."""
+        *extents, stream, addresses, extra = shape
+        pointers = map(ctypes.c_void_p, (stream, addresses, extra))
+        self.call("cuLaunchKernel", ctypes.c_void_p(function), *extents, *pointers)
+
+
+@cache
+def driver() -> Driver:
+    """Return the only driver of this process."""
+    return Driver(STAND_IN)
+
+
+class Memory:
+    """Device memory, freed with the object."""
+
+    def __init__(self, size: int) -> None:
+        self.ptr, self._driver = driver().allocate(size), driver()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():  # Then no thread serves calls.
+            self._driver.call("cuMemFree_v2", ctypes.c_uint64(self.ptr))
+
+
+class Array(np.ndarray):
+    """Array in device memory, which this process can also read."""
+
+    memory: Memory | None = None
+
+    def __array_finalize__(self, base: object) -> None:
+        self.memory = getattr(base, "memory", None)
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data, device_id=0)
+
+    def get(self) -> np.ndarray:
+        return np.array(self)
+
+
+def empty(shape: Any, dtype: Any = float) -> Array:
+    """Return an array with any content."""
+    dtype, count = np.dtype(dtype), int(np.prod(shape))
+    memory = Memory(count * dtype.itemsize)
+    raw = (ctypes.c_uint8 * max(count * dtype.itemsize, 1)).from_address(memory.ptr)
+    array = np.frombuffer(raw, dtype, count).reshape(shape).view(Array)
+    array.memory = memory
+    return array
+
+
+def full(shape: Any, value: Any, dtype: Any) -> Array:
+    """Return an array of one value."""
+    array = empty(shape, dtype)
+    array[...] = value
+    return array
+
+
+def asarray(values: np.ndarray) -> Array:
+    """Copy an array to device memory."""
+    array = empty(values.shape, values.dtype)
+    array[...] = values
+    return array
+
+
+class Function:
+    """Kernel that is called with grid, block and arguments."""
+
+    def __init__(self, handle: int) -> None:
+        self.ptr = handle
+
+    def _set_shared(self, size: int) -> None:
+        set_attribute(self.ptr, _DYNAMIC_SHARED, size)
+
+    max_dynamic_shared_size_bytes = property(fset=_set_shared)
+
+    def __call__(self, grid: Any, block: Any, arguments: Any, shared_mem: int = 0) -> None:
+        raw = [np.uint64(a.ctypes.data) if isinstance(a, Array) else a for a in arguments]
+        buffers = [ctypes.create_string_buffer(each.tobytes(), each.nbytes) for each in raw]
+        addresses = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
+        grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
+        driver().launch(self.ptr, *grid, *block, shared_mem, 0, ctypes.addressof(addresses), 0)
+
+
+class Module:
+    """Loaded PTX."""
+
+    def __init__(self, path: str = "") -> None:
+        if path:
+            self.load(Path(path).read_bytes())
+
+    def load(self, image: bytes) -> None:
+        self._handle = driver().load(image + b"\0")
+
+    def get_function(self, entry: str) -> Function:
+        return Function(driver().function(self._handle, entry))
+
+
+def set_attribute(function: int, attribute: int, value: int) -> None:
+    """Set an attribute of a kernel."""
+    driver().call("cuFuncSetAttribute", ctypes.c_void_p(function), attribute, value)
+
+
+@contextmanager
+def _device(number: int) -> Iterator[None]:
+    yield
+
+
+def _modules() -> dict[str, ModuleType]:
+    properties = {
+        "name": STAND_IN.title.encode(), "major": STAND_IN.sm // 10, "minor": STAND_IN.sm % 10,
+        "l2CacheSize": STAND_IN.l2_bytes,
+    }  # fmt: skip
+    import cupy
+
+    cupy.cuda.nvrtc.getVersion()  # loads NVRTC, which still compiles
+
+    runtime = SimpleNamespace(
+        CUDARuntimeError=DriverError, getDeviceCount=lambda: 1, getDeviceProperties=lambda number: properties,
+        getDevice=lambda: 0, pointerGetAttributes=lambda address: SimpleNamespace(device=0, devicePointer=address),
+    )  # fmt: skip
+    driver_api = SimpleNamespace(
+        CUDADriverError=DriverError, launchKernel=lambda *shape: driver().launch(*shape),
+        funcSetAttribute=set_attribute,
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=_DYNAMIC_SHARED,
+    )  # fmt: skip
+    modules = {name: ModuleType(name) for name in ("cupy", "cupy.cuda", "cupy.cuda.function")}
+    modules["cupy.cuda.function"].__dict__.update(Module=Module)
+    modules["cupy.cuda"].__dict__.update(
+        runtime=runtime, driver=driver_api, Device=_device, Memory=Memory, function=modules["cupy.cuda.function"],
+        nvrtc=cupy.cuda.nvrtc,
+        get_current_stream=lambda device=0: SimpleNamespace(ptr=0),
+    )  # fmt: skip
+    modules["cupy"].__dict__.update(
+        __version__=EMULATED, cuda=modules["cupy.cuda"], ndarray=Array, empty=empty, full=full, asarray=asarray,
+        RawModule=Module, uint8=np.uint8,
+    )  # fmt: skip
+    return modules
+
+
+@contextmanager
+def stand_in_for_cupy() -> Iterator[None]:
+    """Replace CuPy, which kernrec imports when it launches kernels."""
+    load = CudaDriver.load
+    with pytest.MonkeyPatch.context() as patch:
+        for name, module in _modules().items():
+            patch.setitem(sys.modules, name, module)
+        # The stand-in executes PTX, not machine code.
+        patch.setattr(CudaDriver, "load", lambda self, code: load(self, replace(code, cubin=code.ptx.encode())))
+        yield
+
 
 _SCALARS: dict[str, Callable[[Any], Any]] = {"u32": np.uint32, "i32": np.int32, "i64": np.int64, "f32": np.float32}
 _PLAIN_SHARED_BYTES = 48 * 1024

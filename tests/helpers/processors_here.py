@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from typing import ClassVar, ParamSpec, TypeVar
 from unittest.mock import patch
 
-from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import CompileJob, Result
+from kernrec.compile.compiled import CompileCache, CompileJob, Result
 from kernrec.compile.pool import CompilingProcesses, _groups
 from kernrec.compile.together import MOST_TOGETHER, Together
 

@@ -1,17 +1,21 @@
-"""Runs campaigns on the faulty device, here or in a process that tests can kill."""
+"""Runs campaigns on the faulty device: here, in a worker that is part of this process, or in a process to kill."""
 
+import json
 import os
 import resource
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
+from unittest.mock import patch
 
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.ingest import earlier_measurements, ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.campaign.results import CampaignSettings, MeasuringEffort, Progress
-from kernrec.measure.worker.worker_client import WorkerClient
+from kernrec.measure.worker.worker import WorkerSession
+from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import find_op
 from kernrec.store import Database
 from tests.helpers.fault_injection import FAULTS, OPENING
@@ -100,3 +104,39 @@ def gone(pids: Iterable[int]) -> bool:
     return not any(
         Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text() for pid in pids
     )
+
+
+class WorkerHere(WorkerClient):
+    """Worker client that answers its requests in this process, but still encodes them as lines."""
+
+    session: WorkerSession | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.session is not None
+
+    @property
+    def pid(self) -> int | None:
+        return os.getpid() if self.alive else None
+
+    def _start_process(self) -> None:
+        self.session = WorkerSession()
+
+    def stop(self) -> None:
+        self.session = None
+
+    def _exchange(self, request: bytes, limit_s: float) -> bytes:
+        if self._stopping():
+            self.stop()
+            raise Stopped
+        assert self.session is not None
+        return json.dumps(self.session.answer(json.loads(request))).encode()
+
+
+@contextmanager
+def measuring_here() -> Iterator[None]:
+    """Run measurements in this process inside the context."""
+    with ExitStack() as stack:
+        for module in ("kernrec.measure.collect", "kernrec.cluster.card", "tests.helpers.rig"):
+            stack.enter_context(patch(f"{module}.WorkerClient", WorkerHere))
+        yield

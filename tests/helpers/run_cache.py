@@ -23,7 +23,7 @@ import kernrec
 from kernrec import paths
 from kernrec.ptx import EmulationError
 from kernrec.util import engine_file
-from kernrec.util.atomic_write import write_whole
+from kernrec.util.files import write_whole
 
 _PACKAGE = Path(kernrec.__file__).parent
 _LAUNCHING = ("emulated_launch", "tensor_values")

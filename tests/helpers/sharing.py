@@ -14,12 +14,12 @@ from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.keys import Signer, key_file, make_own_key
 from kernrec.store.measurement import Measurement
-from kernrec.store.share.object_store import place_of
 from kernrec.store.share.outgoing import Selection
 from kernrec.store.share.pull import PullReport, pull
 from kernrec.store.share.push import push
+from kernrec.store.share.servers import place_of
 from kernrec.store.share.withdraw import withdraw_there
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
 GPU, KERNEL, HASH = "h200-sxm", "matmul_simt", "0123456789abcdef"

@@ -18,14 +18,19 @@ import pytest
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, all_kernels
 from kernrec.kernel.binding import bind_launches, workspaces
-from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
+from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, parse_shape, reference
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.emulated_launch import emulate_config
 from kernrec.ptx import EmulationError
 from tests.helpers.kernel_code import Config, ptx_of
 from tests.helpers.ptx_text import parsed
 from tests.helpers.run_cache import Tensors, cached_run, run_key
-from tests.helpers.shapes import shapes
+
+
+def shapes(text: str) -> list[dict[str, int]]:
+    """Return the dimensions of each shape; blanks separate shapes, and commas separate dimensions."""
+    return [parse_shape(shape) for shape in text.split()]
+
 
 ARCHITECTURES = (75, 86)  # only sm_86 has cp.async and bfloat16 conversions
 

@@ -6,7 +6,7 @@ import pytest
 
 from kernrec.interop.draft import Draft, kernel_names
 from kernrec.interop.host_launches import filled_variables, host_launches
-from kernrec.interop.host_program import literal
+from kernrec.interop.host_program import literal, make_arguments
 from kernrec.interop.spec_arguments import SpecTensor
 from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords, quoted
@@ -56,11 +56,29 @@ KERNEL = "__global__ void f(float *x, int n) { int i = blockIdx.x * blockDim.x +
             "typedef Pack<real> pack;\nint main() { f<<<1024 / pack::size, 64>>>(0, 1024); }",
             "256", (64,), ("n=1024",),
         ),
+        (
+            "const int N = 1 << 10;\n"
+            "int main() { int T = 32; dim3 threads(T, T); int B = N / T; dim3 g(B, B); f<<<g, threads>>>(0, N); }",
+            "n/32, n/32", (32, 32), ("n=1024",),
+        ),
+        (
+            "int main(int argc, char **argv) { int n = 4096; if (argc > 1) n = atoi(argv[1]); f<<<8, 64>>>(0, n); }",
+            "8", (64,), ("n=4096",),
+        ),
     ],
 )  # fmt: skip
 def test_launch_arguments_resolve_to_parameters_and_numbers(host, grid, block, arguments):
     (launch,) = host_launches(KERNEL + host, "f", [("x", "f32"), ("n", None)])
     assert (launch.grid, launch.block, launch.arguments) == (grid, block, arguments)
+
+
+def test_program_arguments_come_from_the_makefile(tmp_path):
+    (tmp_path / "Makefile").write_text("run: $(program)\n\t@echo starts\n\t$(LAUNCHER) ./$(program) 512 3\n")
+    argv = make_arguments(tmp_path)
+    text = KERNEL + "int main(int argc, char **argv) { int n = atoi(argv[1]); f<<<n, std::stoi(argv[3])>>>(0, n); }"
+    (launch,) = host_launches(text, "f", [("x", "f32"), ("n", None)], argv)
+    assert (argv, launch.arguments, launch.block) == (["512", "3"], ("n=512",), None)
+    assert make_arguments(tmp_path / "none") == []
 
 
 def test_names_that_define_each_other_end():

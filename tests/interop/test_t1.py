@@ -22,7 +22,7 @@ from kernrec.profile.tensor_values import Tensors, sample_tensors
 from kernrec.ptx import parse
 from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.execution.emulator import Emulation
-from kernrec.ptx.execution.options import EmulationOptions
+from kernrec.ptx.execution.watched import EmulationOptions
 from tests.helpers.paths import ROOT
 
 SOURCE = """

@@ -1,4 +1,4 @@
-"""Test that the device code of CUDA programs is separated from the host code."""
+"""Test that device code, kernels, parameters and macros are read from the text of CUDA programs."""
 
 import re
 
@@ -6,10 +6,9 @@ import pytest
 
 from kernrec.compile.nvrtc import compile_source
 from kernrec.kernel.cuda_program import device_code, has_host_code
-from kernrec.kernel.source_files import read_source
+from kernrec.kernel.cuda_signature import element_type, is_only_assigned, macros, signatures
+from kernrec.kernel.source_files import read_source, whole_source
 from tests.helpers.needs import needs
-
-pytestmark = needs("tree_sitter_cuda")
 
 PROGRAM = """#include <stdio.h>
 #include <vector>
@@ -42,6 +41,7 @@ int main() {
 """
 
 
+@needs("tree_sitter_cuda")
 def test_host_code_is_removed_and_device_code_compiles():
     code = device_code(PROGRAM)
     assert code.headers == ("stdio.h", "vector")
@@ -52,6 +52,7 @@ def test_host_code_is_removed_and_device_code_compiles():
     assert "scale" in compile_source(code.text, 80).ptx
 
 
+@needs("tree_sitter_cuda")
 def test_messages_state_the_line_numbers_of_the_file():
     from kernrec.compile.compiled import CompileError
 
@@ -61,12 +62,14 @@ def test_messages_state_the_line_numbers_of_the_file():
         compile_source(device_code(wrong).text, 80)
 
 
+@needs("tree_sitter_cuda")
 def test_source_without_host_code_is_unchanged():
     source = '#include <cuda_fp16.h>\nextern "C" __global__ void f(half *x) { x[0] = 1; }\n'
     assert not has_host_code(source)
     assert device_code(source).text == source
 
 
+@needs("tree_sitter_cuda")
 def test_only_the_launched_template_instance_is_compiled():
     source = (
         "template <typename T, int N> __global__ void f(T *x) { x[0] = N; }\n"
@@ -76,6 +79,24 @@ def test_only_the_launched_template_instance_is_compiled():
     assert set(re.findall(r"\.entry (\w+)", ptx)) == {"_Z1fIfLi8EEvPT_"}
 
 
+def test_program_is_read_as_editors_and_projects_store_it(tmp_path):
+    (tmp_path / ".git").mkdir()
+    for name in ("a/app", "a/common", "a/other"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "a/common/sizes.h").write_text("#define SIZE 7\n")
+    (tmp_path / "sizes.h").write_text("#define SIZE 9\n")
+    (tmp_path / "a/other/twice.h").write_text("1")
+    (tmp_path / "a/common/twice.h").write_text("2")
+    program = tmp_path / "a/app/main.cu"
+    text = '#include <sizes.h>\n#include "twice.h"\n#include "absent.h"\n// \u00e9\nint main() { f<< <1, 2>> >(); }\n'
+    program.write_bytes(b"\xef\xbb\xbf" + text.encode("latin-1"))
+    whole = whole_source(program)
+    assert whole.startswith("#define SIZE 7")
+    assert "f<<<1, 2>>>()" in whole
+    assert '#include "twice.h"\n#include "absent.h"' in whole
+
+
+@needs("tree_sitter_cuda")
 def test_headers_are_found_beside_the_file_and_in_named_folders(tmp_path):  # type: ignore[no-untyped-def]
     for name, text in (
         ("app/main.cu", '#include "../common/a.h"\n#include <b.cuh>\n#include "cublas_v2.h"\n'),
@@ -89,3 +110,59 @@ def test_headers_are_found_beside_the_file_and_in_named_folders(tmp_path):  # ty
     assert "int a;" in text
     assert "int c;" in text
     assert "cublas" not in text
+
+
+SOURCE = """
+// __global__ void no_kernel(int) is a comment
+typedef float real;
+using Index = std::int64_t;
+#define WIDE double
+#ifndef TILE
+#define TILE (16u)  // threads
+#endif
+#define ROWS 7
+template <int N>
+__global__ void copies(float* x) {}
+extern "C" __global__ void __launch_bounds__(TILE * (TILE), 2)
+first(const float4* __restrict__ a, real b[], Index n, WIDE* const c, __half2* h, std::pair<int, int> p = f(1, 2))
+{ b[0] = "__global__ void in_a_string()"[0]; }
+static __global__ void last(void);
+__global__ void last() {}
+"""
+
+
+def test_kernels_and_their_parameters_are_read():
+    copies, first, last = signatures(SOURCE)
+    assert (copies.name, copies.template) == ("copies", ("N",))
+    assert (first.name, first.template, last.name, last.parameters) == ("first", (), "last", ())
+    assert [(p.name, p.dtype, p.lanes, p.pointer, p.written) for p in first.parameters] == [
+        ("a", "f32", 4, True, False), ("b", "f32", 1, True, True), ("n", "i64", 1, False, False),
+        ("c", "f64", 1, True, True), ("h", "f16", 2, True, True), ("p", None, 1, False, False),
+    ]  # fmt: skip
+
+
+def test_declaration_without_a_body_is_no_kernel():
+    declared = "__global__ void f(int *);\n__global__ void g(float *x);\n__global__ void f(int *counts) {}\n"
+    assert [(each.name, each.parameters[0].name) for each in signatures(declared)] == [("f", "counts")]
+
+
+def test_macro_guard_decides_whether_a_value_can_be_set():
+    assert [tuple(macro) for macro in macros(SOURCE)] == [("TILE", 16, True), ("ROWS", 7, False)]
+
+
+@pytest.mark.parametrize(("ctype", "element"), [
+    ("const unsigned long long", ("u64", 1)), ("uchar4", ("u8", 4)), ("__nv_bfloat16", ("bf16", 1)),
+    ("nv_bfloat162", ("bf16", 2)), ("volatile int", ("i32", 1)), ("cudaTextureObject_t", (None, 1)),
+    ("float5", (None, 1)),
+])  # fmt: skip
+def test_types_have_kernrec_names(ctype, element):
+    assert element_type(ctype) == element
+
+
+@pytest.mark.parametrize(("body", "output"), [
+    ("y[i * (n + 1)] = x[i]; y[x[0]] = 2;", True), ("y[i] += x[i];", False), ("if (y[i] == 1) y[i] = 2;", False),
+    ("float* z = y; z[i] = 1;", False), ("x[i];", False),
+])  # fmt: skip
+def test_pointer_that_is_only_written_is_an_output(body, output):
+    source = f"__global__ void k(const int* x, int* y, int n) {{ int i = 0; {{ {body} }} }} void f(int* y) {{ y = y; }}"
+    assert is_only_assigned(source, "k", "y") == output

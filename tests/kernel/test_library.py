@@ -15,7 +15,7 @@ from kernrec.kernel import (
     kernel_names,
 )
 from kernrec.op import Problem, find_op
-from tests.helpers.shapes import shapes
+from tests.helpers.trial import shapes
 
 # Keys are ops, or kernels that support only some of their op's problems.
 PROBLEMS = {

@@ -1,10 +1,16 @@
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.kernel import PointerArgument, ScalarArgument, load_kernel
+from kernrec.gpu import limits
+from kernrec.kernel import PointerArgument, ScalarArgument, Space, load_kernel
+from kernrec.kernel.spec_reader import kernel_from
 
 SPEC = Path(__file__).parent / "tiled" / "kernel.toml"
 
@@ -104,3 +110,173 @@ def copy_of(folder: Path, source: str) -> Path:
 
 def test_missing_include_is_named(tmp_path, refuses):
     refuses(lambda: load_kernel(copy_of(tmp_path, '#include "absent.cuh"\n')))
+
+
+LISTED = {
+    "name": "copy",
+    "source": "copy.cu",
+    "problem": {"tensors": {"x": {"shape": [4096], "role": "inout"}}},
+    "tunables": {"width": {"values": [256, 64, 128]}, "vector": {"values": [1, 4]}},
+    "configs": {"columns": ["vector", "width", "blocks"], "rows": [[1, 64, 7], [4, 128, 5], [1, 256, 9]]},
+    "launch": [{"entry": "copy", "grid": ["blocks"], "block": ["width"], "arguments": ["x"]}],
+}
+SOURCE = "__global__ void copy(float* x) {} // WIDTH VECTOR"
+
+
+def space_of(spec):
+    kernel = kernel_from(copy.deepcopy(spec), "copy.toml", SOURCE)
+    return kernel, Space(kernel, 80, limits(80), "f32", "any")
+
+
+def test_space_equals_the_list_in_order_of_tunable_values():
+    _, space = space_of(LISTED)
+    assert [space.config(row) for row in range(len(space))] == [
+        {"width": 256, "vector": 1}, {"width": 64, "vector": 1}, {"width": 128, "vector": 4},
+    ]  # fmt: skip
+
+
+@given(st.sets(st.tuples(st.sampled_from([64, 128, 256]), st.sampled_from([1, 4])), min_size=1))
+def test_every_listed_config_is_found_in_its_row(pairs):
+    rows = [[vector, width, 3] for width, vector in pairs]
+    _, space = space_of(LISTED | {"configs": {"columns": ["vector", "width", "blocks"], "rows": rows}})
+    assert len(space) == len(pairs)
+    found_rows = space.find([space.config(row) for row in range(len(space))])
+    assert np.array_equal(found_rows, np.arange(len(space)))
+
+
+def test_inconsistent_list_is_refused_in_one_line(refuses):
+    refuses(lambda configs: space_of(LISTED | {"configs": configs}), [
+        {"columns": ["width", "blocks"], "rows": [[64, 1]]}, {"columns": ["width", "vector"], "rows": [[64]]},
+        {"columns": ["width", "vector"], "rows": [[96, 1]]}, {"columns": ["width", "vector"], "rows": []},
+        {"columns": ["width", "vector", "n"], "rows": [[64, 1, 2], [64, 1, 3]]},
+        {"columns": ["width", "vector", "sm"], "rows": [[64, 1, 2]]},
+    ])  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def config(tiled, ada):
+    return Space(tiled, 89, ada, "f32", "nn").config(0)
+
+
+def test_defines_contain_only_compiled_tunables(tiled, config):
+    defines = tiled.defines(config, "f32", "nn")
+    assert defines["BLOCK_M"] == str(config["block_m"])
+    assert defines["DTYPE_F32"] == defines["LAYOUT_NN"] == "1"
+    assert "SPLIT_K" not in defines
+    assert "RASTER" not in defines
+
+
+def test_variant_key_depends_exactly_on_compiled_tunables(tiled, config):
+    key = tiled.variant_key(config, "f32", "nn")
+    assert len(key) == 16
+    for tunable in tiled.tunables:
+        other = next(value for value in tunable.values if value != config[tunable.name])
+        changed = tiled.variant_key(config | {tunable.name: other}, "f32", "nn")
+        assert (changed == key) == tunable.launch
+    assert tiled.variant_key(config, "f16", "nn") != key
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"blockm": 32}, "unknown tunable of tiled 'blockm'; did you mean block_m"),
+    ({"block_m": 33}, "tiled: block_m is 33; expected 32, 64, 128, 256"),
+    ({"block_m": "32"}, "tiled: block_m is '32'; expected"),
+])  # fmt: skip
+def test_config_of_another_kernel_is_refused(tiled, config, change, message):
+    with pytest.raises(UsageError, match=message):
+        tiled.config(config | change)
+    with pytest.raises(UsageError, match="is missing stages"):
+        tiled.config({name: value for name, value in config.items() if name != "stages"})
+
+
+BLUR = """
+name = "blur"
+source = "blur.cu"
+[problem]
+dims = { width = 640, height = { default = 480, meaning = "rows" } }
+flops = "10 * width * height"
+[problem.tensors]
+image = { shape = ["height", "width"], dtype = "u8", values = "integers 0 256" }
+blurred = { shape = ["height * width"], role = "output" }
+[tunables]
+bx = { values = [16, 32], define = "block_x" }
+[[launch]]
+entry = "blur"
+grid = ["ceil_div(width, bx)", "height"]
+block = ["bx"]
+arguments = ["image", "blurred", "f32 0.25"]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "blur.cu").write_text("__global__ void blur(const unsigned char*, float*, float) {}")
+    (tmp_path / "kernel.toml").write_text(BLUR)
+    return tmp_path
+
+
+def test_declared_problem_has_every_attribute_of_an_op(folder):
+    kernel = load_kernel(folder / "kernel.toml")
+    problem = kernel.definition.problem(width=100)
+    assert problem.key == "blur[width=100,height=480]f32,any"
+    assert problem.flops == 480_000
+    assert {name: (t.shape, t.dtype, t.role) for name, t in problem.tensors.items()} == {
+        "image": ((480, 100), "u8", "input"),
+        "blurred": ((48_000,), "f32", "output"),
+    }
+    assert problem.bytes == 48_000 * 5
+    assert kernel.sampled
+    assert kernel.defines({"bx": 32}, "f32", "any")["block_x"] == "32"
+
+
+def test_shape_expression_may_divide_and_subtract_dimensions(folder):
+    shapes = BLUR.replace('["height", "width"]', '["height // 8", "width - 16"]').replace("width = 640", "width = {}")
+    (folder / "kernel.toml").write_text(shapes)
+    op = load_kernel(folder / "kernel.toml").definition
+    assert op.problem(width=17).tensors["image"].shape == (60, 1)
+    with pytest.raises(UsageError, match="tensor image: 'width - 16' is 0 at width=16, expected an integer of at"):
+        _ = op.problem(width=16).tensors
+
+
+def test_shape_expression_may_be_impossible_for_the_default_size_only(folder):
+    (folder / "kernel.toml").write_text(BLUR.replace('["height", "width"]', '["height - 480", "width"]'))
+    op = load_kernel(folder / "kernel.toml").definition
+    assert op.problem(height=500).tensors["image"].shape == (20, 640)
+    with pytest.raises(UsageError, match=r"^blur: tensor image: 'height - 480' is 0 at height=480"):
+        _ = op.problem().tensors
+
+
+def test_invalid_problem_is_refused_in_one_line(folder, refuses):
+    def refused(old: str, new: str) -> None:
+        assert old in BLUR
+        (folder / "kernel.toml").write_text(BLUR.replace(old, new))
+        load_kernel(folder / "kernel.toml")
+
+    refuses(refused, [
+        ("[problem]", 'op = "matmul"\n[problem]'), ('"10 * width', '"10 * widht'), ("width = 640", "width = -1"),
+        ("width = 640", "i = 640"), ('dtype = "u8"', 'dtype = "u7"'),
+        ('role = "output"', 'role = "outptu"'), ("integers 0 256", "integers 0"),
+        ("integers 0 256", "expression i * widht"), ("integers 0 256", "index blured"),
+        ("integers 0 256", "index blurred widht"), ("integers 0 256", "missing.npy"),
+        ('role = "output"', 'role = "output", reference = "right.npy"'),
+        ('role = "output"', 'role = "output", reference = "wrong"'), ('dtype = "u8"', 'symbol = "image_in"'),
+        ("image = {", "Image = {"), ("bx = {", "blockX = {"),
+        ('dtype = "u8"', 'dtype = "u8", texture = { filter = "linaer" }'),
+        ('dtype = "u8"', 'dtype = "u8", texture = { filter = "linear" }'),
+        ('dtype = "u8"', 'dtype = "u8", texture = { channel = 4 }'), ('["image",', '["texture image",'),
+        ('role = "output"', 'reference = "zeros"'),
+        ("tensors]", "tensors]\ny = { shape = [1], role = 'output', reference = 'zeros' }"),
+        ("flops =", "tolerance = 2\nflops ="), ('source = "blur.cu"', 'source = "blur.cu"\ndtypes = ["f32"]'),
+        ('arguments = ["image"', 'arguments = ["imgae"'),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("integers 0 256", "image.npy"), ('role = "output"', 'role = "output", reference = "image.npy"')]
+)
+def test_other_input_values_change_the_kernel_hash(folder, old, new):
+    (folder / "kernel.toml").write_text(BLUR.replace(old, new))
+    hashes = set()
+    for content in (b"one", b"two", b"one"):
+        (folder / "image.npy").write_bytes(content)
+        hashes.add(load_kernel(folder / "kernel.toml").hash)
+    assert len(hashes) == 2

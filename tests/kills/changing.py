@@ -14,7 +14,7 @@ from kernrec.op import find_op
 from kernrec.store import Database, schema
 from kernrec.store.measurement import Measurement
 from kernrec.store.query_file import query_file, wrong_entries
-from tests.helpers.measured_database import make_measured_database
+from tests.helpers.recording import make_measured_database
 from tests.kills.forked_command import ForkedCommand
 
 _ROWS = 400

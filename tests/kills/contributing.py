@@ -11,7 +11,7 @@ from kernrec.store import Database
 from kernrec.store.exchange import CHECKED
 from kernrec.store.share import Folder, place_at, read_bundle
 from kernrec.store.share.bundle import take_groups
-from kernrec.store.share.check import check_place
+from kernrec.store.share.push import check_place
 from tests.helpers.simulated_library import in_this_machine
 from tests.kills.forked_command import ForkedCommand
 

@@ -17,9 +17,9 @@ from kernrec.gpu import find_gpu
 from kernrec.gpu.card_file import card_text
 from kernrec.mcp.server import Folder
 from tests.checking.test_check import AXPY
+from tests.helpers.command import environment
 from tests.helpers.models import LLAMA_3_8B
 from tests.helpers.needs import needs
-from tests.helpers.process import environment
 from tests.helpers.serving import written
 
 pytestmark = [pytest.mark.slow, needs("mcp", "cupy")]

@@ -13,8 +13,7 @@ from kernrec.measure.request import CollectRequest, Strategy, WantedProblem
 from kernrec.op import Problem, find_op
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
-from tests.helpers.measured_database import make_measured_database
-from tests.helpers.recording import make_recording
+from tests.helpers.recording import make_measured_database, make_recording
 
 pytestmark = pytest.mark.usefixtures("measured_here")
 

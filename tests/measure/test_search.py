@@ -10,9 +10,8 @@ from kernrec.measure.request import CollectRequest, CollectResult, Strategy
 from kernrec.measure.search_rounds import Searched
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
-from tests.helpers.measured_database import make_measured_database
 from tests.helpers.needs import needs
-from tests.helpers.recording import make_recording
+from tests.helpers.recording import make_measured_database, make_recording
 from tests.helpers.refusals import Refuses
 
 pytestmark = [needs("scipy", "xgboost"), pytest.mark.usefixtures("measured_here")]

@@ -19,7 +19,7 @@ from kernrec.page.document import report
 from kernrec.page.front import Subject
 from kernrec.page.server import PageServer
 from kernrec.recommender import Recommender
-from tests.helpers.measured_database import make_measured_database
+from tests.helpers.recording import make_measured_database
 
 pytest.importorskip("bokeh", reason="needs the extra page")
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
@@ -135,15 +135,12 @@ def test_new_shape_updates_the_front_and_a_wrong_shape_shows_an_error(page, url)
     page.wait_for_function("() => document.querySelector('#status').textContent.includes('no GPU')")
 
 
-def test_networks_and_databases_have_views(page, url):
+def test_network_has_a_view(page, url):
     drawn(page, url)
     page.locator("#tab-front").focus()
     page.keyboard.press("ArrowRight")
     page.wait_for_selector("#view-network[data-drawn]")
     assert page.locator("#view-network tr.knee").count() == 2
-    page.click("#tab-database")
-    page.wait_for_selector("#view-database table")
-    assert "rtx4090" in page.inner_text("#view-database table")
 
 
 def test_every_control_has_a_label_and_every_plot_a_table(page, url):
@@ -176,9 +173,6 @@ def test_report_works_from_a_file(page, tmp_path):
     page.wait_for_selector("#explanation[data-drawn]")
     page.click("#tab-network")
     page.wait_for_selector("#view-network[data-drawn]")
-    page.click("#tab-database")
-    page.wait_for_selector("#view-database p")
-    assert "No database has measurements" in page.inner_text("#view-database")
 
 
 def test_address_restores_its_view(page, url):

@@ -40,7 +40,7 @@ def test_address_restores_its_view():
     }  # fmt: skip
     back = computed("kernrec.viewOf('#' + kernrec.addressOf(view), options)", view=view, options=OPTIONS)
     assert back == view | {"gpus": ["h200-sxm", "rtx4090"]}
-    assert computed("kernrec.addressOf({view: 'database', limit: '', other: 1})") == "view=database"
+    assert computed("kernrec.addressOf({view: 'network', limit: '', other: 1})") == "view=network"
 
 
 def test_hostile_address_selects_nothing_unknown():

@@ -6,7 +6,7 @@ import pytest
 import kernrec
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.many import ManyAnswers, answer_many
-from tests.helpers.measured_database import make_measured_database
+from tests.helpers.recording import make_measured_database
 
 SHAPES = {
     "matmul": {"m": [1, 64, 4096, 1000], "n": [4096, 77, 512, 1000], "k": [4096, 64, 64, 99], "bias": [0, 1, 0, 1]},

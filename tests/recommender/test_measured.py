@@ -16,7 +16,7 @@ from kernrec.recommender.json_form import MeasuredOn
 from kernrec.store import Database
 from kernrec.store.intake import merge
 from kernrec.store.measurement import Measurement
-from kernrec.util.note import Note
+from kernrec.util.human import Note
 from tests.helpers.reading import reading_here
 
 GPU = "h200-sxm"

@@ -5,7 +5,7 @@ import pytest
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.networks.layers import NetworkRequest
 from kernrec.recommender.networks.network import answer_network
-from kernrec.util.note import Note
+from kernrec.util.human import Note
 from tests.helpers.command import run
 
 LONGEST = 100

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import kernrec
-from kernrec.checking.limits import Limits
+from kernrec.checking.child_process import Limits
 from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.mcp.server import Folder, Tools
@@ -32,8 +32,7 @@ from kernrec.recommender.many import answer_many
 from kernrec.recommender.networks.compare import compare_gpus
 from kernrec.recommender.networks.network import NetworkRequest, shapes_as_network
 from kernrec.recommender.networks.sweep import Swept, sweep_network
-from tests.helpers.command import run_here
-from tests.helpers.process import environment
+from tests.helpers.command import environment, run_here
 
 COUNT = 300
 FOUND = (25, 55, 218, 273)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.emit.cuda import cuda_source
+from kernrec.emit.sources import cuda_source
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.prior.power import PowerModel

@@ -3,7 +3,7 @@
 import pytest
 
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.util.note import Note
+from kernrec.util.human import Note
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from kernrec.measure.device.correctness import tolerance
 from kernrec.op import Problem, decode_elements, find_op, inputs, reference
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.run import BuiltKernel
-from kernrec.run.build import build_kernel
+from kernrec.run.built_kernel import build_kernel
 from kernrec.run.shapes import Shapes
 from tests.helpers.emulating_driver import EmulatingDriver, HostMemory
 from tests.helpers.on_gpu import card_in_use

@@ -16,7 +16,7 @@ from kernrec.errors import UsageError  # noqa: E402
 from kernrec.op import find_op  # noqa: E402
 from kernrec.recommender import Objective, Query, Recommender  # noqa: E402
 from kernrec.run.arrays import TorchReader  # noqa: E402
-from kernrec.run.build import build_kernel  # noqa: E402
+from kernrec.run.built_kernel import build_kernel  # noqa: E402
 from kernrec.run.shapes import Shapes  # noqa: E402
 from tests.helpers.emulating_driver import EmulatingDriver  # noqa: E402
 

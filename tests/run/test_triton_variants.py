@@ -10,9 +10,8 @@ from kernrec.kernel import bind_launches, find_kernel
 from kernrec.op import decode_elements, find_op, inputs, reference
 from kernrec.profile.kernel_code import dynamic_shared_bytes
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.run import BuiltKernel, variant
-from kernrec.run.shapes import Shapes
-from kernrec.run.variant import Target, Variant
+from kernrec.run import BuiltKernel, shapes
+from kernrec.run.shapes import Shapes, Target, Variant
 from tests.helpers.emulating_driver import EmulatingDriver, HostMemory
 
 MATMUL = find_kernel("matmul_triton")
@@ -23,7 +22,7 @@ QUERY = Query(Objective.LATENCY, top=1)
 
 def target(monkeypatch: pytest.MonkeyPatch, triton: bool) -> Target:
     """Return the target of a simulated machine, with or without Triton."""
-    monkeypatch.setattr(variant, "has_triton", lambda: triton)
+    monkeypatch.setattr(shapes, "has_triton", lambda: triton)
     return Target(Recommender([]), SHAPES, find_gpu("a100"), QUERY)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from kernrec.store import Stack
 from kernrec.store.coverage import coverage
-from tests.helpers.measured_database import make_measured_database
+from tests.helpers.recording import make_measured_database
 
 
 def test_rows_are_counted_with_age_and_device(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from kernrec.store.exchange import add_rows
 from kernrec.store.intake import merge
 from kernrec.store.intake.read_file import read_database
 from kernrec.store.reader import Limits
-from kernrec.store.retractions import retraction_rows
+from kernrec.store.share.withdraw import retraction_rows
 from tests.helpers.depth import few_examples
 from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import add, measurement

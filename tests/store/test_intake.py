@@ -20,14 +20,14 @@ from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.connection import connect_memory
+from kernrec.store.exchange import key_expression
 from kernrec.store.intake import merge
 from kernrec.store.intake.read_file import read_database
 from kernrec.store.reader import Limits, checked_database
-from kernrec.store.row_hash import key_expression
 from kernrec.store.rows import columns, insert
 from kernrec.store.schema import migrate
+from tests.helpers.command import environment
 from tests.helpers.depth import few_examples
-from tests.helpers.process import environment
 from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement
 

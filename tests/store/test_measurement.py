@@ -9,14 +9,18 @@ from hypothesis import strategies as st
 
 from kernrec.op import find_op
 from kernrec.store import Database
-from kernrec.store.device_report import CardState, DeviceReport, EnergyReport, LatencyReport, NumericCheck
 from kernrec.store.measurement import (
+    CardState,
     CodeInfo,
+    DeviceReport,
+    EnergyReport,
     InputInfo,
+    LatencyReport,
     MeasuredDevice,
     Measurement,
     MeasurementIdentity,
     MeasurementOrigin,
+    NumericCheck,
     Outcome,
     ProblemRecord,
     ProtocolInfo,

@@ -14,7 +14,7 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.store import Database, schema
 from kernrec.store.schema import migrations
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs fork and limits of a file's size")
 

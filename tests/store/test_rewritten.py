@@ -10,10 +10,9 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.store import Database
-from kernrec.store.intake import merge_file
+from kernrec.store.intake import merge_file, rewritten
 from kernrec.store.marks import is_own
-from kernrec.store.rewritten import rewritten
-from tests.helpers.process import environment
+from tests.helpers.command import environment
 from tests.helpers.sharing import measurements
 
 pytestmark = [
@@ -54,7 +53,7 @@ def test_readers_see_the_old_database_until_the_rewrite_is_complete(own: Path) -
 
 
 def test_rewrite_blocks_other_writers(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernrec.store.rewritten.WAIT_S", 0.1)
+    monkeypatch.setattr("kernrec.store.intake.WAIT_S", 0.1)
     write = (
         "import sys; from pathlib import Path; from kernrec.store import connection, Database\n"
         "connection.WAIT_S = 0.1\n"

@@ -11,7 +11,7 @@ from kernrec.store.measurement import Measurement
 from kernrec.training.dataset import Dataset
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements
 from kernrec.training.train_model import train
-from tests.helpers.measured_database import make_measured_database
+from tests.helpers.recording import make_measured_database
 from tests.helpers.sharing import merge_signed
 
 SLOWER = 1.2

@@ -14,7 +14,7 @@ from kernrec.store.measurement import Measurement
 from kernrec.training.contradictions import TRUST, contradicting, named_rows
 from kernrec.training.dataset import Dataset
 from kernrec.training.load_measurements import MeasurementRequest, Measurements, load_measurements
-from tests.helpers.measured_database import make_measured_database
+from tests.helpers.recording import make_measured_database
 
 HIGHEST_HZ = PowerModel.for_gpu(find_gpu("rtx4090")).maximum_hz
 

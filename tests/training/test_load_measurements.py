@@ -7,7 +7,7 @@ from kernrec.errors import UsageError
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements
-from tests.helpers.measured_database import make_measured_database
+from tests.helpers.recording import make_measured_database
 
 
 def test_unknown_op_or_gpu_is_refused_before_reading(tmp_path):

@@ -10,8 +10,7 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.store import Database
-from kernrec.store.device_report import DeviceReport, LatencyReport
-from kernrec.store.measurement import Measurement, MeasurementOrigin, ProtocolInfo, Tier
+from kernrec.store.measurement import DeviceReport, LatencyReport, Measurement, MeasurementOrigin, ProtocolInfo, Tier
 from tests.helpers.triton_driver import Tensor, stand_in_driver
 
 triton = pytest.importorskip("triton", minversion="3.8", reason="needs the extra `triton`")

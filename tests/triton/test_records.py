@@ -4,7 +4,7 @@ import math
 
 import kernrec.triton
 from kernrec.recommender.request import Objective
-from kernrec.store.device_report import EnergyReport
+from kernrec.store.measurement import EnergyReport
 from kernrec.triton.records import Result, middle
 
 FAILED = Result(error="Triton could not launch it")

@@ -5,7 +5,7 @@ import mmap
 import numpy as np
 import pytest
 
-from kernrec.util.repeated_array import MAPPED, repeated
+from kernrec.profile.tensor_values import MAPPED, repeated
 
 PAGE = np.arange(mmap.PAGESIZE // 2, dtype=np.int16)
 

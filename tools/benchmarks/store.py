@@ -22,8 +22,8 @@ from front import Table
 from benchmarks.timing import python, spent
 from kernrec.op import find_op
 from kernrec.store import Database
+from kernrec.store.exchange import key_expression
 from kernrec.store.intake import merge
-from kernrec.store.row_hash import key_expression
 
 _GPU, _CONFIGS, _PROBLEMS = "h200-sxm", 1000, 100
 COLUMNS = {

@@ -33,7 +33,7 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, Operatin
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence, ProfileTable
-from kernrec.util.file_lock import try_lock
+from kernrec.util.files import try_lock
 
 TEXTBOOK = ROOT / "datasets" / "kernels" / "textbook"
 ZERO_BY_ZERO = {"alu": 8, "setp": 2, "fcmp": 2, "mufu": 1, "move": 5, "branch": 6}

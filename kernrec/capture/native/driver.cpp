@@ -394,7 +394,7 @@ API int cuMemPrefetchAsync_v2(...) { return kSuccess; }
 API int cuMemAdvise(...) { return kSuccess; }
 API int cuMemAdvise_v2(...) { return kSuccess; }
 
-// Write a tensor map as kernrec.ptx.state.tensor_maps lays it out.
+// Write a tensor map as kernrec.ptx.state.descriptors lays it out.
 API int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* address, const uint64_t* extents,
                                const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleave,
                                int swizzle, int, int fill) {

@@ -2,9 +2,9 @@
 
     for each problem:  screen all configs  ->  coarse energy near the Pareto front  ->  finals on the front
 
-The reference kernels run between blocks of measurements; a block in which the GPU drifted is measured again
-(blocks.py). A config that crashes the worker process counts as failed, and the worker restarts (device_session.py). A
-measurement is in the journal before it is reported.
+The reference kernels run between blocks of measurements; a block in which the GPU drifted is measured again. A config
+that crashes the worker process counts as failed, and the worker restarts (device_session.py). A measurement is in the
+journal before it is reported.
 """
 
 import math
@@ -18,9 +18,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from kernrec.kernel import config_text
-from kernrec.measure.campaign.blocks import BlockControl
 from kernrec.measure.campaign.compile_queue import VARIANTS_AHEAD, CompiledVariant, CompileQueue, launchable_code
-from kernrec.measure.campaign.device_session import DeviceSession
+from kernrec.measure.campaign.device_session import BlockControl, DeviceSession
 from kernrec.measure.campaign.journal import Records
 from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.campaign.results import (

@@ -1,20 +1,96 @@
-"""Manage one device during a campaign: worker process, probe and prepared problem, with a restart after a crash."""
+"""Manage one device during a campaign: worker process, prepared problem, restarts, and blocks between references.
+
+    references -- measurements of block 0 -- references -- measurements of block 1 -- references
+
+References are two kernels whose costs show whether the GPU drifted since the start of the session; blocks in which it
+did are void. A block ends with its problem, with the worker process, or when it is old: after a minute, or after a
+quarter of a young session's time. So a killed run leaves at most a quarter of its measurements in an open block. The
+next run measures their configs again.
+"""
 
 import math
 import time
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kernrec.errors import KernrecError
+from kernrec.measure.campaign.journal import Records
 from kernrec.measure.campaign.plan import PlannedProblem, Task
+from kernrec.measure.campaign.schedule import ScheduledMeasurement
 from kernrec.measure.device.interface import CardSettings, DeviceInfo, MeasurementFailure
 from kernrec.measure.protocol import measure_config
-from kernrec.measure.protocol.drift import References
 from kernrec.measure.protocol.measure_config import SensorTraits
 from kernrec.measure.protocol.probe import Probe, load_probe, save_probe
 from kernrec.measure.worker.worker_client import WorkerClient
-from kernrec.store.device_report import DeviceReport
-from kernrec.store.measurement import Measurement, Tier
+from kernrec.store.measurement import DeviceReport, Measurement, Tier
+
+LATENCY_DRIFT = 0.01
+"""Minimum relative change of a reference kernel's latency that counts as drift."""
+ENERGY_DRIFT = 0.02
+
+References = Mapping[str, Mapping[str, float]]
+"""`latency_s`, and `energy_j` if it was measured, by reference kernel."""
+
+
+class DriftMonitor:
+    """Costs of the reference kernels at the start of a session and since.
+
+    After a drift, the new costs become the baseline, because the GPU may keep its new state.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, dict[str, float]] = {}
+        self._baseline: dict[str, dict[str, float]] = {}
+        self.latency: float | None = None
+        """Latest latency relative to the session's start, of the kernel that changed most."""
+        self.energy: float | None = None
+        """Latest energy relative to the session's start, of the kernel that changed most."""
+
+    def drifted(self, costs: References) -> str | None:
+        """Describe the changes beyond the limits; return None if there are none."""
+        changes = [
+            (name, words, costs_of[cost] / self._baseline[name][cost] - 1.0, limit)
+            for cost, words, limit in (("latency_s", "latency", LATENCY_DRIFT), ("energy_j", "energy", ENERGY_DRIFT))
+            for name, costs_of in costs.items()
+            if cost in costs_of and cost in self._baseline.get(name, {})
+        ]
+        texts = [f"{name} {words} {change:+.1%}" for name, words, change, limit in changes if abs(change) > limit]
+        return f"reference kernels drifted: {', '.join(texts)}" if texts else None
+
+    def update(self, costs: References) -> str | None:
+        """Store a measurement of the reference kernels; return the result of `drifted`."""
+        error = self.drifted(costs)
+        for name, costs_of in costs.items():
+            for cost, value in costs_of.items():
+                self._first.setdefault(name, {}).setdefault(cost, value)
+                self._baseline.setdefault(name, {}).setdefault(cost, value)
+        self.latency = _largest_change(costs, self._first, "latency_s")
+        self.energy = _largest_change(costs, self._first, "energy_j") or self.energy
+        if error is not None:
+            self.rebase(costs)
+        return error
+
+    def rebase(self, costs: References) -> None:
+        """Make a measurement the baseline, for example after somebody changed the GPU's settings."""
+        for name, costs_of in costs.items():
+            self._baseline[name] = {**self._baseline.get(name, {}), **costs_of}
+
+
+def _largest_change(costs: References, base: References, cost: str) -> float | None:
+    ratios = [costs_of[cost] / base[name][cost] for name, costs_of in costs.items() if cost in costs_of]
+    return max(ratios, key=lambda ratio: abs(ratio - 1.0)) if ratios else None
+
+
+def describe_changes(before: CardSettings, after: CardSettings) -> str:
+    """Describe the settings that differ: `power_limit_w 700 -> 500`."""
+    pairs = [(name, getattr(before, name), getattr(after, name)) for name in vars(before)]
+    return ", ".join(f"{name} {_shown(old)} -> {_shown(new)}" for name, old, new in pairs if old != new)
+
+
+def _shown(value: object) -> str:
+    return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
 
 LEAST_LIMIT_S = 5.0
 """Minimum time limit of a config in seconds."""
@@ -158,3 +234,87 @@ class DeviceSession:
         window_s = measure_config.window_s(self.opened_info.generation, tier, self.traits)
         repeated_s = measure_config.SETTLE_S + window_s + measure_config.LATENCY_CAP_S
         return limit_s + (1 + measure_config.REPEATS) * repeated_s
+
+
+REFERENCE_S = 60.0
+"""Maximum seconds of a block."""
+_FIRST_S, _SHARE = 4.0, 0.25
+"""Seconds of a session's first block; length of later blocks as a fraction of the session's age."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Measurements between two runs of the reference kernels."""
+
+    number: int
+    since_s: float
+    """Start time on the campaign's clock."""
+    items: list[ScheduledMeasurement] = field(default_factory=list)
+    """Measurements so far."""
+
+
+class BlockControl:
+    """Control of a campaign's blocks: begins and ends them."""
+
+    def __init__(self, session: DeviceSession, journal: Records, name: str, note: Callable[[str], None]) -> None:
+        """Create a control; `begin` starts the first block.
+
+        Args:
+            session: Open device.
+            journal: Records how each block ended.
+            name: Name of the campaign's session in rows.
+            note: Function to call with one-line notes for the user.
+        """
+        self._session = session
+        self._journal = journal
+        self._name = name
+        self._note = note
+        self.drift = DriftMonitor()
+        self.present = Block(0, 0.0)
+        self._started_s: float | None = None  # Start time of the first block.
+        self._energy_checked_s = 0.0  # when the energy of the reference kernels was last measured, which takes seconds
+        self._energy_unchecked = False  # Whether energy was measured since then.
+
+    def begin(self, number: int, with_energy: bool) -> str | None:
+        """Run the reference kernels and begin a block; return a description of changes since the last block, if any."""
+        session = self._session
+        costs, settings = session.measure_references(with_energy)
+        if self.drift.drifted(costs):  # The GPU may just have been under heavy load, so a second run decides.
+            costs, settings = session.measure_references(with_energy)
+        error = self.drift.update(costs)
+        if with_energy:
+            self._energy_checked_s, self._energy_unchecked = session.clock(), False
+        before = session.opened_info.settings
+        if settings != before:
+            error = f"somebody changed the card: {describe_changes(before, settings)}"
+            session.take_settings(settings)
+            self.drift.rebase(costs)
+        session.refresh_idle_power()
+        self.present = Block(number, session.clock())
+        if self._started_s is None:
+            self._started_s = self.present.since_s
+        return error
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether the block should end before the next measurement."""
+        since_s = self.present.since_s
+        session_s = since_s - (since_s if self._started_s is None else self._started_s)
+        due_s = min(REFERENCE_S, max(_FIRST_S, _SHARE * session_s))
+        return not self._session.client.alive or self._session.clock() - since_s >= due_s
+
+    def close(self) -> list[ScheduledMeasurement]:
+        """End the block and begin the next; if the GPU drifted, return the measurements to repeat."""
+        number, items = self.present.number, self.present.items
+        if not items:
+            return []
+        self._energy_unchecked |= any(item.tier != Tier.SCREEN for item in items)
+        with_energy = self._energy_unchecked and self._session.clock() - self._energy_checked_s >= REFERENCE_S
+        error = self.begin(number + 1, with_energy)
+        if error is None:
+            self._journal.append({"closed": number, "session": self._name})
+            return []
+        self._journal.append({"drifted": number, "session": self._name, "error": error})
+        again = [replace(item, again=True) for item in items if not item.again]
+        self._note(f"{error}; {len(again)} measurements are repeated")
+        return again

@@ -18,8 +18,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from kernrec.errors import KernrecError, UsageError, cannot_be
-from kernrec.util.file_lock import lock_path, try_lock
-from kernrec.util.input_file import check_kind
+from kernrec.util.files import check_kind, lock_path, try_lock
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS record (

@@ -2,11 +2,11 @@
 
 The analytical model or a trained model ranks the configs. During the campaign, a search updates the order from
 measurements (`kernrec.model.search.expected_improvement`), so that even a short campaign measures near the best
-configs.
+configs. A `Chooser` decides about the next measurements and the end.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -20,10 +20,11 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, kernels_of
 from kernrec.measure.device.replay import Recording
 from kernrec.model.search.expected_improvement import ExpectedImprovement
-from kernrec.model.search.search_space import completed_predictions
+from kernrec.model.search.gaussian_process import completed_predictions
 from kernrec.op import Problem
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.store import canonical_json
+from kernrec.store.measurement import Measurement
 
 if TYPE_CHECKING:
     from kernrec.recommender.context import Context
@@ -291,3 +292,54 @@ class _Ranking:
         """Return the task that measures one config."""
         kernel = self.kernels[which]
         return Task(kernel.name, kernel.hash, self.spaces[which].config(row), self.problem, kernel)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """Batch of measurements of one problem that a GPU makes without interruption."""
+
+    planned: PlannedProblem
+    earlier: tuple[Measurement, ...] = ()
+    """Measurements that are not repeated; empty on this machine, where they are in the database."""
+
+
+class Chooser:
+    """Chooser of the next measurements on one GPU model."""
+
+    @property
+    def needs_energy(self) -> bool:
+        """Return whether a GPU must be able to measure energy."""
+        return False
+
+    @property
+    def recalled(self) -> Sequence[Problem]:
+        """Return the problems whose earlier measurements `begin` needs."""
+        return ()
+
+    def begin(self, earlier: Iterable[Measurement]) -> None:
+        """Learn from measurements of earlier campaigns."""
+
+    def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
+        """Return the next visit; None if enough is measured, or if the choice depends on a visit in progress.
+
+        Args:
+            card: Name of the GPU that makes the visit.
+            cards: Names of all GPUs of the model.
+        """
+        raise NotImplementedError
+
+    def learn(self, measurement: Measurement) -> None:
+        """Learn from a new measurement, which the journal already has."""
+
+    def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
+        """Learn that a visit has ended.
+
+        Args:
+            visit: The visit.
+            seconds: Duration on the device's clock.
+            over: Whether the visit was completed within its time slice.
+        """
+
+    def outcome(self) -> object:
+        """Return the result: `Refined`, `Searched`, or None if rows are the only result."""
+        return None

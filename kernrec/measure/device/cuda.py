@@ -17,7 +17,7 @@ from kernrec.compile.nvrtc import compile_job
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, bind_launches, workspaces
-from kernrec.measure.device.buffers import ProblemBuffers, cached_outputs, expected_outputs, initial_tensors
+from kernrec.measure.device.correctness import ProblemBuffers, cached_outputs, expected_outputs, initial_tensors
 from kernrec.measure.device.interface import (
     CardSettings,
     ConfigUnderTest,
@@ -27,13 +27,14 @@ from kernrec.measure.device.interface import (
     SensorReading,
 )
 from kernrec.measure.device.launch import (
+    ConfigLaunches,
     DeviceLaunch,
     LaunchTools,
+    LoadedCudaConfig,
     check_arguments,
     fill_constants,
     loaded_module,
 )
-from kernrec.measure.device.loaded_config import ConfigLaunches, LoadedCudaConfig
 from kernrec.measure.device.nvml import Card, sensors
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.kernel_code import compile_job_for

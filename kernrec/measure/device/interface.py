@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel, config_text
 from kernrec.op import Problem
-from kernrec.store.device_report import DeviceReport
-from kernrec.store.measurement import MeasuredDevice, Outcome
+from kernrec.store.measurement import DeviceReport, MeasuredDevice, Outcome
 
 
 class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a defect of this program

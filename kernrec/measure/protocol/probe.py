@@ -24,7 +24,7 @@ from kernrec.measure.protocol.measure_config import (
     measure_energy,
     measure_latency,
 )
-from kernrec.util.atomic_write import write_whole
+from kernrec.util.files import write_whole
 
 IDLE_S = 3.0
 """Seconds over which idle power is measured."""

@@ -18,8 +18,7 @@ from typing import Any, BinaryIO
 
 from kernrec.errors import KernrecError
 from kernrec.measure.device.interface import MeasurementFailure
-from kernrec.store.device_report import DeviceReport
-from kernrec.store.measurement import Outcome
+from kernrec.store.measurement import DeviceReport, Outcome
 from kernrec.util.process import kill_group, module_command, module_environment, own_group
 
 START_LIMIT_S = 120.0

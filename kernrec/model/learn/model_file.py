@@ -27,9 +27,7 @@ from kernrec.model.learn.conformal import Extent, interval_from
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.model import HEADS, SHAPE, Model
 from kernrec.util.array_file import mapped
-from kernrec.util.atomic_write import write_whole
-from kernrec.util.file_lock import lock_path
-from kernrec.util.input_file import read_input
+from kernrec.util.files import lock_path, read_input, write_whole
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
 

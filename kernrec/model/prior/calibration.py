@@ -31,11 +31,9 @@ from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.launch_time import LaunchWork, launch_time
 from kernrec.model.prior.microarchitecture import LAUNCH_S, START_S
 from kernrec.model.prior.power import DRAM, PowerModel
-from kernrec.util.atomic_write import write_whole
 from kernrec.util.cache import CacheEntry, cached
 from kernrec.util.engine import module
-from kernrec.util.file_hash import files_hash
-from kernrec.util.input_file import read_input
+from kernrec.util.files import files_hash, read_input, write_whole
 from kernrec.util.light_dataclass import dataclass
 
 FILE = "calibration.json"

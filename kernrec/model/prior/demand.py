@@ -119,7 +119,7 @@ and fair scheduling encourage, all of it is lost. The model assumes a loss in be
 they prepare operands, which the compiler schedules ahead.
 
 `in_turn` is the clocks of the pipes if the stretches of the code run one after another
-(`kernrec.ptx.analysis.stretches`); 0 if the profile has no stretches.
+(`kernrec.ptx.analysis.barrier_phases`); 0 if the profile has no stretches.
 """
 
 ISSUE, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE, IN_TURN = map(

@@ -17,9 +17,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernrec.model.search.expected_improvement import ExpectedImprovement
+from kernrec.model.search.expected_improvement import ExpectedImprovement, ObjectiveSearch
 from kernrec.model.search.gaussian_process import GaussianProcess, Points
-from kernrec.model.search.objective_search import ObjectiveSearch
 from kernrec.util.normal import DEVIATIONS
 
 Array = np.ndarray

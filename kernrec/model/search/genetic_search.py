@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from kernrec.model.learn.loss_weights import loss_weights
-from kernrec.model.search.objective_search import ObjectiveSearch
-from kernrec.model.search.search_space import SearchSpace
+from kernrec.model.search.expected_improvement import ObjectiveSearch
+from kernrec.model.search.gaussian_process import SearchSpace
 from kernrec.util.optional import import_optional
 
 Array = np.ndarray

@@ -21,6 +21,8 @@ import numpy as np
 from kernrec.model.search.joint_posterior import JointPosterior, Measured
 from kernrec.model.search.relearning import LEAST
 
+Array = np.ndarray
+
 _NEAR_TOP, _IN_TURN = 6, 2
 """Number of problems whose gains are recomputed before a decision: the highest gain rates, and the oldest gains."""
 _LONGEST = 4

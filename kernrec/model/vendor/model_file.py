@@ -21,8 +21,7 @@ from kernrec.model.vendor.compact_trees import Trees, compressed
 from kernrec.model.vendor.model import VendorModel
 from kernrec.model.vendor.recorded_set import Head, RecordedSet, SetModel
 from kernrec.util.array_file import mapped, pack, unpack
-from kernrec.util.atomic_write import write_whole
-from kernrec.util.input_file import read_input
+from kernrec.util.files import read_input, write_whole
 
 FORMAT = 3
 _MOST_BYTES = 16 << 20

@@ -212,14 +212,7 @@
     view.dataset.drawn = "yes";
   }
 
-  async function showDatabase() {
-    try {
-      byId("view-database").replaceChildren(element("h2", {}, "What databases hold"), ...kernrec.databaseView(await ask("database", {})));
-      say("");
-    } catch (error) { say(error.message, true); }
-  }
-
-  const VIEWS = { front: showFronts, network: showNetworks, database: showDatabase };
+  const VIEWS = { front: showFronts, network: showNetworks };
 
   function open(view) {
     state.view = view;
@@ -230,7 +223,6 @@
     }
     for (const own of ["problem", "best"]) document.querySelector(`fieldset.${own}`).hidden = view !== "front";
     document.querySelector("fieldset.network").hidden = view !== "network";
-    for (const shared of ["gpus", "inputs"]) document.querySelector(`fieldset.${shared}`).hidden = view === "database";
     refresh();
   }
 
@@ -300,12 +292,6 @@
     fillDims(chosen.shape);
   }
 
-  function applyTheme(theme) {
-    if (theme === "auto") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = theme;
-    refresh();
-  }
-
   function start() {
     const { options, chosen } = data;
     byId("known-gpus").append(...options.gpus.map((gpu) => option(gpu.name, gpu.title)));
@@ -332,7 +318,6 @@
     byId("preset").addEventListener("change", () => { fillProblem(presets()[Number(byId("preset").value)] ?? problem()); refresh(); });
     for (const id of ["dtype", "layout", "clocks", "workload", "inputs", "objective", "limit"]) byId(id).addEventListener("change", () => refresh());
     byId("dims").addEventListener("input", () => refresh(true));
-    byId("theme").addEventListener("change", (event) => applyTheme(event.target.value));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => refresh());
     const tabs = [...document.querySelectorAll("[role=tab]")];
     for (const tab of tabs) {

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const NAMES = ["view", "gpu", "op", "kernel", "dtype", "layout", "shape", "clocks", "inputs", "workload", "objective", "limit"];
-  const VIEWS = ["front", "network", "database"], OBJECTIVES = ["pareto", "latency", "energy", "edp"];
+  const VIEWS = ["front", "network"], OBJECTIVES = ["pareto", "latency", "energy", "edp"];
   const LONGEST = 2000;  // letters of an address that are read
 
   // A view as the part of an address behind `#`; what is empty is left out.

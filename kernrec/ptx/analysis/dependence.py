@@ -1,4 +1,4 @@
-"""Find addresses and branches of a kernel that depend on values in memory, and chains of dependent loads.
+"""Analyze what the addresses, branches and loops of a kernel depend on: values in memory, parameters, other threads.
 
 A register depends on data if it was loaded from global memory, or computed from such a register. Shared memory that
 holds such a value counts too. If an address or a branch depends on data, the kernel's accesses and run time depend on
@@ -10,7 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from kernrec.ptx.analysis.def_use import DefUse
-from kernrec.ptx.ir.program import Function, Instruction
+from kernrec.ptx.analysis.liveness import successors
+from kernrec.ptx.ir.operand import Address, Symbol, Texel
+from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
 from kernrec.util.light_dataclass import dataclass
 
 COMPUTES = frozenset(
@@ -144,3 +146,114 @@ def _run_alike(function: Function) -> bool:
                 return False
             waiting += ins.sources
     return True
+
+
+def stores_in_loops(function: Function) -> bool:
+    """Return whether a loop writes global memory, as a kernel does that computes several result tiles per block."""
+    following = [successors(function, index) for index in range(len(function.blocks))]
+    for block in function.blocks:
+        if any(stores_global(ins) for ins in block.instructions):
+            # Natural-loop detection does not work: the header of a loop need not come first in the text.
+            reached: set[int] = set()
+            waiting = list(following[block.index])
+            while waiting:
+                index = waiting.pop()
+                if index not in reached:
+                    reached.add(index)
+                    waiting += following[index]
+            if block.index in reached:
+                return True
+    return False
+
+
+_LOOKS = frozenset({"ld", "atom"})
+_NEVER_PROGRESS = frozenset({"cas", "exch"})
+"""Atomic operations that, in a waiting loop, do not change memory until another thread does."""
+_ACTS = frozenset({"st", "red", "cp", "bar", "barrier", "mbarrier", "wgmma", "tcgen05", "call"})
+
+
+def spins(block: BasicBlock) -> bool:
+    """Return whether a basic block is a loop in which threads only wait for others."""
+    last = block.instructions[-1]
+    if last.opcode != "bra" or last.predicate is None or not isinstance(last.operands[0], Symbol):
+        return False
+    if last.operands[0].name not in block.labels or not any(ins.opcode in _LOOKS for ins in block.instructions):
+        return False
+    written: set[str] = set()
+    carried: set[str] = set()  # The block reads these registers before writing them.
+    for ins in block.instructions:
+        if ins.opcode in _ACTS or (ins.opcode == "atom" and not _NEVER_PROGRESS & set(ins.modifiers)):
+            return False
+        carried |= ins.sources - written
+        if ins.predicate is None:
+            written |= ins.results
+        else:
+            carried |= ins.results
+    return not carried & {name for ins in block.instructions for name in ins.results}
+
+
+_READ = frozenset({"ld", "ldu", "cp"})
+_WRITTEN = frozenset({"st", "red", "atom"})
+_ELSEWHERE = frozenset({"shared", "local", "param", "const", "argument"})
+_POINTER_BYTES = 8
+
+
+def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]] | None:
+    """Return (pointers that are read, pointers that are written) as parameter and variable names; None if some are
+    unknown.
+
+    An atomic operation whose result is unused counts as a write. The function caches the result.
+    """
+    if global_pointers not in function.memo:
+        function.memo[global_pointers] = _global_pointers(function)
+    pointers: tuple[frozenset[str], frozenset[str]] | None = function.memo[global_pointers]
+    return pointers
+
+
+def _global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]] | None:
+    readers = DefUse.of(function).readers
+    read, written = set[str](), set[str]()
+    for ins in function.instructions:
+        spaces = {mark.partition("::")[0] for mark in ins.modifiers}
+        accesses = any(isinstance(operand, Address | Texel) for operand in ins.operands)
+        if not accesses or ("global" not in spaces and spaces & _ELSEWHERE):
+            continue
+        pointers = pointers_of(function, ins)
+        if pointers is None or "global" not in spaces or ins.opcode not in _READ | _WRITTEN:
+            return None
+        if ins.opcode == "atom" and any(readers.get(name) for name in ins.results):
+            read |= pointers
+        (written if ins.opcode in _WRITTEN else read).update(pointers)
+    return frozenset(read), frozenset(written)
+
+
+def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
+    """Return the parameters and variables that an instruction's addresses derive from; None if some are unknown."""
+    writers = DefUse.of(function).writers
+    sizes = {parameter.name: parameter.size for parameter in function.parameters}
+    pointers = _symbols(ins)
+    waiting, seen = list(ins.addresses), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for place in writers.get(name, ()):
+            writer = function.instructions[place]
+            if writer.opcode == "ld" and "param" in writer.modifiers:
+                symbols = [
+                    o.base.name for o in writer.operands if isinstance(o, Address) and isinstance(o.base, Symbol)
+                ]
+                if len(symbols) != 1 or symbols[0] not in sizes:
+                    return None
+                pointers |= {symbol for symbol in symbols if sizes[symbol] >= _POINTER_BYTES}
+            elif writer.opcode in COMPUTES:
+                waiting += writer.sources
+                pointers |= {operand.name for operand in writer.operands if isinstance(operand, Symbol)}
+            else:
+                return None
+    return pointers
+
+
+def _symbols(ins: Instruction) -> set[str]:
+    return {o.base.name for o in ins.operands if isinstance(o, Address) and isinstance(o.base, Symbol)}

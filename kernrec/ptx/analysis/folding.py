@@ -11,12 +11,10 @@ disappears (Chaitin et al., "Register Allocation via Coloring", 1981).
 """
 
 from kernrec.ptx.analysis.def_use import DefUse
-from kernrec.ptx.analysis.issue_cost import Cost
+from kernrec.ptx.analysis.issue_cost import Cost, machine_cost
 from kernrec.ptx.analysis.liveness import live_after
-from kernrec.ptx.analysis.machine_cost import machine_cost
-from kernrec.ptx.ir.operand import Address, Immediate, Negated, Register, Symbol, Vector, elements
+from kernrec.ptx.ir.operand import Address, Immediate, Negated, Register, Symbol, Vector, elements, words
 from kernrec.ptx.ir.program import Function, Instruction
-from kernrec.ptx.ir.types import words
 
 
 def copied(function: Function, ins: Instruction) -> tuple[str, str] | None:

@@ -8,9 +8,8 @@ was 0 to 30 % above the assembler's. kernrec uses it only if no assembler is ins
 
 from collections.abc import Iterable
 
-from kernrec.ptx.ir.operand import Symbol
+from kernrec.ptx.ir.operand import Symbol, words
 from kernrec.ptx.ir.program import BasicBlock, Function
-from kernrec.ptx.ir.types import words
 
 _LIVE = "live registers"
 

@@ -16,22 +16,20 @@ from math import prod
 from kernrec.errors import UsageError, unknown
 from kernrec.ptx.analysis.lowering import straightened
 from kernrec.ptx.execution import engine
-from kernrec.ptx.execution.options import BUDGET, EmulationOptions
-from kernrec.ptx.execution.watched import BlockAccesses
+from kernrec.ptx.execution.watched import BUDGET, BlockAccesses, EmulationOptions
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import BasicBlock, Function, Module
-from kernrec.ptx.state.clusters import Clusters
-from kernrec.ptx.state.counts import Counts
 from kernrec.ptx.state.launch_layout import (
     MOST_THREADS,
     RESERVED_BYTES,
+    Clusters,
     KernelLaunch,
     LaunchLayout,
     lay_out,
     pack_arguments,
 )
-from kernrec.ptx.state.register_pool import WARP
-from kernrec.ptx.state.types import Array
+from kernrec.ptx.state.results import Array, Counts
+from kernrec.ptx.state.special_registers import WARP
 
 _MOST_CLUSTER_BLOCKS = 16  # The CUDA C++ Programming Guide allows 8 blocks, or 16 if the kernel requests it.
 

@@ -8,18 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernrec.ptx.analysis import issue_cost
-from kernrec.ptx.analysis.spin_loops import spins
-from kernrec.ptx.execution.options import EmulationOptions
-from kernrec.ptx.execution.watched import BlockAccesses, block_accesses
+from kernrec.ptx.analysis.dependence import spins
+from kernrec.ptx.execution.watched import BlockAccesses, EmulationOptions, block_accesses
 from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Pair, Register, Symbol, Texel, Vector
 from kernrec.ptx.ir.program import BasicBlock, Function, ends_block, is_warp_synchronous
-from kernrec.ptx.state.counts import Counts
-from kernrec.ptx.state.errors import BudgetError, EmulationError, location
+from kernrec.ptx.state.descriptors import ADDRESSES
 from kernrec.ptx.state.launch_layout import LaunchLayout
-from kernrec.ptx.state.register_pool import registers_at_launch, warps_of
-from kernrec.ptx.state.special_registers import FIXED, is_special, special_width
-from kernrec.ptx.state.textures import ADDRESSES
-from kernrec.ptx.state.types import register_width
+from kernrec.ptx.state.results import BudgetError, Counts, EmulationError, location, register_width
+from kernrec.ptx.state.special_registers import FIXED, is_special, registers_at_launch, special_width, warps_of
 from kernrec.util.engine import module
 
 # Kinds of operands, in the order of `OperandKind` in engine/program.h.

@@ -3,8 +3,8 @@
 import re
 import struct
 
+from kernrec.ptx.ir.operand import REGISTER_TYPES, size_of
 from kernrec.ptx.ir.program import Variable
-from kernrec.ptx.ir.types import REGISTER_TYPES, size_of
 
 INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)[uU]?$")
 _OCTAL = re.compile(r"[+-]?0[0-7]+")

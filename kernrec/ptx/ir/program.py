@@ -1,9 +1,15 @@
-"""Represent PTX modules, functions, variables, instructions and basic blocks; operands are in `operand`."""
+"""Represent PTX modules, functions, variables, instructions and basic blocks, and their source lines (`.loc`).
 
+Operands are in `operand`.
+"""
+
+import re
+from bisect import bisect_right
 from dataclasses import field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+from kernrec.errors import KernrecError
 from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, Texel, leaves, registers_of
 from kernrec.util.light_dataclass import dataclass
 
@@ -260,3 +266,50 @@ class Module:
     def entries(self) -> tuple[str, ...]:
         """Names of the kernels."""
         return tuple(name for name, function in self.functions.items() if function.entry)
+
+
+_FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+_LOCATION = re.compile(r"[ \t]*\.loc[ \t]+(\d+)[ \t]+(\d+)")
+
+
+class Place(NamedTuple):
+    """Line of a source."""
+
+    file: str
+    line: int
+
+
+class SourceLines:
+    """Source lines of a PTX module."""
+
+    def __init__(self, ptx: str) -> None:
+        files = dict(_FILE.findall(ptx))
+        self._starts: list[int] = []
+        self._places: list[Place | None] = []
+        for number, text in enumerate(ptx.splitlines(), 1):
+            if location := _LOCATION.match(text):
+                line = int(location[2])
+                self._add(number, Place(files.get(location[1], ""), line) if line else None)
+            elif text.startswith("}"):
+                self._add(number, None)
+
+    def _add(self, number: int, place: Place | None) -> None:
+        self._starts.append(number)
+        self._places.append(place)
+
+    def of(self, line: int) -> Place | None:
+        """Return the source line of a PTX line; None if there is none."""
+        position = bisect_right(self._starts, line) - 1
+        return self._places[position] if position >= 0 else None
+
+
+class ParseError(KernrecError):
+    """The parser cannot read the text as PTX; `line` counts from 1."""
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(f"PTX line {line}: {message}")
+        self.message, self.line = message, line
+
+    def __reduce__(self) -> tuple[type["ParseError"], tuple[str, int]]:
+        """Support pickling: worker processes send the error to their parent."""
+        return type(self), (self.message, self.line)

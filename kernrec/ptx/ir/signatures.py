@@ -7,7 +7,7 @@ other instructions (tensor cores, textures, votes, ...) checks their operands it
 import re
 from functools import cache
 
-from kernrec.ptx.ir.types import BITS
+from kernrec.ptx.ir.operand import BITS
 from kernrec.util.light_dataclass import dataclass
 
 

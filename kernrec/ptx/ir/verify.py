@@ -9,8 +9,8 @@ declared registers, and may write all of them.
 
 from collections.abc import Iterable, Iterator
 
-from kernrec.ptx.ir.errors import ParseError
 from kernrec.ptx.ir.operand import (
+    BITS,
     Address,
     Immediate,
     Negated,
@@ -20,11 +20,11 @@ from kernrec.ptx.ir.operand import (
     Symbol,
     Texel,
     Vector,
+    agrees,
     registers_of,
 )
-from kernrec.ptx.ir.program import Function, Instruction, Module
+from kernrec.ptx.ir.program import Function, Instruction, Module, ParseError
 from kernrec.ptx.ir.signatures import Slot, signature
-from kernrec.ptx.ir.types import BITS, agrees
 
 _WIDE_SPECIAL = frozenset({"%clock64", "%globaltimer", "%current_graph_exec"})
 _SPECIAL = frozenset(

@@ -15,11 +15,11 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space
 from kernrec.kernel.expression import Expression
+from kernrec.model.search.partial_space import PartialSearch
 from kernrec.op import Problem
 from kernrec.profile.kernel_code import unused_macros
 from kernrec.profile.launch_profile import ProfileFailure, ProfileTarget
 from kernrec.recommender.analyze.profile_configs import ConfigProfiler, ProfilingOptions
-from kernrec.recommender.analyze.promising import LARGE, PartOfSpace, profile_promising
 from kernrec.recommender.context import answering_with
 from kernrec.recommender.infeasible import empty_space
 from kernrec.recommender.json_form import FormerNames
@@ -28,6 +28,68 @@ from kernrec.recommender.request import Query
 from kernrec.recommender.result import Answer
 from kernrec.store import Database
 from kernrec.util.light_dataclass import dataclass
+
+Array = np.ndarray
+
+LARGE = 10_000
+"""Minimum number of configs of a large space; all configs of a smaller space are profiled."""
+
+
+@dataclass(frozen=True)
+class PartOfSpace:
+    """Configs of a space that can run a problem; C is their number."""
+
+    space: Space
+    rows: Array
+    """Rows of the space, ascending, (C,)."""
+    variants: Array
+    """Variant of each config, (C,); configs of one variant are profiled together."""
+    profiled: Array
+    """Whether each config has a profile, bool (C,)."""
+
+
+def profile_promising(
+    profiler: ConfigProfiler, gpu: GPU, query: Query, part: PartOfSpace
+) -> tuple[list[ProfileFailure], int]:
+    """Profile promising configs, and return the failures with reasons and the number of configs left out.
+
+    Raises:
+        KernrecError: scikit-learn is missing, or the first configs all failed.
+    """
+    options = profiler.options
+    columns = part.space.columns
+    search = PartialSearch(np.stack([column[part.rows] for column in columns.values()], axis=1))
+    tried, shown = part.profiled.copy(), options.first_front is None
+    failures: list[ProfileFailure] = []
+    while True:
+        costs = _costs(profiler, gpu, query, part.rows) if tried.any() else np.full((len(tried), 2), np.nan)
+        ran, done = np.isfinite(costs).all(axis=1), np.flatnonzero(tried)
+        if options.first_front is not None and not shown and len(done) >= search.first and ran.any():
+            shown = True
+            recommender = Recommender([profiler.database])
+            answer = recommender.answer_kernel(profiler.kernel, profiler.target.problem, gpu, query)
+            options.first_front(answer, len(done))
+        proposal = search.propose(done, costs[done])
+        if not len(proposal.rows):
+            return failures, int((~tried).sum())
+        most = 0 if len(done) < search.first else len(done) + max(proposal.promising, len(proposal.rows))
+        configs = [part.space.config(row) for row in part.rows[proposal.rows].tolist()]
+        failures += profiler.profile(configs, not ran.any(), options.report_of(most, len(done)))
+        tried |= np.isin(part.variants, part.variants[proposal.rows])
+
+
+def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Array:
+    """Return time in s and energy in J of the configs in these rows, (C, 2); NaN without a prediction."""
+    kernel, problem = profiler.kernel, profiler.target.problem
+    costs = np.full((len(rows), 2), np.nan)
+    recommender = Recommender([profiler.database])
+    if recommender.context.find_profiles(kernel, problem, gpu):
+        for candidates in recommender.kernel_candidates(kernel, problem, gpu, query).kernels:
+            places = np.searchsorted(rows, candidates.rows)
+            there = (places < len(rows)) & (rows[np.minimum(places, len(rows) - 1)] == candidates.rows)
+            latency, energy, _ = candidates.costs.values[:, 0]
+            costs[places[there]] = np.column_stack((latency, energy))[there]
+    return costs
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from kernrec.profile.triton_call_file import TritonCall, function_place, read_ca
 from kernrec.recommender.analyze.kernel import Analysis, analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.request import Query
-from kernrec.util.atomic_write import write_whole
+from kernrec.util.files import write_whole
 
 _INDICES = ("i16", "u16", "i32", "u32", "i64", "u64")
 """Types of arrays whose values may determine what a kernel reads."""

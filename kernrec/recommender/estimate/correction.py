@@ -47,8 +47,8 @@ from kernrec.recommender.estimate.costs import (
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.store import MeasuredAnswer
+from kernrec.util.human import Note
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.note import Note
 
 
 def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -> ModelInputs:

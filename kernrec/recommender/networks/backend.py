@@ -4,10 +4,9 @@ Backends with similar kernels alternate as the fastest from one batch size to th
 faster only because another backend runs it. So several fixed batch sizes together determine the backend.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import prod
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
@@ -33,15 +32,14 @@ MIXTURE_OF_BACKENDS = "mixture of backends"
 BATCHES = (1, 8, 64)
 """Batch sizes that determine the backend of a network, with equal weight."""
 
-Baselines = Mapping[Problem, Sequence[Baseline]]
-Counted = Sequence[tuple[Problem, int]]
-"""Problems of a network's layers, and the number of occurrences of each."""
+Layers = Sequence[tuple[Layer, Problem]]
+"""Layers of a network, each with the problem of one pass in the answered data type and layout."""
 
 
 def backend_of(
     context: Context, workload: Workload, answered: Sequence[tuple[Layer, Answer]], query: Query, wanted: str
-) -> tuple[str, dict[Problem, Baseline]]:
-    """Return the backend that the totals count (empty for none), and its baseline for each problem.
+) -> tuple[str, list[Baseline | None]]:
+    """Return the backend that the totals count (empty for none), and its baseline for each layer.
 
     The fastest requested backend with baselines for all layers wins. If none covers all layers, the backend
     whose missing layers take the least time wins. A layer without recommendations has the baseline of any backend.
@@ -54,79 +52,68 @@ def backend_of(
         wanted: `KERNREC`, `MIXED`, or empty for one backend.
     """
     gpu = answered[0][1].gpu
-    counted = [(answer.problem, layer.count) for layer, answer in answered]
-    alone = {answer.problem for layer, answer in answered if layer.alone}
-    wholes = {answer.problem: in_one_pass(answer.problem, layer) for layer, answer in answered}
 
-    def baselines_of_each(layers: Counted) -> dict[Problem, Sequence[Baseline]]:
-        predict_baselines(context, (wholes.get(problem, problem) for problem, _ in layers), gpu)
-        baselines = {
-            problem: baselines_of(context, problem, gpu, query.point, query.backends)
-            if problem in alone
-            else baselines_of_pass(context, problem, wholes.get(problem, problem), gpu, query.point, query.backends)
-            for problem, _ in layers
-        }
+    def baselines_of_each(layers: Layers) -> list[list[Baseline]]:
+        predict_baselines(context, (in_one_pass(problem, layer) for layer, problem in layers), gpu)
+        each = [baselines_of_layer(context, *pair, gpu, query.point, query.backends) for pair in layers]
         # Totals of a backend count only recorded data, because a prediction by physics is equal for all backends.
-        return {
-            problem: [baseline for baseline in each if baseline.source != PREDICTED]
-            for problem, each in baselines.items()
-        }
+        return [[baseline for baseline in baselines if baseline.source != PREDICTED] for baselines in each]
 
-    by_problem = baselines_of_each(counted)
-    chosen = {
-        answer.problem: answer.baselines[0] if layer.alone else read_cold(answer.baselines[0], answer.problem, gpu)
+    layers = [(layer, answer.problem) for layer, answer in answered]
+    baselines = baselines_of_each(layers)
+    chosen: list[Baseline | None] = [
+        None
+        if answer.recommendations or not answer.baselines
+        else answer.baselines[0]
+        if layer.alone
+        else read_cold(answer.baselines[0], answer.problem, gpu)
         for layer, answer in answered
-        if not answer.recommendations and answer.baselines
-    }
+    ]
     if wanted == KERNREC:
         return "", chosen
     if wanted == MIXED:
-        chosen |= {problem: baselines[0] for problem, baselines in by_problem.items() if baselines}
-        names = dict.fromkeys(program_of(baseline) for baseline in chosen.values())
+        chosen = [each[0] if each else other for each, other in zip(baselines, chosen, strict=True)]
+        names = dict.fromkeys(program_of(baseline) for baseline in chosen if baseline is not None)
         return MIXTURE_OF_BACKENDS if len(names) > 1 else "".join(names), chosen
-    programs = list(dict.fromkeys(program_of(baseline) for baselines in by_problem.values() for baseline in baselines))
+    programs = list(dict.fromkeys(program_of(baseline) for each in baselines for baseline in each))
     if not programs:
         return "", chosen
     backend = programs[0]
     if len(programs) > 1:
-        lacking = {name: _seconds(name, counted, by_problem)[0] for name in programs}
+        lacking = {name: _seconds(name, layers, baselines)[0] for name in programs}
         slowness = dict.fromkeys(programs, 0.0)
-        for layers in _in_batches(workload, answered) or [counted]:
+        for scaled in _in_batches(workload, layers) or [layers]:
             with suppress(KernrecError):  # A batch that does not fit the memory is skipped.
-                there = by_problem if layers == counted else baselines_of_each(layers)
-                seconds = {name: _seconds(name, layers, there)[1] for name in programs}
+                there = baselines if scaled is layers else baselines_of_each(scaled)
+                seconds = {name: _seconds(name, scaled, there)[1] for name in programs}
                 least = min(seconds.values())
                 slowness = {name: slowness[name] + seconds[name] / least for name in programs}
         backend = min(programs, key=lambda name: (lacking[name], slowness[name], name))
-    for problem, baselines in by_problem.items():
-        if (baseline := _baseline_of(backend, baselines)) is not None:
-            chosen[problem] = baseline
-    return backend, chosen
+    return backend, [_baseline_of(backend, each) or other for each, other in zip(baselines, chosen, strict=True)]
 
 
-def baselines_of_pass(
-    context: Context, problem: Problem, whole: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
-) -> list[Baseline]:
-    """Return the baselines of a network's layer, fastest first.
+def baselines_of_layer(
+    context: Context, layer: Layer, problem: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
+) -> Sequence[Baseline]:
+    """Return the baselines of one pass of a network's layer, fastest first.
 
     A backend runs all items of a layer in one call, even if kernels need several passes. The costs are the pass's share
     of this call.
 
     Args:
         context: context with the models of backends.
-        problem: one pass of the layer.
-        whole: all items of the layer (`in_one_pass`).
+        layer: the layer.
+        problem: one pass of the layer, in the answered data type and layout.
         gpu: the GPU.
         point: power limit and clock.
         backends: backends to include; all by default.
     """
-    if not fits(whole, gpu):
-        whole = problem
-    baselines = cold_baselines(context, whole, gpu, point, backends)
-    if whole == problem:
-        return baselines
-    items, of_all = (prod(size or 1 for _, size in each.dims) for each in (problem, whole))  # One dimension differs.
-    return [baseline.scaled(items / of_all) for baseline in baselines]
+    if layer.alone:
+        return baselines_of(context, problem, gpu, point, backends)
+    whole = in_one_pass(problem, layer)
+    if whole == problem or not fits(whole, gpu):
+        return cold_baselines(context, problem, gpu, point, backends)
+    return [baseline.scaled(1 / layer.parts) for baseline in cold_baselines(context, whole, gpu, point, backends)]
 
 
 def program_of(baseline: Baseline) -> str:
@@ -141,14 +128,12 @@ def _library(baseline: Baseline) -> str:
     return baseline.backend.partition(" (")[0]
 
 
-def at_point(context: Context, layer: LayerAnswer, gpu: GPU, point: OperatingPoint) -> Baseline:
+def at_point(context: Context, answered: LayerAnswer, gpu: GPU, point: OperatingPoint) -> Baseline:
     """Return the baseline of the layer's backend at another operating point, or else the layer's baseline."""
-    baseline, problem = layer.baseline, layer.answer.problem
+    baseline = answered.baseline
     assert baseline is not None, "the layer has a baseline"
-    if layer.alone:
-        baselines: Sequence[Baseline] = baselines_of(context, problem, gpu, point, (_library(baseline),))
-    else:
-        baselines = baselines_of_pass(context, problem, layer.whole or problem, gpu, point, (_library(baseline),))
+    library = (_library(baseline),)
+    baselines = baselines_of_layer(context, answered.layer, answered.answer.problem, gpu, point, library)
     return next((other for other in baselines if other.backend == baseline.backend), baseline)
 
 
@@ -157,26 +142,26 @@ def _baseline_of(program: str, baselines: Sequence[Baseline]) -> Baseline | None
     return next((baseline for baseline in baselines if program_of(baseline) == program), None)
 
 
-def _in_batches(workload: Workload, answered: Sequence[tuple[Layer, Answer]]) -> list[Counted]:
-    """Return the answered layers at each of `BATCHES`, without layers that cannot be scaled."""
-    if any(layer.alone for layer in workload.layers):
+def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
+    """Return the layers at each of `BATCHES`, without batches to which they cannot be scaled."""
+    if any(layer.alone for layer, _ in layers):
         return []
-    layers = tuple([replace(layer, problem=answer.problem) for layer, answer in answered])
-    network, networks = replace(workload, layers=layers), list[Counted]()
+    network = replace(workload, layers=tuple([replace(layer, problem=problem, parts=1) for layer, problem in layers]))
+    batches: list[Layers] = []
     for batch in BATCHES:
         with suppress(KernrecError):
-            scaled = with_batch(network, batch).layers
-            networks.append([(layer.problem, layer.count) for layer in scaled])
-    return networks
+            scaled = with_batch(network, batch)
+            batches.append(layers if scaled is network else [(layer, layer.problem) for layer in scaled.layers])
+    return batches
 
 
-def _seconds(program: str, layers: Counted, by_problem: Baselines) -> tuple[float, float]:
+def _seconds(program: str, layers: Layers, baselines: Sequence[Sequence[Baseline]]) -> tuple[float, float]:
     """Return the total seconds of the layers that a backend lacks, and of all layers with any baseline."""
     lacking = whole = 0.0
-    for problem, count in layers:
-        if baselines := by_problem[problem]:
-            baseline = _baseline_of(program, baselines)
-            seconds = count * (baseline or baselines[0]).latency_s
+    for (layer, _), each in zip(layers, baselines, strict=True):
+        if each:
+            baseline = _baseline_of(program, each)
+            seconds = layer.count * (baseline or each[0]).latency_s
             whole += seconds
             lacking += seconds if baseline is None else 0.0
     return lacking, whole

@@ -4,7 +4,7 @@ A bill has energy, money and carbon dioxide. It does not include idle power, hos
 supplies and cooling.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,27 +17,9 @@ from kernrec.recommender.networks.result import Total
 from kernrec.recommender.networks.sweep import NetworkSweep, sweep_network
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
+from kernrec.recommender.result import Estimate
+from kernrec.util.human import Note
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.note import Note
-
-
-@dataclass(frozen=True)
-class Work:
-    """Output of one pass through the network."""
-
-    amount: float = 1.0
-    unit: str = "call"
-    """Unit of the output: `call`, `token` or `image`."""
-
-
-@dataclass(frozen=True)
-class CardPrice:
-    """Price of a GPU, given by the user."""
-
-    amount: float
-    currency: str
-    hourly: bool
-    """Whether the price is rent per hour."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +27,6 @@ class ComparedGpu:
     """One GPU of a comparison, or one of several GPUs that share the network."""
 
     answer: NetworkAnswer
-    work: Work
-    price: CardPrice | None = None
     sweep: NetworkSweep | None = None
     """Sweep of the network over power limits, if the best limit is requested."""
 
@@ -67,38 +47,18 @@ class ComparedGpu:
 
     @property
     def rate(self) -> float:
-        """Calls, tokens or images per second."""
-        return self.work.amount / self.total.latency_s.value
+        """Calls or tokens per second."""
+        return self.answer.work / self.total.latency_s.value
 
     @property
-    def energy_j(self) -> float:
-        """Energy of all GPUs in joules per call, token or image."""
-        return self.answer.tp * self.total.energy_j.value / self.work.amount
-
-    @property
-    def energy_interval_j(self) -> tuple[float, float]:
-        """Ends of the 90 % interval of the energy in joules per call, token or image."""
-        energy, share = self.total.energy_j, self.answer.tp / self.work.amount
-        return energy.low * share, energy.high * share
+    def energy(self) -> Estimate:
+        """Energy of all GPUs in joules per call or token."""
+        return self.total.energy_j.scaled(self.answer.tp / self.answer.work)
 
     @property
     def rate_per_watt(self) -> float:
-        """Calls, tokens or images per second and watt of all GPUs; the inverse of `energy_j`."""
+        """Calls or tokens per second and watt of all GPUs; the inverse of `energy`."""
         return self.rate / (self.answer.tp * self.total.power_w)
-
-    @property
-    def rate_per_money(self) -> float | None:
-        """Calls, tokens or images per second for 1,000 units of the currency, if the GPUs are bought."""
-        price = self.price
-        return None if price is None or price.hourly else self.rate / (self.answer.tp * price.amount) * 1e3
-
-    @property
-    def money_per_million(self) -> float | None:
-        """Money per million calls, tokens or images, if the GPUs are rented and always busy."""
-        price = self.price
-        if price is None or not price.hourly:
-            return None
-        return self.answer.tp * price.amount / 3600.0 / self.rate * 1e6
 
     @property
     def best_limit_w(self) -> float | None:
@@ -117,16 +77,12 @@ class ComparedGpu:
             **self.total.as_dict(),
             "inputs": answer.query.inputs,
             "dtypes": list(answer.dtypes),
-            "per": self.work.unit,
+            "per": answer.unit,
             "rate_per_s": self.rate,
-            "energy_per_unit_j": self.energy_j,
+            "energy_per_unit_j": self.energy.value,
             "rate_per_watt": self.rate_per_watt,
             "best_power_limit_w": self.best_limit_w,
             "dominant_layers": [{"layer": name, "share": share} for name, share in answer.dominant()],
-            "price": None if self.price is None else self.price.amount,
-            "currency": None if self.price is None else self.price.currency,
-            "rate_per_thousand": self.rate_per_money,
-            "price_per_million": self.money_per_million,
             "left_out": list(answer.left_out),
         }
 
@@ -159,8 +115,6 @@ def compare_gpus(
     gpus: Sequence[GPU],
     wanted: NetworkRequest,
     query: Query,
-    work: Work | None = None,
-    prices: Mapping[str, CardPrice] | None = None,
     batches: Sequence[int | None] = (None,),
     limits: bool = False,
 ) -> tuple[list[ComparedGpu | Unfit], list[str]]:
@@ -171,8 +125,6 @@ def compare_gpus(
         gpus: the GPUs; at least one.
         wanted: the network.
         query: objective, bounds and operating point.
-        work: output of each item of a pass; by default a language model's tokens, or one call for other networks.
-        prices: prices by name of the GPU.
         batches: items per pass; None for the request's.
         limits: whether to search for the best power limit.
 
@@ -203,7 +155,7 @@ def compare_gpus(
                 error = error or KernrecError(f"{gpu.name}: {answer.left_out[0]}")
                 break
             sweep = sweep_network(recommender, answer, "power limit") if limits else None
-            rows.append(ComparedGpu(answer, _work(answer, work), (prices or {}).get(gpu.name), sweep))
+            rows.append(ComparedGpu(answer, sweep))
     fitting = [row for row in rows if isinstance(row, ComparedGpu)]
     if not fitting:
         assert error is not None
@@ -215,25 +167,16 @@ def compare_gpus(
     return rows, missing
 
 
-def _work(answer: NetworkAnswer, asked_for: Work | None) -> Work:
-    """Return the requested output of a pass; by default the tokens of all sequences, or one call."""
-    if asked_for is not None:
-        return asked_for if asked_for.unit == "call" else replace(asked_for, amount=asked_for.amount * answer.batch)
-    if answer.workload.one_network and answer.workload.tokens:
-        return Work(answer.workload.tokens * answer.batch, "token")
-    return Work()
-
-
 _FACTOR = 1.5
 """Minimum slowdown that the text states as a factor instead of a percentage."""
 
 
 def verdict(rows: Sequence[ComparedGpu]) -> str:
     """Return a sentence that names the fastest GPU and the GPU with the lowest energy."""
-    fastest, lowest_energy = max(rows, key=lambda row: row.rate), min(rows, key=lambda row: row.energy_j)
+    fastest, lowest_energy = max(rows, key=lambda row: row.rate), min(rows, key=lambda row: row.energy.value)
     if fastest is lowest_energy:
         return f"{fastest.gpu.title} is expected to be the fastest and to take the least energy."
-    slower, less = fastest.rate / lowest_energy.rate - 1.0, 1.0 - lowest_energy.energy_j / fastest.energy_j
+    slower, less = fastest.rate / lowest_energy.rate - 1.0, 1.0 - lowest_energy.energy.value / fastest.energy.value
     longer = f"{1.0 + slower:.2g} times as long" if slower >= _FACTOR - 1.0 else f"{slower * 100:.2g} % longer"
     return (
         f"{fastest.gpu.title} is expected to be the fastest;"
@@ -242,25 +185,19 @@ def verdict(rows: Sequence[ComparedGpu]) -> str:
     )
 
 
-J_PER_KWH = 3.6e6
+_J_PER_KWH = 3.6e6
+_YEAR_S = 8760 * 3600.0
 
 
 @dataclass(frozen=True)
 class Tariff:
-    """Yearly use of a network, and prices per kilowatt-hour. Prices have no defaults, because they change."""
+    """Number of GPUs that run a network all year, and prices. Prices have no defaults, because they change."""
 
-    calls: float | None = None
-    """Passes per year; None if `gpu_seconds` determines them."""
+    gpus: int
     energy_price: tuple[float, str] | None = None
     """Money per kilowatt-hour, and the currency."""
     carbon_g_per_kwh: float | None = None
     """Grams of carbon dioxide per kilowatt-hour."""
-    gpu_seconds: float = 0.0
-    """Seconds per year in which GPUs run the network, summed over all GPUs; used without `calls`."""
-
-    def passes(self, total: Total, gpus: int) -> float:
-        """Return the passes per year. `total` is the cost of one GPU, and `gpus` share each pass."""
-        return self.gpu_seconds / gpus / total.latency_s.value if self.calls is None else self.calls
 
 
 @dataclass(frozen=True)
@@ -279,25 +216,30 @@ class Bill(JsonForm):
     """Additional kilowatt-hours compared with the reference total; negative for a saving."""
 
 
-def bills(totals: Sequence[Total], tariff: Tariff, reference: Total | None = None, gpus: int = 1) -> list[Bill]:
-    """Return the yearly bill of each total, for the reference's number of passes.
+def bills(totals: Sequence[Total], tariff: Tariff, reference: Total | None = None) -> list[Bill]:
+    """Return the yearly bill of each total, for as many passes as the tariff's GPUs complete at the reference's speed.
 
     Args:
         totals: totals of one GPU.
-        tariff: number of passes or running time of the reference, and prices.
+        tariff: number of GPUs, and prices.
         reference: total to compare with; None to use each total's own number of passes.
-        gpus: number of GPUs that share each pass.
     """
     rows = []
     for total in totals:
-        passes = tariff.passes(reference or total, gpus)
-        energy_kwh = gpus * total.energy_j.value * passes / J_PER_KWH
+        passes = tariff.gpus * _YEAR_S / (reference or total).latency_s.value
+        energy_kwh = total.energy_j.value * passes / _J_PER_KWH
         price, currency = tariff.energy_price or (None, None)
         cost = None if price is None else energy_kwh * price
         mass = None if tariff.carbon_g_per_kwh is None else energy_kwh * tariff.carbon_g_per_kwh / 1e3
-        bill = Bill(total.name, energy_kwh, cost, currency, mass)
+        versus = more_kwh = None
         if reference is not None and total is not reference:
-            more = energy_kwh - gpus * reference.energy_j.value * passes / J_PER_KWH
-            bill = replace(bill, versus=reference.name, more_kwh=more)
-        rows.append(bill)
+            versus, more_kwh = reference.name, energy_kwh - reference.energy_j.value * passes / _J_PER_KWH
+        rows.append(Bill(total.name, energy_kwh, cost, currency, mass, versus, more_kwh))
     return rows
+
+
+def yearly_bills(answer: NetworkAnswer, sweep: NetworkSweep | None, tariff: Tariff) -> list[Bill]:
+    """Return the bills of a network's totals, or of the recommended and the default point of its sweep."""
+    if sweep is not None:
+        return bills(sweep.billed, tariff, sweep.billed[-1])
+    return bills(answer.distinct_totals, tariff, answer.today or answer.totals[0])

@@ -20,8 +20,8 @@ from kernrec.model.prior.spread import Source
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.result import Estimate
+from kernrec.util.human import Note
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.note import Note
 
 LATENCY_S, RING_S = 6e-6, 19e-6
 ONE_STEP_SHARE, RING_SHARE = 0.6, 0.82

@@ -10,7 +10,6 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.op import Problem
 from kernrec.op.dtype import canonical_dtype, math_dtype
-from kernrec.op.scaled_workload import in_one_pass
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.answer import costs_at
 from kernrec.recommender.baselines import cold_costs
@@ -44,7 +43,7 @@ from kernrec.recommender.networks.result import (
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import KERNREC, MIXED, Query
 from kernrec.recommender.result import Answer, Recommendation
-from kernrec.util.note import Note
+from kernrec.util.human import Note
 
 __all__ = [
     "FASTEST",
@@ -129,16 +128,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         raise KernrecError(f"no layer of {workload.name} can be run on {card.name}: {left_out[0]}")
     backend, baselines = backend_of(recommender.context, workload, answered, query, wanted.backend)
     network = tuple(
-        LayerAnswer(
-            layer.name,
-            layer.count,
-            result,
-            baselines.get(result.problem),
-            query.objective,
-            layer.alone,
-            in_one_pass(result.problem, layer),
-        )
-        for layer, result in answered
+        LayerAnswer(*each, baseline, query.objective) for each, baseline in zip(answered, baselines, strict=True)
     )
     if wanted.layout is not None:
         adjusted |= dict.fromkeys(_slow_layouts(recommender.context, network, query))

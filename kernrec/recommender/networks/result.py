@@ -17,16 +17,14 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.spread import SOURCES, Source
-from kernrec.op import Problem
-from kernrec.op.workload import Workload
+from kernrec.op.workload import Layer, Workload
 from kernrec.recommender import tabular
 from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.json_form import FormerNames, IntervalNames, JsonForm, NetworkNames
 from kernrec.recommender.networks.memory import memory_json
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Answer, Estimate, Recommendation
-from kernrec.util.config_short import short_config
-from kernrec.util.human import counted, human
+from kernrec.util.human import counted, human, short_config
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -47,22 +45,27 @@ Costs = tuple[Estimate, Estimate]
 class LayerAnswer(FormerNames):
     """Answer for one layer of a network."""
 
-    name: str
-    count: int
+    layer: Layer
     answer: Answer
     """Answer for the layer's problem; without recommendations if only backends run it."""
     baseline: "Baseline | None" = None
     """Baseline of the reference backend; None if none was recorded."""
     objective: Objective = Objective.LATENCY
-    alone: bool = False
-    """Whether the problem is independent of a network, so that its costs are those of `recommend`."""
-    whole: Problem | None = None
-    """Problem of all items, if kernels need several passes; a backend runs them in one call."""
     of_kernrec: bool = False
     """Whether the network counts kernrec's kernels, so that no backend replaces them."""
 
     def __repr__(self) -> str:
         return f"<LayerAnswer {self.name}, {self.count} times: {self.answer!r}>"
+
+    @property
+    def name(self) -> str:
+        """Name of the layer."""
+        return self.layer.name
+
+    @property
+    def count(self) -> int:
+        """Number of occurrences in one pass through the network."""
+        return self.layer.count
 
     @property
     def best(self) -> Recommendation | None:
@@ -73,7 +76,7 @@ class LayerAnswer(FormerNames):
     def costs(self) -> Costs:
         """Latency and energy of the recommendation; of the baseline if there is no recommendation."""
         if (best := self.best) is not None:
-            if self.alone:
+            if self.layer.alone:
                 return best.latency_s, best.energy_j
             return cold_costs(best.latency_s, best.energy_j, best.problem, best.gpu)
         costs = self.baseline_costs
@@ -428,6 +431,16 @@ class NetworkAnswer(NetworkNames, JsonForm):
             del document["fits"], document["memory"]
             return document
         return document | memory_json(self.memory, self.gpu)
+
+    @property
+    def unit(self) -> str:
+        """Output that rates count: `token` for a language model, else `call`."""
+        return "token" if self.workload.one_network and self.workload.tokens else "call"
+
+    @property
+    def work(self) -> int:
+        """Number of tokens (or calls) per pass."""
+        return self.workload.tokens * self.batch if self.unit == "token" else 1
 
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
         """Return plain values for JSON, with the regret (expected loss) of each layer and the network by objective.

@@ -165,7 +165,7 @@ def sweep_network(
                     sums[number] = None
                     continue
                 costs = costs_at(candidates, number, position)
-                if not layer.alone:
+                if not layer.layer.alone:
                     costs = cold_costs(*costs, candidates.problem, gpu)
                 total.add(layer.count, *costs)
     if answer.exchange is not None:

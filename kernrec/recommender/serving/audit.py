@@ -31,7 +31,7 @@ from kernrec.recommender.serving.engines import (
     tuned_files,
 )
 from kernrec.recommender.serving.tuned_files import FOLDERS, Shipped, shipped_of
-from kernrec.util.atomic_write import write_whole
+from kernrec.util.files import write_whole
 from kernrec.util.light_dataclass import dataclass
 
 TRITONS = (

@@ -26,8 +26,7 @@ from kernrec.model.vendor.compact_trees import CompactTrees, Trees, compressed, 
 from kernrec.recommender.serving.engine_defaults import Tiles
 from kernrec.recommender.serving.engines import Kind, ProductShape, TunedFile
 from kernrec.util.array_file import pack, unpack
-from kernrec.util.atomic_write import write_whole
-from kernrec.util.input_file import read_input
+from kernrec.util.files import read_input, write_whole
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray

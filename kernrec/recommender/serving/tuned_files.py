@@ -30,8 +30,8 @@ from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
 from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.recommender.serving.engines import Kind
+from kernrec.util.files import read_input
 from kernrec.util.human import memory_text
-from kernrec.util.input_file import read_input
 from kernrec.util.light_dataclass import dataclass
 
 TABLE = Path(__file__).with_name("shipped_files.json")

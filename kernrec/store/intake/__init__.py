@@ -3,22 +3,64 @@
 untrusted file -> child (read_file.py): open, check the tables, check every row (row_checks.py), write plain Parquet ->
 parent (`kernrec.store.reader`): add the rows
 
-The database that gets the rows is opened after they were checked. Many rows are added to a copy of it
-(`kernrec.store.rewritten`), so that queries continue meanwhile.
+The database that gets the rows is opened after they were checked. While a process writes to a DuckDB file, no other
+process can read it, and adding a million rows takes longer than a query waits. So many rows are added to a copy, and
+queries use the old file until the copy takes its name. Two locks exclude other writers: the original stays open for
+reading, so nobody writes to it before its replacement, and the copy is locked, so that two processes do not replace the
+same file.
 """
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kernrec.errors import KernrecError, UsageError
-from kernrec.store.database import Database
+from kernrec.errors import KernrecError, UsageError, file_errors
+from kernrec.store.connection import WAIT_S
+from kernrec.store.database import Database, replace_file
 from kernrec.store.exchange import move_checked
+from kernrec.store.marks import Mark, is_own, read_mark
 from kernrec.store.reader import checked_database
-from kernrec.store.rewritten import rewritten
+from kernrec.util.files import lock_path, remove_abandoned, scratch_folder
 from kernrec.util.human import counted
-from kernrec.util.scratch import remove_abandoned, scratch_folder
+
+
+@contextmanager
+def rewritten(path: Path) -> Iterator[Database]:
+    """Open a copy of a database for writing; it replaces the file at the end, unless there is an error.
+
+    Raises:
+        UsageError: Another process writes to the file, or it cannot be copied.
+    """
+    path = Path(os.path.realpath(path))
+    beside = path.with_name(f".{path.name}.new")
+    with file_errors(beside, "written"):
+        locked = lock_path(beside, WAIT_S)
+    if locked is None:
+        raise UsageError(f"another process adds rows to {path}; try again later")
+    try:
+        os.ftruncate(locked, 0)
+        Path(f"{beside}.wal").unlink(missing_ok=True)
+        if Path(f"{path}.wal").exists():  # A killed process's log must not stay beside the new file.
+            Database.open(path, read_only=False).close()
+        # Closing any descriptor of a file releases DuckDB's lock, so this descriptor is closed last.
+        with path.open("rb") as source, Database.open(path):
+            with file_errors(beside, "written"), beside.open("r+b") as target:
+                shutil.copyfileobj(source, target, 2**20)
+                os.fchmod(target.fileno(), os.fstat(source.fileno()).st_mode & 0o777)
+            mark = read_mark(path)
+            with Database.open_checked(
+                beside, read_only=False, mark=Mark("", is_own(path), "", mark.faults)
+            ) as database:
+                yield database
+            replace_file(beside, path, database.faults)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(locked)
+
 
 _MANY_BYTES = 2**24
 """Bytes of checked rows above which kernrec adds them to a copy of the database; fewer take less than a second."""

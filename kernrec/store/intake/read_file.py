@@ -22,13 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.store.connection import check_whole, connect_files, connect_untrusted, one_line, quoted
-from kernrec.store.database import Database
-from kernrec.store.exchange import CHECKED, COLUMNS, SOURCES
-from kernrec.store.filtered import show_filtered
+from kernrec.store.database import Database, show_filtered
+from kernrec.store.exchange import CHECKED, COLUMNS, SOURCES, used_columns
 from kernrec.store.intake.row_checks import check_rows, faults, is_possible
 from kernrec.store.marks import Mark, has_open
 from kernrec.store.reader import Limits
-from kernrec.store.row_hash import used_columns
 from kernrec.store.schema import TABLES, layout_of, migrations, schema_version
 from kernrec.util.process import end_with_parent
 

@@ -16,9 +16,9 @@ from kernrec.kernel.source_files import kernel_hash
 from kernrec.op import all_ops, problem_from_key
 from kernrec.op.problem import ANY_LAYOUT
 from kernrec.store.database import LONGEST_SOURCE
+from kernrec.store.exchange import used_columns, wrong_keys
 from kernrec.store.intake.plausible_times import floor_s
 from kernrec.store.measurement import NEWEST_PROTOCOL
-from kernrec.store.row_hash import used_columns, wrong_keys
 from kernrec.store.schema import Layout
 from kernrec.util.human import human
 

@@ -12,8 +12,8 @@ A place is a folder, an object store, a web location or a git folder:
     withdrawn/<sha256>.json                                                     rows that their signer withdraws, signed
     index.json                                                                  the names, for readers who cannot list
 
-Files never change, so writers need no lock. `place.py`, `object_store.py` and `web_server.py` read, write and list
-names; `push`, `pull` and `withdraw` work with any of them. All pulled rows enter one database (`pulled.py`).
+Files never change, so writers need no lock. `place.py` and `servers.py` read, write and list names;
+`push`, `pull` and `withdraw` work with any of them. All pulled rows enter one database (`pulled.py`).
 
 All input is untrusted until it is checked: names and numbers in documents (`manifest.py`), sizes and hashes of files
 (`bundle.py`), and the rows (`kernrec.store.intake`).

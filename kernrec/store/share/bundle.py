@@ -12,9 +12,9 @@ from kernrec.store.intake import add_checked, adding_to
 from kernrec.store.keys import LARGEST_SIGNATURE, Signer, signer_of
 from kernrec.store.reader import checked_segments
 from kernrec.store.share.manifest import LARGEST_DOCUMENT, TABLES, Manifest, Segment, parse_manifest
+from kernrec.store.share.outgoing import PRIVATE
 from kernrec.store.share.place import MANIFEST, Place, ZipFile
-from kernrec.store.share.privacy import PRIVATE
-from kernrec.util.scratch import scratch_folder
+from kernrec.util.files import scratch_folder
 
 _MOST_UNPACKED = 4
 """Maximum unpacked bytes per byte of a zip file: its files are not compressed, and Parquet hardly compresses."""

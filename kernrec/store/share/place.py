@@ -1,4 +1,4 @@
-"""Read and write places of bundles: folders and zip files; see object_store.py and web_server.py for other places.
+"""Read and write places of bundles: folders and zip files; see servers.py for other places.
 
 `checked_name` restricts names, so that no text from outside is ever used as a path.
 """
@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from kernrec.errors import UsageError, file_errors
-from kernrec.util.atomic_write import write_whole
-from kernrec.util.input_file import open_input
+from kernrec.util.files import open_input, write_whole
 
 MANIFEST, INDEX = "manifest.json", "index.json"
 BUNDLE = re.compile(r"[a-z0-9][a-z0-9-]{0,60}/\d{4}-\d\d-\d\d-([0-9a-f]{8})-[0-9a-f]{12}\.zip")

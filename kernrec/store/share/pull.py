@@ -21,8 +21,8 @@ from kernrec.store.share.manifest import (
 )
 from kernrec.store.share.place import BUNDLE, OLD, WITHDRAWAL, Folder, MissingFileError, Place, ZipFile
 from kernrec.store.share.pulled import add_bundles, apply_withdrawal, settle, taken, working_on
+from kernrec.util.files import scratch_folder
 from kernrec.util.human import counted
-from kernrec.util.scratch import scratch_folder
 
 LARGEST_BUNDLE = 2**28
 """Maximum bytes of a bundle at a place, enough for a million rows."""

@@ -24,7 +24,7 @@ from kernrec.store.schema import views_sql
 from kernrec.store.share.bundle import Bundle
 from kernrec.store.share.manifest import Withdrawal
 from kernrec.store.share.outgoing import likeness_hash, likeness_key
-from kernrec.util.file_lock import lock_path
+from kernrec.util.files import lock_path
 
 _UNSETTLED = "CREATE OR REPLACE TABLE db.settled (rule VARCHAR)"
 """SQL that marks scales as outdated: `settled` is empty until `settle` derives them from all rows."""

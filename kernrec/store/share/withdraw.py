@@ -1,13 +1,16 @@
 """Withdraw measurements in the user's database, at a place, and in copies of the rows.
 
-In a database, a retraction names a measurement by its key (`kernrec.store.retractions`). At a place, a withdrawal names
-measurements by a hash of their public columns (`outgoing.likeness_key`). So it applies to every copy, regardless of its
-key. A push writes a withdrawal for measurements that were withdrawn here.
+In a database, a row of the table `retraction` names a measurement by its key. The measurement stays in the log, but
+answers no longer use it. Retractions apply only to their own database: merges and bundles omit them.
+
+At a place, a withdrawal names measurements by a hash of their public columns (`outgoing.likeness_key`). So it applies
+to every copy, regardless of its key. A push writes a withdrawal for measurements that were withdrawn here.
 """
 
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from kernrec import paths
@@ -15,7 +18,7 @@ from kernrec.errors import UsageError
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
 from kernrec.store.keys import Signer, own_key, signer_name, trusted
-from kernrec.store.retractions import retracted, retraction_rows
+from kernrec.store.measurement_log import RETRACTED
 from kernrec.store.rows import Row
 from kernrec.store.share.bundle import write_content
 from kernrec.store.share.manifest import MOST_WITHDRAWN, Withdrawal
@@ -23,7 +26,29 @@ from kernrec.store.share.outgoing import MADE_BY, likeness_key, now
 from kernrec.store.share.place import BUNDLE, OLD, Place
 from kernrec.store.share.pull import take_new
 from kernrec.store.share.pulled import apply_withdrawal, settle, working_on
-from kernrec.util.scratch import scratch_folder
+from kernrec.util.files import scratch_folder
+
+
+def retraction_rows(keys: Iterable[str], reason: str) -> list[Row]:
+    """Return rows of the table `retraction` that withdraw the measurements with these keys now."""
+    row = {"reason": reason, "signer": "", "signature": ""}
+    row["retracted_at"] = datetime.now(UTC).replace(microsecond=0, tzinfo=None).isoformat()
+    return [{"measurement_id": key, **row} for key in keys]
+
+
+def retracted(database: Database) -> int:
+    """Return the number of withdrawn measurements of a database."""
+    ((count,),) = database.query(RETRACTED)
+    return int(count)
+
+
+def forget(database: Database, signer: str) -> int:
+    """Ignore a signer's withdrawals from now on; return the number of measurements that are used again."""
+    before = retracted(database)
+    database.change([f"DELETE FROM db.retraction WHERE signer = {quoted(signer)}"])
+    database.rescale()
+    return before - retracted(database)
+
 
 Agree = Callable[[Sequence[Row]], bool]
 """Function that gets the rows before anything is written; if it returns False, nothing is written."""

@@ -18,7 +18,7 @@ import numpy as np
 from kernrec.errors import UsageError, cannot_be
 from kernrec.kernel.triton_function import item_names
 from kernrec.triton.calls.launch_record import LaunchRecord
-from kernrec.util.atomic_write import write_whole
+from kernrec.util.files import write_whole
 
 PER_FUNCTION = 50
 """Maximum calls written per function, because a program with a growing sequence launches every length."""

@@ -13,9 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from kernrec.compile.torch_stand_in import loaded_torch, replaced, torch_without_gpu
+from kernrec.compile.gpu_stand_in import ASSUMED, has_driver, loaded_torch, replaced, stand_in_driver, torch_without_gpu
 from kernrec.compile.triton_describe import layers_of
-from kernrec.compile.triton_stand_in import ASSUMED, has_driver, stand_in_driver
 from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import KernrecError, KernrecWarning, UsageError
 from kernrec.gpu import GPU, find_gpu

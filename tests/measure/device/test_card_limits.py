@@ -15,10 +15,9 @@ import pytest
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure import collect
-from kernrec.measure.device import card_limits, limits_guard, nvml
+from kernrec.measure.device import card_limits, nvml
 from kernrec.measure.device.card_limits import check_limits, restore_abandoned
-from kernrec.measure.device.limits_journal import LimitsEntry, LimitsJournal, journal_path, present_entry
-from kernrec.measure.device.nvml import Card
+from kernrec.measure.device.nvml import Card, LimitsEntry, LimitsJournal, journal_path, present_entry
 from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from tests.helpers.command import run_here
@@ -84,7 +83,7 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmulatedCard:
     pynvml = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "pynvml", pynvml)  # only in this test
     spec.loader.exec_module(pynvml)
-    for module in (card_limits, limits_guard, nvml):
+    for module in (card_limits, nvml):
         monkeypatch.setattr(module, "library", lambda: pynvml)
     return EmulatedCard(tmp_path)
 

@@ -9,7 +9,7 @@ from kernrec.measure.device.correctness import compare, tolerance, tolerances
 from kernrec.measure.device.interface import OutputError
 from kernrec.op import find_op
 from kernrec.op.data import decode_elements, encode_elements, inputs, reference
-from tests.helpers.attention_8bit import with_rounded_weights
+from tests.helpers.attention import with_rounded_weights
 
 MATMUL = find_op("matmul")
 

@@ -41,8 +41,7 @@ def _waiting(device, nanoseconds: int):
     """Return a kernel that takes a known time."""
     import ctypes
 
-    from kernrec.measure.device.launch import DeviceLaunch
-    from kernrec.measure.device.loaded_config import ConfigLaunches, LoadedCudaConfig
+    from kernrec.measure.device.launch import ConfigLaunches, DeviceLaunch, LoadedCudaConfig
 
     launch = DeviceLaunch(device._helpers, "wait", (1, 1, 1), (1, 1, 1), 0, [ctypes.c_uint32(nanoseconds)])
     return LoadedCudaConfig(device._tools, ConfigLaunches([[launch]], 4))

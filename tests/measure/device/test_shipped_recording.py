@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from kernrec.cli.app import run
-from kernrec.measure.device.replay import load_recordings
-from kernrec.measure.device.shipped_recording import KERNEL, shipped_recording
+from kernrec.measure.device.replay import KERNEL, load_recordings, shipped_recording
 from kernrec.store import Database
 from tests.helpers.paths import ROOT
 

@@ -1,7 +1,7 @@
 """Test that changed costs of the reference kernels reveal a change of the GPU."""
 
+from kernrec.measure.campaign.device_session import DriftMonitor, describe_changes
 from kernrec.measure.device.interface import CardSettings
-from kernrec.measure.protocol.drift import DriftMonitor, describe_changes
 
 
 def _errors(*latencies: float) -> list[str | None]:

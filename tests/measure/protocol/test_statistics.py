@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.measure.protocol.statistics import converged, hopeless, interval_rank, summarize_latency
+from kernrec.measure.protocol.measure_config import converged, hopeless, interval_rank, summarize_latency
 
 SAMPLES = st.lists(st.floats(1e-7, 1e3), min_size=1, max_size=60)
 

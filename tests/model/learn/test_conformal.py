@@ -1,6 +1,7 @@
 """Test that intervals cover their stated share of simulated, exchangeable groups that were held out."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.model.learn.conformal import Extent, calibrate, groups_needed, unknown_interval
+from kernrec.model.learn.lower_bound import bounded, least_log_ratio, least_seconds
+from kernrec.model.prior.demand import PIPES
 from kernrec.model.prior.spread import INTERVAL
+from tests.helpers.simulated_groups import simulated_inputs
 
 
 def simulated_residuals(draw: np.random.Generator, groups: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -101,3 +105,32 @@ def test_constant_feature_is_far_once_it_varies():
     rows = np.ones((50, 2), dtype=np.float32)
     assert Extent.of(rows).distance(np.array([[1.0, 1.0], [1.0, 2.0]], dtype=np.float32)).tolist()[0] == 0.0
     assert Extent.of(rows).distance(np.array([[1.0, 2.0]], dtype=np.float32))[0] > 0.2
+
+
+def test_bound_is_the_slower_of_busiest_pipe_and_compulsory_bytes():
+    inputs = replace(simulated_inputs(50, 1), bytes=1.0, fixed_s=None)
+    assert inputs.pipe_s is not None
+    arithmetic = inputs.pipe_s[[PIPES.index(name) for name in ("fma", "f64", "tensor")]].max(axis=0)
+    assert np.allclose(least_seconds(inputs), arithmetic)
+    streaming = replace(inputs, bytes=1e12)
+    assert np.allclose(least_seconds(streaming), 1e12 / inputs.gpu.memory_bandwidth)
+    assert np.allclose(least_seconds(replace(streaming, pipe_s=None)), 1e12 / inputs.gpu.memory_bandwidth)
+
+
+def test_no_correction_makes_the_launch_itself_faster():
+    inputs = replace(simulated_inputs(50, 1), bytes=1.0, pipe_s=None)
+    assert inputs.fixed_s is not None
+    assert (least_seconds(inputs) >= inputs.fixed_s).all()
+
+
+def test_power_limit_lowers_the_clock_of_the_bound():
+    inputs = replace(simulated_inputs(50, 1), bytes=1.0, fixed_s=None)
+    halved = replace(inputs, clock_hz=np.full(50, 0.5 * inputs.gpu.boost_clock_hz))
+    assert np.allclose(least_seconds(halved), 2.0 * least_seconds(inputs))
+
+
+def test_correction_is_raised_to_the_bound_and_otherwise_unchanged():
+    least = least_log_ratio(simulated_inputs(50, 1))
+    assert (bounded(least - 1.0, least) >= least).all()
+    assert np.abs(bounded(least + 0.5, least) - (least + 0.5)).max() < 1e-4
+    assert (bounded(least, least) - least).max() < 0.05

@@ -1,4 +1,4 @@
-"""Test a campaign's search strategy on spaces whose true costs are known."""
+"""Test a campaign's search strategy, its Gaussian process, and the spaces and predictions it searches."""
 
 import itertools
 import sys
@@ -8,9 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.model.search import expected_improvement, search_space
+from kernrec.model.search import expected_improvement, gaussian_process
 from kernrec.model.search.expected_improvement import FIRST, ExpectedImprovement
+from kernrec.model.search.gaussian_process import (
+    FEWEST,
+    GaussianProcess,
+    Hyperparameters,
+    Points,
+    SearchSpace,
+    completed_predictions,
+)
 from tests.helpers.depth import few_examples
+from tests.helpers.needs import needs
 
 VALUES = ([16, 32, 64, 128, 256], [1, 2, 4, 8, 16], [1, 2, 3, 4], [1, 2, 4, 8], [0, 1], [0, 1])
 SPACE = np.array(list(itertools.product(*VALUES)), dtype=float)
@@ -80,7 +89,7 @@ def test_first_measurements_try_every_tunable_value():
 @pytest.mark.slow
 def test_large_space_is_searched_through_offspring(monkeypatch):
     monkeypatch.setattr(expected_improvement, "SCORED", 100)
-    monkeypatch.setattr(search_space, "_OFFSPRING", 150)
+    monkeypatch.setattr(gaussian_process, "_OFFSPRING", 150)
     best = np.mean([TRUTH[measured_configs(ExpectedImprovement(SPACE, seed=seed), 80)].min() for seed in range(3)])
     assert best / TRUTH.min() < 1.15
 
@@ -117,3 +126,105 @@ def test_every_order_contains_each_untried_config_once_and_is_reproducible(tried
 def test_missing_scipy_is_reported_before_measuring(monkeypatch, refuses):
     monkeypatch.setitem(sys.modules, "scipy.linalg", None)
     refuses(lambda: ExpectedImprovement(SPACE))
+
+
+DRAW = np.random.default_rng(0)
+PLACES = DRAW.standard_normal((40, 3)) / np.sqrt(2.0)
+POINTS = Points(PLACES, np.array([0, 0, 1]))  # the first two coordinates belong to one tunable
+OBSERVED = np.sin(2.0 * PLACES[:, 0]) + PLACES[:, 1] ** 2 + 5.0
+
+
+@needs("scipy")
+def test_leave_one_out_equals_a_process_without_that_value():
+    # The values have mean 0 and variance 1 with and without the last, so that normalization changes nothing.
+    hyperparameters = Hyperparameters(np.array([1.0, 0.1]), 0.05, 1.0)
+    rest = OBSERVED[:-1]
+    values = np.append((rest - rest.mean()) / rest.std(), 0.0)
+    values[-1] = values.mean()
+    error, deviation = GaussianProcess(POINTS, values, hyperparameters).leave_one_out()
+    process = GaussianProcess(POINTS[:-1], values[:-1], hyperparameters)
+    mean, variance = process.predict(POINTS[-1:])
+    assert error[-1] == pytest.approx(values[-1] - mean[0], abs=0.02)
+    assert deviation[-1] == pytest.approx(np.sqrt(variance[0] + process.noise), rel=0.05)
+
+
+@needs("scipy")
+def test_equal_values_and_a_single_value_are_accepted():
+    for values in (np.full(5, 2.0), np.array([2.0])):
+        mean, variance = GaussianProcess(POINTS[: len(values)], values).predict(POINTS)
+        assert mean == pytest.approx(2.0, abs=1e-3)
+        assert np.isfinite(variance).all()
+
+
+COMPLETED = np.array(
+    list(itertools.product([16, 32, 64, 128, 256], [1, 2, 4, 8, 16], [1, 2, 3, 4], [1, 2, 4, 8], [0, 1]))
+)
+COMPLETED_LOG_S = (
+    np.abs(np.log2(COMPLETED[:, 0] / 64)) * 0.3 + np.abs(np.log2(COMPLETED[:, 1] / 4)) * 0.2 + 0.4 * COMPLETED[:, 4]
+)
+PREDICTED_S = 1e-3 * np.exp(
+    COMPLETED_LOG_S + 0.2 * np.abs(COMPLETED[:, 2] - 3) + 0.1 * np.abs(np.log2(COMPLETED[:, 3]) - 1)
+)
+
+
+def some_predicted(count: int) -> np.ndarray:
+    """Return predictions for `count` configs, and NaN for the others."""
+    predicted = np.random.default_rng(3).permutation(len(COMPLETED))[:count]
+    predicted_s = np.full(len(COMPLETED), np.nan)
+    predicted_s[predicted] = PREDICTED_S[predicted]
+    return predicted_s
+
+
+def test_completion_keeps_predictions_and_approximates_the_rest():
+    predicted_s = some_predicted(100)
+    predicted = np.isfinite(predicted_s)
+    completed = completed_predictions(COMPLETED, predicted_s)
+    assert np.array_equal(completed[predicted], predicted_s[predicted])
+    error = np.std(np.log(completed[~predicted] / PREDICTED_S[~predicted]))
+    assert error < 0.25 * np.std(np.log(PREDICTED_S))
+
+
+def test_too_few_predictions_are_not_completed():
+    predicted_s = some_predicted(FEWEST - 1)
+    assert np.array_equal(completed_predictions(COMPLETED, predicted_s), predicted_s, equal_nan=True)
+
+
+def test_search_with_few_predictions_begins_near_the_best():
+    """The best config has no prediction, so that it must not count as the slowest."""
+    predicted_s = some_predicted(len(COMPLETED) // 8)
+    assert np.isnan(predicted_s[np.argmin(PREDICTED_S)])
+
+    none = np.array([], dtype=int)
+    first, other = (
+        ExpectedImprovement(COMPLETED, predictions).order(none, np.array([]))[:5]
+        for predictions in (completed_predictions(COMPLETED, predicted_s), predicted_s)
+    )
+    assert PREDICTED_S[first].min() < 1.05 * PREDICTED_S.min() < PREDICTED_S[other].min()
+
+
+GRID = np.stack(np.meshgrid([16, 32, 64, 128], [1, 2, 4, 8], [0, 1]), axis=-1).reshape(-1, 3).astype(float)
+ALLOWED = GRID[GRID[:, 0] * GRID[:, 1] <= 256]  # the constraint of this space
+
+
+@few_examples(15)
+@given(st.integers(0, 2**16), st.sets(st.integers(0, len(ALLOWED) - 1)))
+def test_offspring_are_valid_configs_of_the_space(seed, taken):
+    space = SearchSpace(ALLOWED)
+    left = np.ones(len(ALLOWED), dtype=bool)
+    left[list(taken)] = False
+    children = space.offspring(np.array([0, 5, 9]), left, np.random.default_rng(seed))
+    assert left[children].all()
+    assert len(np.unique(children)) == len(children)
+
+
+def test_covering_configs_show_every_value_and_begin_with_the_best_prediction():
+    predicted = np.arange(len(ALLOWED), 0.0, -1.0)
+    space = SearchSpace(ALLOWED, predicted)
+    assert space.covering[0] == len(ALLOWED) - 1
+    for column in ALLOWED.T:
+        assert set(column[space.covering]) == set(column)
+
+
+def test_config_without_prediction_comes_last():
+    predicted = np.where(np.arange(len(ALLOWED)) == 3, np.nan, 1.0)
+    assert SearchSpace(ALLOWED, predicted).by_prediction[-1] == 3

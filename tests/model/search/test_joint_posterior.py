@@ -1,4 +1,4 @@
-"""Test the joint posterior of many problems: its exactness, what problems share, and the expected loss."""
+"""Test regrets: the joint posterior of many problems, its random draws, and the record of outcomes."""
 
 import math
 
@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from kernrec.model.learn.adaptation import matern
 from kernrec.model.search import joint_posterior
+from kernrec.model.search.draws import student_draws
 from kernrec.model.search.joint_posterior import Contenders, JointPosterior, Measured
+from kernrec.model.search.regret_record import RegretRecord
 from tests.helpers.depth import few_examples
 
 NOISE = 0.01
@@ -152,3 +154,70 @@ def test_contender_that_cannot_run_is_never_chosen_or_measured():
         posterior.exclude(0, which)
     assert np.isfinite(posterior.regret(0))
     assert posterior.sequence(0, 6, NOISE) == []
+
+
+def drawn(seed: tuple[int, int], rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers that NumPy's generator draws."""
+    generator = np.random.default_rng(list(seed))
+    first = generator.standard_normal((rows, columns)) * np.sqrt(4.0 / generator.chisquare(4.0, (rows, 1)))
+    return first, generator.standard_t(5.0, (rows, columns))
+
+
+@pytest.mark.parametrize("seed", [(0, 0), (0, 3)])
+def test_draws_equal_the_generator_with_and_without_a_cache(seed, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
+    for _ in range(2):  # first drawn, then read from the cache
+        student_draws.cache_clear()
+        for made, expected in zip(student_draws(seed, 16, 3, 4.0, 5.0), drawn(seed, 16, 3), strict=True):
+            np.testing.assert_array_equal(made, expected)
+            assert not made.flags.writeable
+    assert (tmp_path / "cache" / "derived" / "draws.3").exists() == (seed == (0, 0))
+
+
+def test_damaged_cache_is_drawn_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
+    student_draws.cache_clear()
+    student_draws((0, 0), 16, 2, 4.0, 5.0)
+    path = tmp_path / "cache" / "derived" / "draws.2"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    student_draws.cache_clear()
+    np.testing.assert_array_equal(student_draws((0, 0), 16, 2, 4.0, 5.0)[1], drawn((0, 0), 16, 2)[1])
+
+
+PROBLEMS = 60
+
+
+def record(factor: float, measurements: int, seed: int = 0) -> RegretRecord:
+    """Record stated regrets of 1 to 3 %, when losses are `factor` times as likely as stated."""
+    draw = np.random.default_rng(seed)
+    regrets = RegretRecord()
+    for stated in draw.uniform(0.01, 0.03, measurements).tolist():
+        regrets.note(stated, 0.08 * draw.standard_gamma(draw.poisson(factor * stated / 0.08)))
+    return regrets
+
+
+def means(regrets: RegretRecord, stated: float, problems: int = PROBLEMS) -> np.ndarray:
+    return regrets.mean_losses(np.full(problems, stated), np.zeros(problems), np.ones(problems), 0)
+
+
+def test_first_regrets_are_not_corrected():
+    assert RegretRecord().factor == 1.0
+    assert means(RegretRecord(), 0.02).mean() == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize("factor", [0.4, 1.0, 2.0])
+def test_factor_converges_to_the_ratio_of_actual_to_stated_losses(factor):
+    factors = [record(factor, 400, seed).factor for seed in range(40)]
+    assert np.mean(factors) == pytest.approx(factor, rel=0.3)
+
+
+def test_losses_are_below_the_95_percent_quantile_in_95_of_100_cases():
+    held = []
+    for seed in range(200):
+        draw = np.random.default_rng(1000 + seed)
+        truth = float(draw.gamma(4.0, 0.25))  # drawn from the assumed prior distribution
+        lost = (0.08 * draw.standard_gamma(draw.poisson(truth * 0.01 / 0.08, PROBLEMS))).mean()
+        held.append(lost <= np.quantile(means(record(truth, 60, seed), 0.01), 0.95))
+    assert 0.9 <= np.mean(held) <= 0.995

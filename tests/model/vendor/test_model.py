@@ -1,12 +1,21 @@
-"""Test the shipped matmul model for single problems and for several at once."""
+"""Test the shipped models of backends: single and joint predictions, and the laws of physics."""
+
+import random
+from functools import cache
 
 import pytest
 
 from kernrec import paths
 from kernrec.gpu import find_gpu
+from kernrec.model.vendor.bound import BaselinePrediction
 from kernrec.model.vendor.model import VendorModel
 from kernrec.model.vendor.model_file import load
+from kernrec.model.vendor.physics import derived
 from kernrec.op import find_op
+from kernrec.recommender import Recommender
+from kernrec.recommender.baselines import baselines_of
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.physics import cold_seconds
 
 
 def model(op: str = "matmul") -> VendorModel:
@@ -73,3 +82,84 @@ def test_more_items_never_take_a_backend_less_time(op, gpu, dtype, sizes, items)
         assert times
         assert all(time_s <= times.get(backend, time_s) * 1.05 for backend, time_s in before.items()), problem.key
         before = times
+
+
+ATTENTION = {"heads": 32, "kv_heads": 8, "head_dim": 128}
+QWEN = {"hidden": 4096, "intermediate": 1536, "experts": 128, "topk": 8}
+
+
+@cache
+def shipped(op: str) -> VendorModel:
+    return load(paths.shipped("db/prebuilt") / "models" / "vendor" / f"{op}.json")
+
+
+def baselines(op: str, gpu: str, dtype: str, **sizes: int) -> dict[str, BaselinePrediction]:
+    predicted = shipped(op).predict(find_op(op).problem(dtype, **sizes), find_gpu(gpu))
+    seconds = [baseline.latency_s.value for baseline in predicted]
+    assert seconds == sorted(seconds)
+    return {baseline.backend: baseline for baseline in predicted}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f8e4m3", "f8block", "nvfp4", "mxfp4", "mxfp4f8", "w4a16"])
+def test_experts_have_baselines_in_every_dtype_on_blackwell(dtype):
+    predicted = baselines("moe", "b200", dtype, tokens=256, **QWEN)
+    assert predicted
+    assert all(not baseline.latency_s.transferred and baseline.version for baseline in predicted.values())
+
+
+def test_missing_4_bit_arithmetic_is_given_as_the_reason():
+    problem = find_op("moe").problem("nvfp4", tokens=256, **QWEN)
+    assert shipped("moe").predict(problem, find_gpu("h100")) == ()
+    assert "nvfp4" in next(iter(shipped("moe").refusals(problem, find_gpu("h100")).values()))
+
+
+@pytest.mark.parametrize(("gpu", "within"), [("h200", 0.15), ("rtx4090", 0.35)])
+def test_time_grows_with_work_far_beyond_the_recorded_sizes(gpu, within):
+    for op, dtype, small, large in (
+        ("moe", "bf16", {"tokens": 1 << 18, **QWEN}, {"tokens": 1 << 20, **QWEN}),
+        ("attention", "bf16", *({"queries": n, "keys": n, "causal": 1, **ATTENTION} for n in (1 << 17, 1 << 18))),
+    ):
+        before, after = (baselines(op, gpu, dtype, **sizes) for sizes in (small, large))
+        for backend, baseline in after.items():
+            assert baseline.latency_s.value == pytest.approx(4 * before[backend].latency_s.value, rel=within)
+            assert baseline.latency_s.value > 0.95 * baseline.busy["math"]
+
+
+PROBLEMS = [
+    ("rmsnorm", "bf16", {"rows": 4096, "columns": 4096}), ("layernorm", "f16", {"rows": 2, "columns": 1 << 20}),
+    ("softmax", "bf16", {"rows": 8192, "columns": 2048}), ("elementwise", "f16", {"n": 1 << 24}),
+    ("transpose", "f32", {"rows": 4096, "columns": 4096}), ("matvec", "f32", {"m": 8192, "k": 8192}),
+    ("matmul", "bf16", {"m": 128, "n": 128, "k": 64, "batch": 64}),
+    ("conv2d", "f16", {"n": 8, "c": 64, "h": 56, "w": 56, "k": 128, "r": 1, "s": 1, "stride": 2}),
+    ("conv2d", "f32", {"n": 8, "c": 64, "h": 56, "w": 56, "k": 64, "groups": 64}),
+    ("attention", "f32", {"heads": 16, "queries": 512, "keys": 77, "head_dim": 64}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "dtype", "sizes"), PROBLEMS, ids=lambda value: str(value)[:40])
+def test_every_problem_has_a_baseline_within_physical_limits(op, dtype, sizes):
+    context, problem = Recommender([]).context, find_op(op).problem(dtype, None, **sizes)
+    for name in random.Random(op).sample(["a100", "h100", "rtx4090", "l4", "t4", "b200", "rtx3060"], 2):
+        gpu = find_gpu(name)
+        for limit_w in (None, gpu.power_min_w):
+            baselines = baselines_of(context, problem, gpu, OperatingPoint(limit_w))
+            assert baselines
+            for baseline in baselines:
+                assert (baseline.power_w or 0.0) <= baseline.power_limit_w * 1.001
+                if baseline.source == "predicted":
+                    assert baseline.latency_s >= cold_seconds(problem, gpu)
+                    assert baseline.latency_s.high > 1.5 * baseline.latency_s > baseline.latency_s.low
+
+
+def test_few_long_rows_take_at_least_the_latency_of_one_block():
+    gpu, layernorm = find_gpu("h100"), find_op("layernorm")
+    few, many = (
+        derived(layernorm.problem("f32", None, rows=rows, columns=(1 << 22) // rows), gpu) for rows in (2, 1024)
+    )
+    assert few is not None
+    assert many is not None
+    assert few.latency_s.value > 10.0 * many.latency_s.value
+
+
+def test_gpu_without_the_arithmetic_has_no_baseline():
+    assert derived(find_op("matmul").problem("nvfp4", "nt", m=64, n=64, k=64), find_gpu("a100")) is None

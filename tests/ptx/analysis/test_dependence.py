@@ -1,10 +1,15 @@
 """Test which code depends on data, and the count of loads that wait for one another."""
 
+import numpy as np
 import pytest
 
-from kernrec.ptx import parse
-from kernrec.ptx.analysis.dependence import blocks_run_alike, data_dependences, load_depths
+from kernrec.compile import compile_source
+from kernrec.profile.ptx_kernel import kernel_of_ptx
+from kernrec.ptx import EmulationError, KernelLaunch, emulate, parse
+from kernrec.ptx.analysis.dependence import blocks_run_alike, data_dependences, global_pointers, load_depths, spins
+from kernrec.ptx.analysis.indexes import Index, indexes_of
 from kernrec.ptx.analysis.liveness import live_registers
+from tests.helpers.ptx_text import cuda, module, ptx
 
 HEAD = """
 .version 8.0
@@ -67,3 +72,124 @@ def test_only_values_alive_together_need_registers():
 )  # fmt: skip
 def test_blocks_run_equally_if_no_branch_depends_on_block_or_data(body, alike):
     assert blocks_run_alike(kernel(body)) is alike
+
+
+RELAY = r"""
+// Every block but the last waits for the one after it, takes its number, adds 1, and passes it on.
+extern "C" __global__ void relay(volatile int* passed, int* out) {
+    int mine = 1;
+    if (blockIdx.x + 1 < gridDim.x) {
+        int got;
+        while ((got = passed[blockIdx.x + 1]) == 0);
+        mine = got + 1;
+    }
+    out[blockIdx.x * blockDim.x + threadIdx.x] = mine;
+    __syncthreads();
+    if (threadIdx.x == 0) passed[blockIdx.x] = mine;
+}
+"""
+
+
+def relay(source: str, blocks: int) -> list[int]:
+    buffers = {"passed": np.zeros(blocks, np.int32), "out": np.zeros(blocks * 32, np.int32)}
+    launch = KernelLaunch("relay", (blocks,), (32,), ["passed", "out"], buffers)
+    emulate(cuda(source), launch, budget=100_000)
+    return buffers["out"][::32].tolist()
+
+
+def test_concurrent_blocks_wait_for_each_other():
+    assert relay(RELAY, 4) == [4, 3, 2, 1]
+
+
+def test_endless_wait_is_a_deadlock():
+    silent = RELAY.replace("if (threadIdx.x == 0) passed", "if (threadIdx.x == 99) passed")
+    with pytest.raises(
+        EmulationError, match=r"deadlock: block \(\d+, 0, 0\) thread \(0, 0, 0\) waits for what another"
+    ):
+        relay(silent, 4)
+
+
+LOOPS = {
+    "@p bra AGAIN": ("ld.volatile.global.u32 %r1, [%rd1]; setp.eq.u32 %p1, %r1, 0; @%p1 bra AGAIN;", True),
+    "counts": (
+        "ld.volatile.global.u32 %r1, [%rd1]; add.u32 %r2, %r2, 1; setp.ne.u32 %p1, %r2, %r1; @%p1 bra AGAIN;",
+        False,
+    ),
+    "walks": ("ld.global.u32 %r1, [%rd1]; add.u64 %rd1, %rd1, 4; setp.eq.u32 %p1, %r1, 0; @%p1 bra AGAIN;", False),
+    "takes a lock": ("atom.global.cas.b32 %r1, [%rd1], 0, 1; setp.ne.u32 %p1, %r1, 0; @%p1 bra AGAIN;", True),
+    "takes numbers": ("atom.global.add.u32 %r1, [%rd1], 1; setp.lt.u32 %p1, %r1, 9; @%p1 bra AGAIN;", False),
+    "stores": (
+        "st.global.u32 [%rd1], 1; ld.volatile.global.u32 %r1, [%rd1+4]; setp.eq.u32 %p1, %r1, 0; @%p1 bra AGAIN;",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "waits"), LOOPS.values(), ids=LOOPS)
+def test_only_a_loop_ended_by_other_blocks_is_a_wait(body, waits):
+    module = parse(f"""
+        .version 8.0 .target sm_80 .address_size 64
+        .visible .entry k(.param .u64 p) {{
+            .reg .pred %p<2>; .reg .b32 %r<3>; .reg .b64 %rd<2>;
+            ld.param.u64 %rd1, [p];
+            mov.u32 %r2, 0;
+            AGAIN: {body}
+            ret;
+        }}""")
+    assert [spins(block) for block in module.functions["k"].blocks] == [False, waits, False]
+
+
+PARAMETERS = "u64 x, u64 idx, u64 y, u32 c"
+START = """
+ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [idx]; ld.param.u64 %rd3, [y]; ld.param.u32 %r9, [c];
+mov.u32 %r1, %tid.x; mul.wide.u32 %rd4, %r1, 4; add.s64 %rd5, %rd2, %rd4; ld.global.u32 %r2, [%rd5];
+"""
+
+
+@pytest.mark.parametrize(("body", "targets"), [
+    ("mul.wide.u32 %rd6, %r2, 4; add.s64 %rd7, %rd1, %rd6; ld.global.f32 %f1, [%rd7+8];", {"x": (4, ())}),
+    (
+        "mad.lo.s32 %r3, %r2, %r9, %r1; mul.wide.s32 %rd6, %r3, 2; add.s64 %rd7, %rd1, %rd6;"
+        " ld.global.u16 %rs1, [%rd7];",
+        {"x": (2, ("c",))},
+    ),
+    (
+        "cvt.u64.u32 %rd6, %r2; shl.b64 %rd8, %rd6, 3; add.s64 %rd7, %rd8, %rd3; st.global.u64 [%rd7], %rd4;",
+        {"y": (8, ())},
+    ),
+    ("and.b32 %r3, %r2, 15; mul.wide.u32 %rd6, %r3, 4; add.s64 %rd7, %rd1, %rd6; ld.global.f32 %f1, [%rd7];", {}),
+    ("add.s64 %rd7, %rd3, %rd4; st.global.u32 [%rd7], %r2;", {}),
+])  # fmt: skip
+def test_index_has_its_target_and_bytes_per_step(body, targets):
+    function = module(START + body, PARAMETERS).functions["k"]
+    assert indexes_of(function) == ({"idx": Index(targets, ascending=False)} if targets else {})  # type: ignore[arg-type]
+
+
+def test_indexes_in_ptx_cover_the_tensor_they_index(tmp_path):
+    gather = "mad.lo.s32 %r3, %r2, %r9, %r1; mul.wide.s32 %rd6, %r3, 4;"
+    gather += " add.s64 %rd7, %rd1, %rd6; ld.global.f32 %f1, [%rd7];"
+    (path := tmp_path / "k.ptx").write_text(ptx(START + gather, PARAMETERS))
+    kernel, _ = kernel_of_ptx(path, None, [1], [32], ["x=f32[6400]", "idx=u32[32]", "y=f32[32]", "i32:64"])
+    assert kernel.spec["problem"]["tensors"]["idx"]["values"] == "index x 64"
+
+
+BODIES = {
+    "y[i] = x[i];": ({0}, {1}),
+    "y[i] += x[i];": ({0, 1}, {1}),
+    "atomicAdd(&y[i], x[i]);": ({0}, {1}),
+    "atomicAdd(&y[x[i]], 1);": None,
+    "if (atomicAdd(&y[0], 1) < n) x[i] = 3;": ({1}, {0, 1}),
+    "__shared__ int own[64]; own[i] = x[i]; __syncthreads(); y[own[63 - i]] = n;": None,
+    "(n > 3 ? x : y)[i] = 3;": (set(), {0, 1}),
+    "((int*)*(long long*)x)[i] = n;": None,
+}
+"""Maps a body to the parameter numbers behind its reads and its writes, or to None if they are unknown."""
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_reads_and_writes_follow_from_parameters(nvrtc, body):
+    source = f'extern "C" __global__ void k(int* x, int* y, int n) {{ int i = threadIdx.x; {body} }}'
+    function = parse(compile_source(source, 80).ptx).functions["k"]
+    numbers = {parameter.name: number for number, parameter in enumerate(function.parameters)}
+    pointers = global_pointers(function)
+    assert (pointers and tuple({numbers[name] for name in names} for names in pointers)) == BODIES[body]

@@ -1,12 +1,17 @@
-"""Test how lowering predicts the assembler: it drops some instructions and turns branches into predicates."""
+"""Test how lowering predicts the assembler, on PTX and against machine code, and what each instruction issues."""
+
+from functools import cache
 
 import pytest
 
-from kernrec.ptx.analysis import issue_cost, machine_cost
+from kernrec.compile.disassemble import disassembler
+from kernrec.ptx import parse
+from kernrec.ptx.analysis import issue_cost
 from kernrec.ptx.analysis.folding import removed_copies
 from kernrec.ptx.analysis.lowering import lowered, straightened
 from kernrec.ptx.execution.engine import known_opcodes
 from kernrec.ptx.ir.program import Function
+from tests.helpers.kernel_code import machine_code_of
 from tests.helpers.ptx_text import module
 
 VARYING = "mov.u32 %r0, %laneid; cvt.u64.u32 %rd0, %r0;" + "".join(
@@ -109,16 +114,14 @@ def test_conditional_sum_kept_by_a_loop_is_copied_back():
     ("div.u32 %r1, %r2, 7;", {"imad": 2, "alu": 2}),
 ])  # fmt: skip
 def test_single_instructions_are_lowered(text, want):
-    assert dict(machine_cost.machine_cost(function(text).instructions[0])) == want
+    assert dict(issue_cost.machine_cost(function(text).instructions[0])) == want
 
 
 def test_every_known_opcode_has_a_class():
-    names = {*issue_cost.CLASSES, *machine_cost.CLASSES} - {"mov", "ld_const"}
+    names = {*issue_cost.CLASSES, *issue_cost.MACHINE_CLASSES} - {"mov", "ld_const"}
     for opcode in known_opcodes():
         for suffix in ("u32", "f32", "s64", "f64", "pred"):
-            for name, number in machine_cost.machine_cost(
-                function(f"{opcode}.{suffix} %r1, %r2, %r3;").instructions[0]
-            ):
+            for name, number in issue_cost.machine_cost(function(f"{opcode}.{suffix} %r1, %r2, %r3;").instructions[0]):
                 assert name in names
                 assert number > 0
 
@@ -172,3 +175,104 @@ def test_copy_is_removed_unless_both_values_stay_alive():
     assert removed("") == 1
     assert removed("add.s32 %r2, %r2, 1;") == 1
     assert removed("add.s32 %r2, %r2, 1; st.global.b32 [%rd30], %r1;") == 0
+
+
+CHAIN = "fma.rn.f32 %f1, %f1, %f2, %f2;\n"
+INTEGERS = "mad.lo.s32 %r5, %r5, %r1, %r2;\n"
+GLOBAL_LOAD = "ld.global.f32 %f1, [%rd3+16];\n"
+LONG_INDEX = "mul.lo.s64 %rd4, %rd2, %rd9; add.s64 %rd5, %rd4, %rd8; shl.b64 %rd6, %rd5, 2; add.s64 %rd7, %rd1, %rd6;\n"
+STORE_SHARED, STORE = "st.shared.f32 [%r2], %f1;\n", "st.global.f32 [%rd3+64], %f1;\n"
+GUARDED_BODIES = {
+    **{f"arithmetic {n}": CHAIN * n for n in (1, 4, 7, 8, 9, 12, 24)},
+    **{f"integers {n}": INTEGERS * n + "cvt.rn.f32.s32 %f1, %r5;\n" for n in (3, 7, 8, 14)},
+    **{f"shared load {n}": "ld.shared.f32 %f1, [%r2];\n" + CHAIN * (n - 1) for n in (2, 8, 9, 16)},
+    **{f"special function {n}": "ex2.approx.ftz.f32 %f1, %f1;\n" + CHAIN * (n - 1) for n in (8, 9)},
+    **{f"store to shared memory {n}": CHAIN * (n - 1) + STORE_SHARED for n in (8, 9)},
+    **{f"global load {n}": GLOBAL_LOAD + CHAIN * (n - 1) for n in (1, 8, 9, 16, 20, 21, 28)},
+    **{f"load and store {n}": GLOBAL_LOAD + CHAIN * (n - 2) + STORE for n in (2, 9, 20, 21)},
+    **{f"load and store to shared memory {n}": GLOBAL_LOAD + CHAIN * (n - 2) + STORE_SHARED for n in (2, 20, 21)},
+    **{f"loads {n}": GLOBAL_LOAD + "".join(f"ld.global.f32 %f2, [%rd3+{i}];{CHAIN}" for i in range(32, 32 + 8 * n, 8))
+       for n in (3, 9, 12)},
+    "64-bit index": LONG_INDEX + "ld.global.f32 %f1, [%rd7];\n",
+    "64-bit index and store": LONG_INDEX + "ld.global.f32 %f1, [%rd7];\n" + STORE_SHARED,
+    "atomic operation": "red.global.add.f32 [%rd3+64], %f1;\n",
+    "atomic operation after arithmetic": CHAIN * 3 + "atom.global.add.u32 %r6, [%rd3+64], %r2;\n",
+}  # fmt: skip
+"""Code behind a branch that only some threads take, by name."""
+
+GUARDED_KERNEL = """
+.visible .entry k{number}(.param .u64 x, .param .u32 n, .param .u64 row, .param .u64 column)
+{{
+.reg .pred %p<3>; .reg .b32 %r<9>; .reg .b64 %rd<10>; .reg .f32 %f<3>; .shared .align 4 .b8 tile[4096];
+ld.param.u64 %rd1, [x]; ld.param.u32 %r1, [n]; ld.param.u64 %rd8, [column]; ld.param.u64 %rd9, [row];
+mov.u32 %r2, %tid.x;
+mov.u32 %r5, %r2;
+mul.wide.u32 %rd2, %r2, 4; add.s64 %rd3, %rd1, %rd2; ld.global.f32 %f1, [%rd3];
+fma.rn.f32 %f2, %f1, %f1, %f1;
+setp.ge.s32 %p1, %r2, %r1;
+@%p1 bra $END{number};
+{body}
+$END{number}:
+st.global.f32 [%rd3+8192], %f1;
+st.global.f32 [%rd3+8196], %f2;
+ret;
+}}
+"""
+GUARDED_KERNELS = ".version 8.0\n.target sm_75\n.address_size 64\n" + "".join(
+    GUARDED_KERNEL.format(number=number, body=body.replace("; ", ";\n"))
+    for number, body in enumerate(GUARDED_BODIES.values())
+)
+SMS = (75, 86, 90, 120)
+
+
+@cache
+def branches_of_rules() -> list[bool]:
+    """Return whether the lowering rules keep the branch, for each kernel."""
+    module = parse(GUARDED_KERNELS)
+    return [lowered(module.functions[f"k{number}"])[0].get("branch", 0) > 0 for number in range(len(GUARDED_BODIES))]
+
+
+@pytest.mark.skipif(disassembler() is None, reason="there is no nvdisasm here")
+@pytest.mark.parametrize("sm", SMS)
+def test_predication_rules_match_the_assembler(sm):
+    differ = []
+    for number, name in enumerate(GUARDED_BODIES):
+        code = machine_code_of(GUARDED_KERNELS, sm)[f"k{number}"].instructions
+        main = code[: max(i for i, ins in enumerate(code) if ins.opcode == "EXIT")]
+        if any(ins.opcode == "BRA" for ins in main) != branches_of_rules()[number]:
+            differ.append(name)
+    assert differ == []
+
+
+def issues(text: str) -> dict[str, int]:
+    return dict(issue_cost.classify(module(text, verified=False).functions["k"].instructions[0]))
+
+
+def test_every_known_opcode_has_an_issue_cost():
+    for opcode in known_opcodes():
+        for suffix in ("u32", "f32", "s64", "f64", "pred"):
+            for name, number in issue_cost.classify(
+                module(f"{opcode}.{suffix} %r1, %r2, %r3;", verified=False).functions["k"].instructions[0]
+            ):
+                assert name in issue_cost.CLASSES
+                assert number > 0
+
+
+@pytest.mark.parametrize(("text", "want"), [
+    ("fma.rn.f32 %f1, %f1, %f1, %f1;", {"fma32": 1}), ("add.s64 %rd1, %rd1, %rd1;", {"wide64": 2}),
+    ("mad.wide.u32 %rd1, %r1, %r1, %rd1;", {"imad": 1}),
+    ("ld.shared.v4.b32 {%r1, %r2, %r3, %r4}, [%r1];", {"ld_shared": 1}), ("ld.param.u64 %rd1, [a];", {"ld_const": 1}),
+    ("ld.global.nc.b32 %r1, [%rd1];", {"ld_global": 1}), ("cp.async.commit_group;", {"cp_async": 1}),
+    ("cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], 16;", {"cp_async": 1}),
+    ("mbarrier.arrive.shared::cta.b64 _, [%r1];", {"bar": 1}), ("mapa.shared::cluster.u32 %r1, %r1, 1;", {"alu": 1}),
+    ("red.global.add.f32 [%rd1], %f1;", {"atomic": 1}), ("ex2.approx.ftz.f32 %f1, %f1;", {"mufu": 1}),
+    ("cvt.rn.f32.s32 %f1, %r1;", {"cvt": 1}), ("mma.sync.aligned.m16n8k16 %r1;", {"mma": 1}),
+    ("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r1];", {"ld_shared": 1}),
+    ("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r1], {%r1};", {"st_shared": 1}),
+    ("fma.rn.bf16x2 %r1, %r1, %r1, %r1;", {"f16": 1}), ("set.gt.f16x2.f16x2 %r1, %r1, %r1;", {"f16": 1}),
+    ("ex2.approx.f16x2 %r1, %r1;", {"mufu": 2}), ("cvt.f32.f16 %f1, %rs1;", {"f16": 1}),
+    ("add.rn.f32.bf16 %f1, %rs1, %f2;", {"fma32": 1}), ("cvt.f32.bf16 %f1, %rs1;", {"alu": 1}),
+    ("cvt.rn.bf16x2.f32 %r1, %f1, %f1;", {"cvt": 1}), ("add.cc.u32 %r1, %r1, %r1;", {"alu": 1}),
+])  # fmt: skip
+def test_issue_costs_match_the_recorded_ones(text, want):
+    assert issues(text) == want

@@ -1,10 +1,16 @@
 """Test that neighboring shared-memory accesses are merged if alignment is known, with unchanged results."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from kernrec.ptx import KernelLaunch, emulate
-from kernrec.ptx.analysis.wide_access import with_wide_accesses
+from kernrec.compile.disassemble import disassembler
+from kernrec.profile.sample_profile import sampled_counts
+from kernrec.ptx import KernelLaunch, emulate, parse
+from kernrec.ptx.analysis.issue_cost import AGGREGATED
+from kernrec.ptx.analysis.wide_access import with_warp_aggregation, with_wide_accesses
+from tests.helpers.kernel_code import machine_code_of
 from tests.helpers.ptx_text import module
 
 SHARED = ".shared .align 4 .b8 tile[4096];"
@@ -67,3 +73,91 @@ def test_kernel_computes_the_same_with_wide_accesses():
     assert wavefronts == [(4, 4), (1, 1)]
     assert (results[0] == results[1]).all()
     assert results[0].any()
+
+
+ONE, LANE, BLOCK = "[%rd1]", "[%rd3]", "[%rd5]"
+BODIES = {
+    "constant": (f"red.global.add.u32 {ONE}, 1;", True),
+    "value per lane": (f"red.global.add.u32 {ONE}, %r2;", True),
+    "address per block": (f"red.global.add.s32 {BLOCK}, %r2;", True),
+    "address per lane": (f"red.global.add.u32 {LANE}, 1;", False),
+    "old value is read": (f"atom.global.add.u32 %r3, {ONE}, %r2; st.global.u32 [%rd3+64], %r3;", True),
+    "old value is not read": (f"atom.global.max.s32 %r3, {ONE}, %r2;", True),
+    "old maximum is read": (f"atom.global.max.s32 %r3, {ONE}, %r2; st.global.u32 [%rd3+64], %r3;", False),
+    "bits": (f"red.global.xor.b32 {ONE}, %r2;", True),
+    "long constant": (f"red.global.add.u64 {ONE}, 1;", True),
+    "long value per lane": (f"red.global.add.u64 {ONE}, %rd2;", False),
+    "long maximum": (f"red.global.max.u64 {ONE}, %rd2;", False),
+    "float": (f"red.global.add.f32 {ONE}, %f1;", False),
+    "wrapping increment": (f"red.global.inc.u32 {ONE}, 100;", False),
+    "exchange": (f"atom.global.exch.b32 %r3, {ONE}, %r2;", False),
+    "address from memory": (
+        "ld.global.u32 %r3, [%rd5]; mul.wide.u32 %rd6, %r3, 4; add.s64 %rd7, %rd1, %rd6; red.global.add.u32 [%rd7], 1;",
+        True,
+    ),
+    "shared memory": ("mov.u32 %r3, tile; red.shared.add.u32 [%r3], %r2;", True),
+}  # fmt: skip
+"""Atomic operations after a condition that differs between threads, and whether the assembler combines them."""
+KERNEL = """
+.visible .entry k{number}(.param .u64 x, .param .u64 y)
+{{
+.reg .pred %p<3>; .reg .b32 %r<9>; .reg .b64 %rd<10>; .reg .f32 %f<3>; .shared .align 4 .b8 tile[64];
+ld.param.u64 %rd1, [x]; ld.param.u64 %rd8, [y];
+mov.u32 %r1, %tid.x; mov.u32 %r4, %ctaid.x;
+mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2; add.s64 %rd4, %rd8, %rd2;
+mul.wide.u32 %rd9, %r4, 4; add.s64 %rd5, %rd1, %rd9;
+ld.global.u32 %r2, [%rd4]; cvt.rn.f32.u32 %f1, %r2;
+setp.eq.s32 %p1, %r2, 0;
+@%p1 bra $END{number};
+{body}
+$END{number}:
+ret;
+}}
+"""
+PTX = ".version 8.0\n.target sm_75\n.address_size 64\n" + "".join(
+    KERNEL.format(number=number, body=body) for number, (body, _) in enumerate(BODIES.values())
+)
+
+
+def test_operations_on_one_address_are_marked():
+    functions = parse(PTX).functions
+    marked = [
+        any(AGGREGATED in ins.modifiers for ins in with_warp_aggregation(functions[f"k{number}"]).instructions)
+        for number in range(len(BODIES))
+    ]
+    assert dict(zip(BODIES, marked, strict=True)) == {name: combines for name, (_, combines) in BODIES.items()}
+
+
+@pytest.mark.skipif(disassembler() is None, reason="there is no nvdisasm here")
+@pytest.mark.parametrize("sm", [75, 86, 90, 120])
+def test_the_assembler_combines_the_same_operations(sm):
+    combines = {
+        name: any(ins.opcode in ("VOTE", "VOTEU") for ins in machine_code_of(PTX, sm)[f"k{number}"].instructions)
+        for number, name in enumerate(BODIES)
+    }
+    assert combines == {name: expected for name, (_, expected) in BODIES.items()}
+
+
+@pytest.mark.parametrize(("name", "turns"), [("constant", 4), ("value per lane", 4), ("address per block", 4),
+                                             ("float", 96)])  # fmt: skip
+def test_combined_operation_takes_one_turn_per_warp(name, turns):
+    """A block of four warps has 96 active threads."""
+    entry = f"k{[*BODIES].index(name)}"
+    values = np.arange(128, dtype=np.uint32) % 4
+    launch = KernelLaunch(entry, (8, 1, 1), (128, 1, 1), ("x", "y"), {"x": np.zeros(256, np.uint32), "y": values})
+    counts = sampled_counts(parse(PTX), launch)
+    assert counts["global.x.atomic_turns"] == turns
+    assert counts["global.x.atomic_requests"] == 4
+
+
+def test_mark_does_not_change_results():
+    module = parse(PTX)
+    results = []
+    for functions in (module.functions, {name: with_warp_aggregation(f) for name, f in module.functions.items()}):
+        x, y = np.zeros(256, np.uint32), np.arange(128, dtype=np.uint32) % 4
+        for number in range(len(BODIES)):
+            launch = KernelLaunch(f"k{number}", (2,), (128,), ("x", "y"), {"x": x, "y": y})
+            emulate(replace(module, functions=functions), launch)
+        results.append(x)
+    assert results[0].any()
+    assert np.array_equal(*results)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.ptx import EmulationError, KernelLaunch, emulate
-from kernrec.ptx.state.clusters import Clusters
+from kernrec.ptx.state.launch_layout import Clusters
 from tests.helpers.ptx_text import cuda
 
 RING = r"""

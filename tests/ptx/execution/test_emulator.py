@@ -1,12 +1,20 @@
-"""Test control flow, divergence, barriers and counts on kernels small enough to count by hand."""
+"""Test control flow, barriers, counts and watched blocks on kernels small enough to count by hand."""
 
 import numpy as np
 import pytest
 
 from kernrec.errors import UsageError
+from kernrec.kernel import find_kernel
+from kernrec.profile.emulated_launch import emulate_config
 from kernrec.ptx import EmulationError, KernelLaunch, emulate, parse
-from kernrec.ptx.ir.errors import ParseError
+from kernrec.ptx.execution.emulator import Emulation
+from kernrec.ptx.execution.watched import BlockAccesses, EmulationOptions, Touched
+from kernrec.ptx.ir.program import ParseError
+from tests.helpers.kernel_code import module_of
+from tests.helpers.products import matmul, mma_config, whole_numbers
 from tests.helpers.ptx_text import module, run
+from tests.helpers.trial import unwritten
+from tests.helpers.work import calls
 
 GLOBAL_THREAD = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x; mad.lo.s32 %r4, %r1, %r2, %r3;"
 COPY = f"""
@@ -300,3 +308,101 @@ def test_environment_registers_hold_the_grid_barrier_address():
     buffers = {"out": np.zeros(1, np.uint32), "barrier": np.array([8, 0], np.uint32)}
     emulate(parse(ptx), KernelLaunch("k", (1,), (1,), ["out"], buffers, grid_barrier=2 << 40))
     assert buffers["barrier"].tolist() == [8, 7]
+
+
+KERNEL = find_kernel("matmul_mma")
+CONFIG = mma_config(128, 128, 32, 64, 32, vector=8, stages=3)
+
+
+def calls_for(m: int, k: int) -> int:
+    problem = matmul("bf16", "nn", m=m, n=128, k=k)
+    module = module_of(KERNEL, CONFIG, "bf16", "nn", 86)
+    tensors = whole_numbers(problem) | unwritten(problem)
+    return calls(lambda: emulate_config(KERNEL, CONFIG, problem, 86, module, tensors))
+
+
+def test_two_blocks_on_tensor_cores_take_as_many_calls_as_one():
+    for m in (128, 256):  # fill the caches of compiled code and block programs
+        calls_for(m, 96)
+    once = calls_for(128, 96)
+    assert (calls_for(128, 192) - once) / 3 < 2000  # calls per step of 32 along k
+    assert calls_for(256, 96) - once < 100
+
+
+TEXT = """.version 8.6
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 x)
+{{
+.reg .b32 %r<9>; .reg .b64 %d<9>; .reg .pred %p<4>;
+mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %laneid;
+ld.param.u64 %d0, [x]; mul.wide.u32 %d1, %r1, 4096; add.u64 %d0, %d0, %d1;
+{body}
+ret;
+}}
+"""
+AT = "mul.wide.u32 %d2, {lane}, {step}; add.u64 %d2, %d0, %d2;"
+
+
+def accesses(
+    body: str, blocks: int = 2, threads: int = 32, size: int = 1 << 16
+) -> tuple[dict[int, BlockAccesses], dict]:
+    launch = KernelLaunch("k", (blocks,), (threads,), ["x"], {"x": np.zeros(size, np.uint8)})
+    options = EmulationOptions(blocks, watched=range(blocks))
+    emulation = Emulation(parse(TEXT.format(body=body)), launch, options)
+    counts = emulation.run(range(blocks))
+    return emulation.accesses(), counts
+
+
+@pytest.mark.parametrize(("step", "start", "clk"), [
+    (4, 0, 1),  # a row of words
+    (4, 64, 1),  # a row over two cache lines
+    (0, 0, 1),
+    (4096, 0, 32),  # a column in one bank
+    (4100, 0, 8),  # a diagonal over 32 banks, limited to four tags a clock
+    (16, 0, 4),  # every fourth word
+])  # fmt: skip
+def test_l1_processes_the_busiest_bank_or_four_tags_per_clock(step, start, clk):
+    load = AT.format(lane="%r2", step=step) + f"ld.global.u32 %r3, [%d2+{start}];"
+    assert accesses(load, 1, size=1 << 18)[1]["global.x.read_passes"] == clk
+
+
+@pytest.mark.parametrize(
+    ("lane", "step", "kind", "turns"),
+    [("%r2", 0, "u32", 32), ("%r2", 4, "u32", 4), ("%r2", 32, "u32", 32), ("%r3", 4, "u32", 16), ("%r2", 8, "u64", 8)],
+)
+def test_atomics_on_one_element_are_serialized_per_sector(lane, step, kind, turns):
+    body = f"shr.u32 %r3, %r2, 4; {AT.format(lane=lane, step=step)} mov.u64 %d3, 1; mov.u32 %r4, 1;"
+    watched, counts = accesses(f"{body} red.global.add.{kind} [%d2], {'%r4' if kind == 'u32' else '%d3'};", 1)
+    assert counts["global.x.atomic_turns"] == turns
+    lanes = np.arange(32) // (16 if lane == "%r3" else 1)
+    assert (watched[0].atomics == (1 << 40) + lanes * step).all()
+    assert watched[0].read.keys() == watched[0].written.keys() == {"x"}
+    assert not len(watched[0].trace.step)
+
+
+def test_trace_separates_blocks_warps_and_steps():
+    body = f"""{AT.format(lane="%r0", step=4)} ld.global.u32 %r3, [%d2];
+    bra NEXT;
+NEXT: setp.gt.u32 %p1, %r0, 39; @%p1 st.global.u32 [%d2+64], %r3;"""
+    watched, _ = accesses(body, threads=64)
+    trace, origin = watched[1].trace, ((1 << 40) + 4096) // 32
+    assert trace.step.tolist() == [1] * 8 + [2] * 3
+    assert trace.warp.tolist() == [0] * 4 + [1] * 7
+    assert (trace.sector - origin).tolist() == [*range(8), 7, 8, 9]
+    assert trace.is_read.tolist() == [True] * 8 + [False] * 3
+    assert watched[1].read["x"].words.tolist() == list(range(1024, 1088))
+    assert watched[1].written["x"].words.tolist() == list(range(1024 + 40 + 16, 1024 + 64 + 16))
+
+
+def bytes_of(first: int, size: int, rows: int = 1, pitch: int = 1 << 16) -> Touched:
+    """Return the bytes of a block that accesses `rows` rows of `size` bytes each, starting at byte `first`."""
+    starts = first + pitch * np.arange(rows)
+    return Touched(np.concatenate([np.arange(start // 4, (start + size) // 4) for start in starts]), True)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_tile_moves_its_own_bytes_at_any_sector_offset(place):
+    first, following = bytes_of(24 * place, 24, 8), bytes_of(24 * (place + 1), 24, 8)
+    assert first.new_bytes(following) == 24 * 8
+    assert following.new_bytes(first) == 24 * 8

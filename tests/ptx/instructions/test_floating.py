@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 
 from kernrec.ptx import EmulationError
-from kernrec.ptx.ir.errors import ParseError
+from kernrec.ptx.ir.program import ParseError
 from tests.helpers import lanes
 from tests.helpers.depth import few_examples
 from tests.helpers.ptx_text import apply, run

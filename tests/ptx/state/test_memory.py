@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate, parse
-from tests.helpers.ptx_text import run
+from kernrec.ptx.state.special_registers import registers_at_launch
+from tests.helpers.ptx_text import cuda, run
 
 THREAD = "mov.u32 %r1, %tid.x; ld.param.u64 %rd1, [x];"
 
@@ -296,3 +297,44 @@ def test_inactive_lanes_may_hold_any_address():
     assert read(body, "")["global.x.read_bytes"] == 4
     with pytest.raises(EmulationError, match=r"thread \(31, 0, 0\)"):
         read(strided(65536) + "setp.eq.u32 %p1, %r1, 31; @%p1 ld.global.b32 %r2, [%rd2];", "")
+
+
+KERNEL = """
+extern "C" __global__ void __launch_bounds__(384, 1) k(int* o) {
+    if (threadIdx.x >= 256) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 LESS;");
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 MORE;");
+    }
+    o[threadIdx.x] = threadIdx.x;
+}
+"""
+
+
+def launch(less: int, more: int) -> np.ndarray:
+    """Return the output of a block in which two warpgroups request registers and a third releases some."""
+    out = np.zeros(384, np.int32)
+    program = cuda(KERNEL.replace("LESS", str(less)).replace("MORE", str(more)), "sm_90a")
+    emulate(program, KernelLaunch("k", (1,), (384,), ["o"], {"o": out}))
+    return out
+
+
+def test_block_has_the_registers_its_warps_requested():
+    np.testing.assert_array_equal(launch(40, 232), np.arange(384))
+
+
+def test_warps_that_request_too_many_registers_wait_forever(refuses):
+    refuses(lambda less, more: launch(less, more), [(48, 232), (40, 240)])
+
+
+def test_impossible_register_count_is_an_error(refuses):
+    refuses(lambda less, more: launch(less, more), [(20, 232), (40, 160)])
+
+
+def test_launch_registers_follow_the_kernel_or_its_block_limit():
+    assert registers_at_launch({"maxntid": (384, 1, 1), "minnctapersm": (1,)}) == 168
+    assert registers_at_launch({"maxntid": (512, 1, 1)}) == 128
+    assert registers_at_launch({"maxntid": (256,), "minnctapersm": (2,)}) == 128
+    assert registers_at_launch({"maxntid": (256,), "maxnreg": (90,)}) == 96
+    assert registers_at_launch({"maxntid": (32,)}) == 256
+    assert registers_at_launch({}) is None

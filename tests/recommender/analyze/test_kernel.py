@@ -23,8 +23,7 @@ from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context
 from kernrec.recommender.explain.breakdown import explain
-from kernrec.recommender.explain.pick_config import explainable, pick_config
-from kernrec.recommender.explain.what_if import difference, what_if
+from kernrec.recommender.explain.report import difference, explainable, pick_config, what_if
 from kernrec.recommender.notes import of_measurements
 from kernrec.recommender.request import power_limits
 from kernrec.store import Database

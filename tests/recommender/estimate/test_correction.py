@@ -26,11 +26,11 @@ from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.recommender.explain.pick_config import explainable
+from kernrec.recommender.explain.report import explainable
 from kernrec.recommender.rank import candidate_set
 from kernrec.store import Database, Evidence, Stack
 from kernrec.store.measurement import Measurement
-from kernrec.util.note import Note
+from kernrec.util.human import Note
 
 pytest.importorskip("xgboost")
 

@@ -41,7 +41,7 @@ def names(scope: ModelScope | None) -> list[str]:
 
 
 def warnings_of(context: Context) -> list[str]:
-    return [line for line in context.models.warnings() if "further off" in line or "corrects another" in line]
+    return [line for line in context.models.warnings() if "less accurate" in line or "corrects another" in line]
 
 
 def trained_on(folder: Path, *cards: str) -> Path:

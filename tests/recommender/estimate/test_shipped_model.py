@@ -18,7 +18,7 @@ from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Stack
-from kernrec.util.note import Note
+from kernrec.util.human import Note
 
 KERNEL = find_kernel("matmul_triton")
 CARD = paths.shipped("db/prebuilt") / "models" / "matmul_triton.json"

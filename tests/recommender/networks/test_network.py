@@ -8,16 +8,16 @@ import pytest
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpus
 from kernrec.op import find_op
+from kernrec.op.scaled_workload import in_one_pass
 from kernrec.op.workload import Layer, Workload, layer_from, workload
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.baselines import baselines_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.many import answer_many
-from kernrec.recommender.networks.compare import CardPrice, ComparedGpu, Tariff, Work, bills, compare_gpus
+from kernrec.recommender.networks.backend import backend_of
+from kernrec.recommender.networks.compare import ComparedGpu, Tariff, bills, compare_gpus
 from kernrec.recommender.networks.network import (
-    HEURISTIC,
     MIXTURE,
-    RECOMMENDED,
     NetworkRequest,
     answer_network,
     shapes_as_network,
@@ -198,46 +198,32 @@ def test_knee_is_the_lowest_energy_within_a_time_bound(recommender, decode):
     assert least.total.energy_j.value == min(row.total.energy_j.value for row in rows)
 
 
-def test_bill_has_yearly_energy_and_its_difference(decode):
-    year = {bill.name: bill for bill in bills(decode.totals, Tariff(1e9, (0.25, "EUR"), 380.0), decode.recommendation)}
-    whole = year[RECOMMENDED]
-    assert whole.energy_kwh == pytest.approx(decode.recommendation.energy_j.value * 1e9 / 3.6e6)
-    assert (whole.cost, whole.currency) == (pytest.approx(whole.energy_kwh * 0.25), "EUR")
-    assert whole.carbon_kg == pytest.approx(whole.energy_kwh * 0.38)
-    other = year[HEURISTIC]
-    assert other.versus == RECOMMENDED
-    assert other.more_kwh + whole.energy_kwh == pytest.approx(other.energy_kwh)
-    assert other.energy_kwh == pytest.approx(decode.total(HEURISTIC).energy_j.value * 1e9 / 3.6e6)
-
-
-def test_bill_of_a_fleet_scales_all_totals_to_the_same_work(decode):
+def test_bill_counts_the_same_passes_for_all_totals(decode):
     assert decode.today is not None
-    hours = 200 * 8760 * 0.6
-    year = bills(decode.totals, Tariff(gpu_seconds=hours * 3600), decode.today)
-    today = next(bill for bill in year if bill.name == decode.today.name)
-    assert today.energy_kwh == pytest.approx(hours * decode.today.power_w / 1e3)
-    for total, bill in zip(decode.totals, year, strict=True):
-        ratio = total.energy_j.value / decode.today.energy_j.value
-        assert bill.energy_kwh == pytest.approx(today.energy_kwh * ratio)
+    year = {bill.name: bill for bill in bills(decode.totals, Tariff(200, (0.25, "EUR"), 380.0), decode.today)}
+    today = year[decode.today.name]
+    assert today.energy_kwh == pytest.approx(200 * 8760 * decode.today.power_w / 1e3)
+    assert (today.cost, today.currency) == (pytest.approx(today.energy_kwh * 0.25), "EUR")
+    assert today.carbon_kg == pytest.approx(today.energy_kwh * 0.38)
+    for total in decode.totals:
+        bill = year[total.name]
+        assert bill.energy_kwh == pytest.approx(today.energy_kwh * total.energy_j.value / decode.today.energy_j.value)
+        if total is not decode.today:
+            assert bill.versus == today.name
+            assert bill.more_kwh + today.energy_kwh == pytest.approx(bill.energy_kwh)
 
 
 def test_gpus_are_compared_on_the_same_layers_and_incapable_ones_named(
     recommender,
 ):
     wanted = NetworkRequest("bert-base")
-    prices = {"l4": CardPrice(2500.0, "EUR", False), "t4": CardPrice(1000.0, "EUR", False)}
-    rows, missing = compare_gpus(
-        recommender, find_gpus("l4, t4,L4"), wanted, Query("latency"), Work(128.0, "token"), prices
-    )
+    rows, missing = compare_gpus(recommender, find_gpus("l4, t4,L4"), wanted, Query("latency"))
     rows = [row for row in rows if isinstance(row, ComparedGpu)]
     assert [row.answer.gpu.name for row in rows] == ["l4", "t4"]
     assert missing == []
     for row in rows:
-        assert row.energy_j * 128.0 == pytest.approx(row.answer.headline.energy_j.value)
-        assert row.rate_per_watt * row.energy_j == pytest.approx(1.0)
-        assert row.rate_per_money == pytest.approx(row.rate / prices[row.answer.gpu.name].amount * 1000.0)
-    rented = ComparedGpu(rows[0].answer, Work(), CardPrice(3.6, "USD", True))
-    assert rented.money_per_million == pytest.approx(1000.0 * rows[0].answer.headline.latency_s.value)
+        assert row.energy.value * row.answer.work == pytest.approx(row.answer.headline.energy_j.value)
+        assert row.rate_per_watt * row.energy.value == pytest.approx(1.0)
     quantized = NetworkRequest("llama-3-8b-decode", dtype="f8e4m3", tp=2)
     rows, missing = compare_gpus(recommender, find_gpus("l4,v100"), quantized, Query())
     assert len(rows) == 1
@@ -255,9 +241,15 @@ def test_backend_runs_a_layer_in_one_call_that_kernels_split(recommender):
     split, plain = (next(each for each in some.layers if each.name == "mlp gate_up_proj") for some in (answer, smaller))
     assert split.count == 2 * plain.count
     point = OperatingPoint(answer.gpu.tdp_w)
-    baseline = baselines_of(recommender.context, split.whole, answer.gpu, point, (split.baseline.backend,))[0]
+    whole = in_one_pass(split.answer.problem, split.layer)
+    baseline = baselines_of(recommender.context, whole, answer.gpu, point, (split.baseline.backend,))[0]
     assert split.baseline.latency_s == pytest.approx(baseline.latency_s / 2)
     assert split.baseline.energy_j == pytest.approx(baseline.energy_j / 2)
+    # A layer with the same pass that kernels do not split keeps its own baseline.
+    layers = [(replace(split.layer, parts=parts), split.answer) for parts in (2, 1)]
+    _, (of_both, of_one) = backend_of(recommender.context, answer.workload, layers, answer.query, "")
+    assert of_both.latency_s == pytest.approx(baseline.latency_s / 2)
+    assert of_one.latency_s == baselines_of(recommender.context, split.answer.problem, answer.gpu, point)[0].latency_s
     assert 2 * split.baseline.latency_s > plain.baseline.latency_s / 1.02
     assert sweep_network(recommender, answer, "power limit").rows[0].total.latency_s.value == pytest.approx(
         answer.headline.latency_s.value

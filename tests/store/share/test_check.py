@@ -11,9 +11,9 @@ from unittest.mock import patch
 import pytest
 
 from kernrec.store.measurement import Measurement
-from kernrec.store.share.check import check_place
 from kernrec.store.share.outgoing import Selection
 from kernrec.store.share.place import Folder
+from kernrec.store.share.push import check_place
 from tests.helpers.command import run_here
 from tests.helpers.paths import ROOT
 from tests.helpers.sharing import GPU, Person, measurements

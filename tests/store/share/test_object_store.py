@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.store.share.object_store import place_of
 from kernrec.store.share.place import Folder, Place
+from kernrec.store.share.servers import place_of
+from tests.helpers.command import environment
 from tests.helpers.object_servers import bucket
-from tests.helpers.process import environment
 from tests.helpers.sharing import Person, measurement, sessions
 
 SEGMENT = f"segments/{'0' * 64}.parquet"
@@ -64,7 +64,7 @@ def test_bucket_can_be_pushed_and_pulled(s3: dict[str, str], tmp_path: Path, mon
 @pytest.mark.every(3)
 def test_unreachable_server_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("obstore", reason="the extra `remote` is not installed")
-    monkeypatch.setattr("kernrec.store.share.object_store._RETRY", {"max_retries": 0})
+    monkeypatch.setattr("kernrec.store.share.servers._RETRY", {"max_retries": 0})
     with socket.socket() as taken:  # a bound port without a listener
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"

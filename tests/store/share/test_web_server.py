@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.store.share import web_server
+from kernrec.store.share import servers
 from kernrec.store.share.place import MissingFileError
 from kernrec.store.share.pull import take_new
-from kernrec.store.share.web_server import WebServer
+from kernrec.store.share.servers import WebServer
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -72,7 +72,7 @@ def test_truncated_oversized_or_missing_response_is_reported_in_one_line() -> No
 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.0 200 OK\r\nContent-Length: 100\r\n\r\n{"])
 def test_silent_server_times_out(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web_server, "SILENCE_S", 0.2)
+    monkeypatch.setattr(servers, "SILENCE_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         connections = []
 

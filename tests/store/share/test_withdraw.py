@@ -10,9 +10,8 @@ from kernrec.errors import UsageError
 from kernrec.store import Database
 from kernrec.store.intake import merge
 from kernrec.store.keys import Signer, key_file, trust
-from kernrec.store.retractions import forget
-from kernrec.store.share.object_store import place_of
-from kernrec.store.share.withdraw import publish, withdraw_copies
+from kernrec.store.share.servers import place_of
+from kernrec.store.share.withdraw import forget, publish, withdraw_copies
 from tests.helpers.reading import reading_here
 from tests.helpers.sharing import Person, measurements, sessions
 

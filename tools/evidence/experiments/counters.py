@@ -26,8 +26,7 @@ from front import DATA, Data, Sources, Table
 
 from evidence.predicted import ZERO_BY_ZERO
 from evidence.recordings.files import AbsentError, parquet_dicts
-from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import CompileJob
+from kernrec.compile.compiled import CompileCache, CompileJob
 from kernrec.compile.nvrtc import compile_job
 from kernrec.gpu import find_gpu, l1_bytes, occupancy
 from kernrec.model.prior.dram_traffic import Footprint, sampled_dram_bytes
@@ -35,7 +34,7 @@ from kernrec.profile.launch_profile import entry_name
 from kernrec.profile.sample_profile import AXES, SAMPLING, sampled_counts
 from kernrec.ptx import KernelLaunch, parse
 from kernrec.ptx.analysis.lowering import lowered
-from kernrec.ptx.execution.options import Lowering
+from kernrec.ptx.execution.watched import Lowering
 from kernrec.ptx.ir.program import Function
 from kernrec.recommender.estimate.sampled_launch import held_by_l1
 from kernrec.store import ProfileTable

@@ -23,10 +23,9 @@ from evidence.recordings.spaces import SETS, Rows, Space, read_rows, read_space
 from kernrec.errors import KernrecError
 from kernrec.kernel import config_text
 from kernrec.model.search.energy_guide import EnergyGuide
-from kernrec.model.search.expected_improvement import ExpectedImprovement
+from kernrec.model.search.expected_improvement import ExpectedImprovement, ObjectiveSearch
+from kernrec.model.search.gaussian_process import SearchSpace, completed_predictions
 from kernrec.model.search.genetic_search import GeneticSearch
-from kernrec.model.search.objective_search import ObjectiveSearch
-from kernrec.model.search.search_space import SearchSpace, completed_predictions
 
 COUNTS = (20, 50, 100, 200)
 _SAMPLES, _MOST_NOISE = 10, 0.02

@@ -1,0 +1,194 @@
+"""Run a task on an untrusted source in a child process, and report its outcome in one line.
+
+    parent: request.json and arrays in a folder -> child with limits (`kernrec.checking.worker`) -> result.json, arrays
+
+A source that breaks the compiler or the emulator affects only the child.
+"""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernrec import paths
+from kernrec.errors import KernrecError, UsageError
+from kernrec.store.measurement import Outcome
+from kernrec.util.light_dataclass import dataclass
+from kernrec.util.process import confine, kill_group, module_command, own_group
+
+LAUNCH_BUDGET = 5_000_000
+"""Number of PTX instructions of a batch of blocks (a few seconds) after which a kernel counts as an endless loop."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a check or an analysis."""
+
+    time_s: float = 60.0
+    """Processor time of each process in seconds."""
+    memory_bytes: int = 4 << 30
+    """Address space of each process in bytes."""
+    source_bytes: int = 256 << 10
+    tensor_bytes: int = 64 << 20
+    """Total bytes of all arrays of a launch."""
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds after which a process is killed. It exceeds `time_s`, because other processes share the processor."""
+        return 60.0 + 5.0 * self.time_s
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.time_s) and self.time_s > 0):
+            raise UsageError(f"the time limit is {self.time_s:g} s; expected a positive time")
+        if self.memory_bytes < 1 << 30:
+            raise UsageError(
+                f"the memory limit is {self.memory_bytes} bytes; Python and a compiler need at least 1 GiB"
+            )
+
+
+PACKAGE = Path(paths.__file__).resolve().parent
+
+
+def limit_process(limits: Limits, folder: Path) -> bool:
+    """Limit this process and its children permanently; return whether all other files are inaccessible.
+
+    Args:
+        limits: limits of time and memory.
+        folder: the only folder that the process may write to.
+    """
+    if sys.platform == "win32":
+        return False
+    import resource
+
+    seconds = math.ceil(limits.time_s)
+    # NVRTC raises soft limits to the hard limits, so set the hard limits.
+    for name, soft, most in (
+        ("RLIMIT_CPU", seconds, seconds + 1),
+        ("RLIMIT_AS", limits.memory_bytes, limits.memory_bytes),
+        ("RLIMIT_FSIZE", 1 << 30, 1 << 30),
+        ("RLIMIT_CORE", 0, 0),
+    ):
+        kind = getattr(resource, name)
+        _, hard = resource.getrlimit(kind)
+        hard = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        try:
+            resource.setrlimit(kind, (min(soft, hard), hard))
+        except (ValueError, OSError):
+            continue  # macOS does not enforce a limit on the address space
+    # Allow listing, but not reading, the package's parent folder, so that another process finds the package.
+    return confine(_readable(), [folder, Path("/dev/shm"), Path("/dev/null")], [PACKAGE.parent])
+
+
+def _readable() -> list[Path]:
+    """Return the files that Python, NumPy, the compiler and kernrec read."""
+    installed = [Path(place) for place in (sys.prefix, sys.base_prefix, os.path.realpath(sys.executable))]
+    # Of the module search path, include only installed packages, not a checkout or home folder.
+    installed += [Path(place) for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]
+    # DuckDB aborts if it cannot read the process's control group.
+    system = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/sys/devices/system/cpu", "/sys/fs/cgroup")
+    process = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/dev/urandom", "/dev/random")
+    toolkit = [os.environ[name] for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
+    shipped = [paths.shipped(name) for name in ("db/schema", "db/prebuilt", "datasets/workloads")]
+    return [PACKAGE, *shipped, *installed, *(Path(place) for place in (*system, *process, *toolkit))]
+
+
+_INHERITED = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "KERNREC_COUNTS")
+"""Environment variables that the child inherits; others may contain secrets."""
+_MOST_RESULT = 4 << 20
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Outcome of a task."""
+
+    outcome: Outcome
+    """Outcome; `ok` if the task finished and `result` holds its result."""
+    message: str
+    """Reason in one line why the task failed; empty if it succeeded."""
+    result: dict[str, Any]
+
+
+def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limits) -> Ended:
+    """Run a task in a child process, within limits.
+
+    Args:
+        task: a task of the worker.
+        request: request in JSON types; files of the folder hold arrays.
+        folder: private folder of the task, the only one that the child can access.
+        limits: limits of time, memory and sizes.
+
+    Raises:
+        UsageError: the request cannot be carried out.
+        KernrecError: a required package is not installed.
+    """
+    asked_for = {"task": task, "limits": vars(limits), **request}
+    (folder / "request.json").write_text(json.dumps(asked_for), encoding="utf-8")
+    places = [str(PACKAGE.parent), *(place for place in sys.path if "-packages" in place)]
+    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ} | {
+        "PYTHONPATH": os.pathsep.join(places),
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "XDG_DATA_HOME": str(folder),
+        "XDG_CONFIG_HOME": str(folder),
+        "KERNREC_CACHE": str(folder / "cache"),
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    process = subprocess.Popen(
+        module_command("kernrec.checking.worker", str(folder)),
+        cwd=folder,
+        stdin=subprocess.PIPE,  # The pipe closes when this process ends, even after a crash.
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        **own_group(),
+    )
+    try:
+        process.wait(limits.wall_s)
+    except subprocess.TimeoutExpired:
+        return Ended(Outcome.TIMEOUT, f"it takes longer than {limits.wall_s:g} s", {})
+    finally:
+        kill_group(process)
+        process.communicate()
+    return _ended(process.returncode, folder / "result.json", limits)
+
+
+def _ended(status: int, file: Path, limits: Limits) -> Ended:
+    try:
+        if file.stat().st_size > _MOST_RESULT:
+            return Ended(Outcome.CRASH, f"its result is larger than {_MOST_RESULT} bytes", {})
+        answer = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        # The system killed the process, because it exceeded its time limit or ran out of memory.
+        if status in (-getattr(signal, "SIGXCPU", 24), -getattr(signal, "SIGKILL", 9)):
+            return Ended(Outcome.TIMEOUT, f"it takes longer than {limits.time_s:g} s of processor time", {})
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
+        return Ended(Outcome.CRASH, f"it made the compiler or the emulator crash ({how})", {})
+    if "misuse" in answer:
+        raise UsageError(str(answer["misuse"]))
+    if "missing" in answer:
+        raise KernrecError(str(answer["missing"]))
+    return Ended(Outcome(answer["outcome"]), str(answer.get("message", "")), answer.get("result", {}))
+
+
+_NAME = "array."
+"""Prefix of each name, because names could equal parameters of `numpy.savez`, such as `file`."""
+
+
+def save_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays of numbers to an .npz file."""
+    named: dict[str, Any] = {_NAME + name: array for name, array in arrays.items()}
+    np.savez(file, **named)
+
+
+def load_arrays(file: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of an .npz file that `save_arrays` wrote."""
+    with np.load(file, allow_pickle=False) as content:
+        return {name.removeprefix(_NAME): content[name] for name in content.files}

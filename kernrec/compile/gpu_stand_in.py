@@ -1,0 +1,415 @@
+"""Let torch and Triton show a GPU that the machine does not have, for programs that launch Triton functions.
+
+Functions of `torch.cuda` describe the GPU. Tensors on "cuda" are on the CPU, but report a GPU as their device.
+Implementations that a package registers for CUDA also get CPU tensors. Triton finds a driver that reports a GPU of one
+architecture: functions can be compiled and launched, but a launch runs nothing. Without a driver, vLLM disables Triton.
+"""
+
+import functools
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from kernrec.gpu import GPU, find_gpu
+
+_CUDA = re.compile(r"cuda(:\d+)?")
+
+
+def torch_properties(gpu: GPU) -> Any:
+    """Return a GPU's properties like `torch.cuda.get_device_properties`, as far as they affect kernels."""
+    limits = gpu.limits
+    return SimpleNamespace(
+        name=gpu.title,
+        major=gpu.sm // 10,
+        minor=gpu.sm % 10,
+        multi_processor_count=gpu.sms,
+        total_memory=int(gpu.memory_bytes),
+        L2_cache_size=int(gpu.l2_bytes),
+        shared_memory_per_block=48 << 10,
+        shared_memory_per_block_optin=limits.smem_per_block,
+        shared_memory_per_multiprocessor=limits.smem_per_sm,
+        regs_per_multiprocessor=limits.registers_per_sm,
+        max_threads_per_block=limits.max_threads_per_block,
+        max_threads_per_multi_processor=32 * limits.max_warps_per_sm,
+        clock_rate=round(gpu.boost_clock_hz / 1e3),
+        memory_clock_rate=round(gpu.memory_rate_hz / 2 / 1e3),
+        memory_bus_width=gpu.memory_bus_bits,
+        warp_size=32,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        gcnArchName="",
+        uuid="00000000-0000-0000-0000-000000000000",
+        pci_bus_id=0,
+        pci_device_id=0,
+        pci_domain_id=0,
+    )
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Replace the value of an attribute while the `with` block runs."""
+    missing = object()
+    before = owner.__dict__.get(name, missing)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if before is missing:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+
+def loaded_torch() -> Any:
+    """Return torch if this process has imported it completely, else None."""
+    torch = sys.modules.get("torch")
+    loading = torch is not None and getattr(getattr(torch, "__spec__", None), "_initializing", False)
+    return None if loading else torch
+
+
+@contextmanager
+def torch_without_gpu(card: GPU) -> Iterator[None]:
+    """While the `with` block runs, let torch, if loaded, show `card` as its GPU."""
+    torch = loaded_torch()
+    if torch is None:
+        yield
+        return
+    mode = _mode(torch)
+    context = importlib.import_module("torch.utils._device").DeviceContext
+    answers = [
+        (torch._C, _library_calls(torch, card)),
+        (torch.cuda, _cuda_calls(torch, card)),
+        (torch, {"Generator": _generator(torch)}),
+        # Torch applies the default device after all modes.
+        (context, {"__init__": _on_cpu(torch, context.__init__)}),
+        (torch.version, {} if torch.version.cuda else {"cuda": "13.0"}),
+        (torch.autocast, {"__init__": _on_cpu(torch, torch.autocast.__init__)}),
+        # Torch runs `backward` without the mode, but wrappers also launch kernels there.
+        (torch.autograd, {"_engine_run_backward": _within(mode, torch.autograd._engine_run_backward)}),
+        (torch.library.Library, {"impl": _for_both_devices(mode, torch.library.Library.impl)}),
+    ]
+    with ExitStack() as stack:
+        for owner, attributes in answers:
+            for name, value in attributes.items():
+                stack.enter_context(replaced(owner, name, value))
+        guards = getattr(torch._C, "_dynamo", None)
+        if guards is not None:  # Code of TorchInductor allocates memory with this function.
+            stack.enter_context(replaced(guards.guards, "_empty_strided_cuda", _empty_strided(torch)))
+        stack.enter_context(mode())
+        yield
+
+
+class _Idle:
+    """Stream, event or graph that runs nothing; every method returns None or the object itself."""
+
+    cuda_stream = cuda_event = stream_id = device_index = 0
+    device_type = 1
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Accept and ignore all arguments."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *args, **options: None
+
+    @property
+    def device(self) -> Any:
+        return sys.modules["torch"].device("cuda", 0)
+
+    def __enter__(self) -> "_Idle":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Do nothing."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+class Stream(_Idle):
+    """Stream of a GPU that runs nothing."""
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or Event()
+
+    def query(self) -> bool:
+        return True
+
+
+class Event(_Idle):
+    """Event of a GPU that runs nothing."""
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end: Any) -> float:
+        """Return 0 ms."""
+        return 0.0
+
+
+class Graph(_Idle):
+    """Graph of launches; `replay` runs nothing."""
+
+    def pool(self) -> tuple[int, int]:
+        return 0, 1
+
+
+def _library_calls(torch: Any, card: GPU) -> dict[str, Any]:
+    """Return replacements for functions of torch's C++ library, which would need a driver."""
+    numbers = {
+        "cuda_getDeviceCount": 1, "cuda_getDevice": 0, "cuda_setDevice": None, "cuda_init": None,
+        "cuda_exchangeDevice": 0, "cuda_maybeExchangeDevice": 0, "cuda_isInBadFork": False, "cuda_synchronize": None,
+        "cuda_getCurrentRawStream": 0, "cuda_isCurrentStreamCapturing": False, "cuda_emptyCache": None,
+        "cuda_getArchFlags": f"sm_{card.sm}", "cuda_canDeviceAccessPeer": False, "cuda_setMemoryFraction": None,
+        "cuda_resetPeakMemoryStats": None, "cuda_resetAccumulatedMemoryStats": None, "cuda_setStream": None,
+        "cuda_getCurrentBlasHandle": 0, "cuda_sleep": None, "cuda_ipc_collect": None,
+        "accelerator_getAccelerator": torch.device("cuda"), "accelerator_getDeviceIndex": 0,
+        "accelerator_setDeviceIndex": None, "accelerator_exchangeDevice": 0, "accelerator_maybeExchangeDevice": 0,
+        "accelerator_synchronizeDevice": None, "accelerator_emptyCache": None, "accelerator_getStream": Stream(),
+        "accelerator_setStream": None, "graph_pool_handle": (0, 1),
+    }  # fmt: skip
+    calls = {f"_{name}": _constant(value) for name, value in numbers.items()}
+    return calls | {"_cuda_memoryStats": lambda device: {}, "_has_cuda": True}
+
+
+def _cuda_calls(torch: Any, card: GPU) -> dict[str, Any]:
+    """Return replacements for functions of `torch.cuda` that do not reach the replaced C++ functions."""
+    total = int(card.memory_bytes)
+    return {
+        "_initialized": True,
+        "_lazy_init": lambda: None,
+        "_cached_device_count": 1,
+        "_exchange_device": lambda device: 0,
+        "_maybe_exchange_device": lambda device: 0,
+        "_get_device_properties": lambda device: torch_properties(card),
+        "get_device_properties": lambda device=None: torch_properties(card),
+        "default_generators": (torch.default_generator,),
+        "mem_get_info": lambda device=None: (total, total),
+        "memory_usage": lambda device=None: 0,
+        "utilization": lambda device=None: 0,
+        "Stream": Stream,
+        "ExternalStream": Stream,
+        "Event": Event,
+        "CUDAGraph": Graph,
+        "is_current_stream_capturing": lambda: False,
+        "current_stream": lambda device=None: Stream(),
+        "default_stream": lambda device=None: Stream(),
+        "set_stream": lambda stream: None,
+        "stream": lambda stream: stream if stream is not None else Stream(),
+        "graph": _Idle,
+    }
+
+
+def _constant(value: Any) -> Callable[..., Any]:
+    return lambda *args, **options: value
+
+
+def _generator(torch: Any) -> type:
+    """Return a class of generators that draw numbers on the CPU, but report the device for which they were created."""
+    real: Any = torch.Generator
+
+    class Kind(type(real)):  # type: ignore[misc]
+        def __instancecheck__(cls, value: Any) -> bool:
+            return isinstance(value, real)
+
+    class Generator(real, metaclass=Kind):  # type: ignore[misc]
+        """Random number generator of the CPU."""
+
+        def __new__(cls, device: Any = "cpu") -> Any:
+            generator = real.__new__(cls, "cpu")
+            generator.shown = torch.device(device)
+            return generator
+
+        @property
+        def device(self) -> Any:
+            return self.shown
+
+    return Generator
+
+
+def _instead(torch: Any, value: Any) -> Any:
+    """Return the CPU instead of a GPU."""
+    if isinstance(value, torch.device):
+        return torch.device("cpu") if value.type == "cuda" else value
+    return "cpu" if isinstance(value, str) and _CUDA.fullmatch(value) else value
+
+
+def _on_cpu(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with the CPU instead of a GPU in its arguments."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **keywords: Any) -> Any:
+        named = {name: _instead(torch, value) for name, value in keywords.items()}
+        return function(*(_instead(torch, value) for value in args), **named)
+
+    return called
+
+
+def _within(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs in a mode of torch."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **keywords: Any) -> Any:
+        with mode():
+            return function(*args, **keywords)
+
+    return called
+
+
+def _for_both_devices(mode: Any, register: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a replacement of `Library.impl` that also registers CUDA implementations for the tensors on the CPU."""
+    replaced_names: set[tuple[str, str]] = set()
+
+    @functools.wraps(register)
+    def impl(self: Any, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> Any:
+        key, place = dispatch_key or self.dispatch_key, (self.ns, str(op_name))
+        if key == "CPU" and place in replaced_names:
+            return None
+        if key == "CUDA":
+            replaced_names.add(place)
+            fn = _within(mode, fn)
+            register(self, op_name, fn, "CPU", **options)
+        return register(self, op_name, fn, dispatch_key, **options)
+
+    return impl
+
+
+def _empty_strided(torch: Any) -> Callable[..., Any]:
+    return lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)
+
+
+def _mode(torch: Any) -> Any:
+    """Return a mode of torch's functions that creates GPU tensors on the CPU, but lets tensors report a GPU."""
+    gpu, tensor = torch.device("cuda", 0), torch.Tensor
+    shown = {
+        tensor.device.__get__: gpu,
+        tensor.is_cuda.__get__: True,
+        tensor.is_cpu.__get__: False,
+        tensor.get_device: 0,
+        tensor.record_stream: None,
+    }
+    unchanged = (tensor.cuda, tensor.pin_memory)
+
+    class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        """Mode that replaces a GPU by the CPU in the arguments of torch's functions."""
+
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is torch.device:
+                return function(*args, **(kwargs or {}))
+            if function in shown:
+                return shown[function]
+            if function in unchanged:
+                return args[0]
+            named = {name: _instead(torch, value) for name, value in (kwargs or {}).items() if name != "pin_memory"}
+            return function(*(_instead(torch, value) for value in args), **named)
+
+    return OnCpu
+
+
+ASSUMED = "a100"
+"""GPU that Triton reports by default."""
+
+
+def has_driver() -> bool:
+    """Return whether Triton finds a driver with a GPU; False in `kernrec capture`, which does not emulate CUDA for
+    Triton.
+    """
+    if os.environ.get("KERNREC_CAPTURE_SOCKET"):
+        return False
+    from triton.backends import backends
+
+    try:
+        return any(backend.driver.is_active() for backend in backends.values() if backend.driver is not None)
+    except Exception:  # Triton raises various exceptions if a driver library cannot be loaded
+        return False
+
+
+class StandInDriver:
+    """Triton driver with one GPU that runs nothing."""
+
+    def __init__(self, gpu: GPU) -> None:
+        from triton.backends.compiler import GPUTarget
+
+        self._gpu = gpu
+        self._target = GPUTarget("cuda", gpu.sm, 32)
+        self.utils = self
+        self.launcher_cls = lambda source, metadata: lambda *arguments: None
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_active_torch_device(self) -> Any:
+        """Return the CPU, where torch's tensors are."""
+        return sys.modules["torch"].device("cpu")
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return 0
+
+    def get_device_interface(self) -> Any:
+        """Return torch's functions for GPUs, which `torch_without_gpu` replaces."""
+        return sys.modules["torch"].cuda
+
+    def get_benchmarker(self) -> Any:
+        """Return a replacement of Triton's `do_bench`; all times are 0."""
+        return lambda launch, quantiles=None, **options: [0.0] * len(quantiles or (0.5,))
+
+    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
+        """Return (module, function, registers, spills, threads per block) without loading anything."""
+        return 1, 1, 32, 0, 1024
+
+    def unload_module(self, module: int) -> None:
+        """Do nothing, because `load_binary` loads nothing."""
+
+    def get_device_properties(self, device: int = 0) -> Mapping[str, int]:
+        """Return the GPU's limits under the names of Triton's own driver."""
+        gpu, limits = self._gpu, self._gpu.limits
+        return {
+            "max_shared_mem": limits.smem_per_block,
+            "max_num_regs": limits.registers_per_sm,
+            "multiprocessor_count": gpu.sms,
+            "warpSize": 32,
+            "sm_clock_rate": int(gpu.boost_clock_hz / 1e3),
+            "mem_clock_rate": 0,
+            "mem_bus_width": 0,
+        }
+
+
+@contextmanager
+def stand_in_driver(name: str = ASSUMED) -> Iterator[None]:
+    """While the `with` block runs, let Triton and torch (if loaded) report a GPU, unless Triton has a driver.
+
+    Args:
+        name: name of the GPU to report.
+    """
+    if has_driver():
+        yield
+        return
+    from triton.backends import backends
+    from triton.runtime.driver import driver
+
+    drivers = backends["nvidia"].driver
+    before, active = drivers.__dict__.get("is_active"), driver._active
+    drivers.is_active = staticmethod(lambda: True)
+    card = find_gpu(name)
+    driver.set_active(StandInDriver(card))
+    try:
+        with torch_without_gpu(card):
+            yield
+    finally:
+        driver._active = active
+        if before is None:
+            del drivers.is_active
+        else:
+            drivers.is_active = before

@@ -1,0 +1,173 @@
+"""Write a recommended config as source: CUDA C++ or Triton that runs unchanged, or the compiler's PTX.
+
+A comment at the top describes the config, its tensors and its launch.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from kernrec.compile.compiled import Compiled, target_name
+from kernrec.emit.formats import Files
+from kernrec.kernel import Config, Kernel
+from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces
+from kernrec.kernel.spec import BytesArgument
+from kernrec.kernel.tensor_map import ImageHandle, MapHandle
+from kernrec.kernel.triton_function import OPTIONS
+from kernrec.op import Problem
+from kernrec.recommender.result import Answer, Recommendation
+
+
+def emit_cuda(answers: Sequence[Answer]) -> Files:
+    """Return the CUDA C++ of the best config."""
+    best = answers[0].best
+    return {f"{best.kernel.name}.cu": cuda_source(best).encode()}
+
+
+def cuda_source(recommendation: Recommendation) -> str:
+    """Return the kernel's source, with the config's defines and a description of the launch at the top."""
+    problem, kernel = recommendation.problem, recommendation.kernel
+    source = variant_source(kernel, recommendation.config, problem)
+    return "\n".join(launch_comment(recommendation)) + "\n" + source
+
+
+def launch_comment(recommendation: Recommendation, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
+    """Return comment lines that describe the config, its tensors and its launch for the problem.
+
+    Args:
+        launches: Launches with the shared memory of compiled code. The default is the config's launches.
+    """
+    problem, kernel = recommendation.problem, recommendation.kernel
+    lines = [
+        f"// {kernel.name} for {problem.key} on {recommendation.gpu.title}, recommended by kernrec.",
+        f"// Expected {recommendation.latency_s.value * 1e6:.4g} us, {recommendation.energy_j.value * 1e3:.4g} mJ"
+        f" (sources: {recommendation.latency_s.source}, {recommendation.energy_j.source}).",
+        f"// Compile for {target_name(kernel.source, recommendation.gpu.sm)}. Tensors are dense, last axis fastest:",
+    ]
+    lines += [
+        f"//   {name}: {' x '.join(map(str, tensor.shape))} {tensor.dtype} ({tensor.role})"
+        for name, tensor in problem.tensors.items()
+    ]
+    for scratch in workspaces(kernel, recommendation.config, problem, recommendation.gpu.sm):
+        lines.append(f"//   {scratch.name}: {scratch.elements} {scratch.dtype} (workspace, no initial value needed)")
+    for launch in recommendation.launches if launches is None else launches:
+        arguments = ", ".join(map(_argument, launch.arguments))
+        if launch.shared_bytes > 48 * 1024:
+            lines.append(
+                f"//   cudaFuncSetAttribute({launch.entry}, cudaFuncAttributeMaxDynamicSharedMemorySize,"
+                f" {launch.shared_bytes});"
+            )
+        grid, block = (", ".join(map(str, size)) for size in (launch.grid, launch.block))
+        lines.append(
+            f"//   {launch.entry}<<<dim3({grid}), dim3({block}), {launch.shared_bytes}, stream>>>({arguments});"
+        )
+    launched = [f"{t.name} = {recommendation.config[t.name]}" for t in kernel.tunables if t.launch]
+    if launched:
+        lines.append(f"// Chosen at launch, inside grid and arguments: {', '.join(launched)}.")
+    return lines
+
+
+def _argument(argument: Pointer | Scalar | BytesArgument | ImageHandle | MapHandle) -> str:
+    """Return an argument as text for the launch comment."""
+    if isinstance(argument, MapHandle):
+        box = " x ".join(map(str, argument.box))
+        return f"map of {argument.name} (box {box}, swizzle {argument.swizzle} B)"
+    if isinstance(argument, Scalar):
+        return str(argument.value)
+    if isinstance(argument, BytesArgument):
+        return f"bytes {argument.raw.hex()}"
+    if isinstance(argument, Pointer) and argument.offset:
+        return f"(char*) {argument.name} + {argument.offset}"
+    return "nullptr" if isinstance(argument, Pointer) and argument.null else argument.name
+
+
+def variant_source(kernel: Kernel, config: Config, problem: Problem) -> str:
+    """Return the source of one compiled variant, with its tunables, dtype and layout defined at the top."""
+    form = kernel.form(problem)
+    defines = kernel.defines(config, form.dtype, form.layout)
+    return "".join(f"#define {name} {value}\n" for name, value in defines.items()) + "\n" + kernel.source
+
+
+def emit_triton(answers: Sequence[Answer]) -> Files:
+    """Return the Triton source of the best config."""
+    best = answers[0].best
+    return {f"{best.kernel.name}.py": triton_source(best).encode()}
+
+
+def triton_source(recommendation: Recommendation) -> str:
+    """Return the kernel's source, the config as `CONFIG`, and a function `launch` if all arguments can be written."""
+    kernel, form = recommendation.kernel, recommendation.kernel.form(recommendation.problem)
+    words = {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
+    constants = dict(kernel.defines(recommendation.config, form.dtype, form.layout))
+    constants |= {tunable.macro: str(recommendation.config[tunable.name]) for tunable in kernel.tunables}
+    config = ", ".join(f"{name}={value}" for name, value in constants.items() if name in words)
+    lines = [line.replace("//", "#", 1) for line in launch_comment(recommendation)]
+    lines += [kernel.source, f"\nCONFIG = dict({config})\n", *_launcher(recommendation)]
+    return "\n".join(lines)
+
+
+def _launcher(recommendation: Recommendation) -> Iterator[str]:
+    """Yield the lines of a function that launches the config, if every argument is a tensor or a number."""
+    function, (launch, *others) = recommendation.kernel.triton, recommendation.launches
+    assert function is not None
+    # Ignore the scratch pointers after the function's own arguments.
+    arguments = dict(zip(function.parameters, launch.arguments, strict=False))
+    if others or function.descriptors:
+        return
+    values, tensors = [], []
+    for name, argument in arguments.items():
+        if isinstance(argument, Scalar):
+            values.append(f"{name}={argument.value}")
+        elif isinstance(argument, Pointer):
+            values.append(f"{name}={None if argument.null else argument.name}")
+            tensors += [] if argument.null or argument.name in tensors else [argument.name]
+        else:
+            return
+    yield f"\ndef launch({', '.join(tensors)}):"
+    yield f'    """Queue {launch.entry} for {recommendation.problem.key} on PyTorch\'s current stream."""'
+    yield f"    {launch.entry}[{launch.grid}]({', '.join(values)}, **CONFIG)\n"
+
+
+def compiled_recommendation(recommendation: Recommendation) -> Compiled:
+    """Return the compiled code of a config; Triton's PTX requests shared memory at the launch, like machine code.
+    Raises `KernrecError` if there is no compiler, or the source does not compile.
+    """
+    from kernrec.compile import CompileCache, compile_source
+
+    kernel, problem, sm = recommendation.kernel, recommendation.problem, recommendation.gpu.sm
+    if kernel.triton is None:
+        source = variant_source(kernel, recommendation.config, problem)
+        return compile_source(source, sm, name=kernel.source_name)
+    from kernrec.compile.triton_compile import with_dynamic_shared
+    from kernrec.compile.triton_process import compile_apart
+    from kernrec.profile.kernel_code import compile_job_for
+
+    job = compile_job_for(kernel, recommendation.config, problem, sm, source_folder(kernel))
+    compiled = compile_apart(job, CompileCache.default())
+    return replace(compiled, ptx=with_dynamic_shared(compiled.ptx))
+
+
+def source_folder(kernel: Kernel) -> Path | None:
+    """Return the folder from which a Triton source imports other files: the current folder, if it contains the
+    source.
+    """
+    return Path.cwd() if Path(kernel.source_name).is_file() else None
+
+
+def launches_of(recommendation: Recommendation, compiled: Compiled) -> tuple[BoundLaunch, ...]:
+    """Return the launches of a config with the shared memory that its code needs."""
+    from kernrec.profile.kernel_code import dynamic_shared_bytes
+
+    return tuple(
+        replace(bound, shared_bytes=dynamic_shared_bytes(recommendation.kernel, bound, compiled))
+        for bound in recommendation.launches
+    )
+
+
+def emit_ptx(answers: Sequence[Answer]) -> Files:
+    """Return the PTX of the best config, with the launch in a comment at the top."""
+    best = answers[0].best
+    compiled = compiled_recommendation(best)
+    text = "\n".join(launch_comment(best, launches_of(best, compiled))) + "\n" + compiled.ptx
+    return {f"{best.kernel.name}.ptx": text.encode()}

@@ -1,0 +1,126 @@
+"""Write the best configs of Triton kernels as tuned files of vLLM and SGLang, and as a lookup table of Inductor.
+
+vLLM and SGLang use the same entries, one per number of tokens, but look for the file under different names.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernrec.emit.formats import Files
+from kernrec.errors import UsageError
+from kernrec.gpu import find_gpu
+from kernrec.interop.moe_configs import ExpertLayer, read_moe_configs, tiles_of, write_moe_configs
+from kernrec.interop.triton_results import entry, product_key
+from kernrec.recommender.request import Objective
+
+if TYPE_CHECKING:
+    from kernrec.kernel import Kernel
+    from kernrec.recommender.result import Answer, Recommendation
+
+TOOLS = ("vllm", "sglang")
+
+
+def of_every_call(name: str, detail: str) -> bool:
+    """Return whether the format writes all analyzed calls of a function, because `m` is an expression of its integers.
+
+    Args:
+        detail: Text after the format's name.
+    """
+    return name in TOOLS and bool(ExpertLayer.parse(detail).tokens.names)
+
+
+def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
+    """Return a file with one entry per number of tokens: the best recommendation for calls with about that many tokens.
+
+    Calls with similar numbers of tokens differ in fixed parameters, such as the tile height to which the routing is
+    padded. Costs of calls with the same configs and different routing are not comparable, so the first answer is used.
+
+    Args:
+        answers: Answers about a Triton function with the tunables of `moe_configs.TILES`, the last analyzed call first.
+        detail: The layer, in the format of `ExpertLayer.parse`.
+
+    Raises:
+        UsageError: The layer or the kernel does not fit.
+    """
+    layer = ExpertLayer.parse(detail)
+    if len(answers) > 1 and not layer.tokens.names:
+        raise UsageError(
+            f"m={layer.tokens.text} is a single number of tokens, but there are {len(answers)} calls: give an"
+            " expression of their integers, such as m=tokens"
+        )
+    entries: dict[int, tuple[float, dict[str, int]]] = {}
+    routed: set[tuple[Any, ...]] = set()
+    for answer in answers:
+        if find_gpu(layer.device) != answer.gpu:
+            raise UsageError(f"device is {layer.device!r}, but the answer is for {answer.gpu.title}")
+        kernel = answer.best.kernel
+        if kernel.triton is None:
+            raise UsageError(f"{kernel.name} is not a Triton function, but {tool} needs one")
+        tokens = layer.tokens_of(dict(answer.problem.dims))
+        call = tokens, answer.problem.dims, _configs_of(kernel)
+        if call in routed:
+            continue
+        routed.add(call)
+        entry = _cost(answer), tiles_of(kernel, answer.best.config)
+        entries[tokens] = min(entries.get(tokens, entry), entry, key=lambda cost_and_tiles: cost_and_tiles[0])
+    tiles = {tokens: config for tokens, (_, config) in entries.items()}
+    return {layer.file_name(tool): write_moe_configs(tiles).encode()}
+
+
+def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
+    """Return the configs of a call without their grids; empty for a kernel with a config space, which has one call per
+    problem.
+    """
+    if kernel.listed is None:
+        return (kernel.name,)
+    tunables = {tunable.name for tunable in kernel.tunables}
+    places = [place for place, column in enumerate(kernel.listed.columns) if column in tunables]
+    return tuple(tuple(row[place] for place in places) for row in kernel.listed.rows)
+
+
+def _cost(answer: "Answer") -> float:
+    best, objective = answer.best, Objective(answer.objective)
+    if objective is Objective.ENERGY:
+        return best.energy_j.value
+    return best.latency_s.value * (best.energy_j.value if objective is Objective.EDP else 1.0)
+
+
+def merged(before: bytes, new: bytes, place: str) -> bytes:
+    """Merge two files; entries of `new` replace those of `before`.
+
+    Args:
+        place: Name of `before` in errors.
+
+    Raises:
+        UsageError: `before` has another format.
+    """
+    entries, version = read_moe_configs(before.decode("utf-8", "replace"), place)
+    added, _ = read_moe_configs(new.decode(), "what is emitted")
+    return write_moe_configs(entries | added, version).encode()
+
+
+INDUCTOR_KERNEL = "matmul_triton"
+"""Kernel of the library with the tunables of Inductor's template."""
+
+
+def emit_inductor(answers: "Sequence[Answer]") -> Files:
+    """Return the lookup table. Raises `UsageError` if an answer is not about the library's Triton matmul."""
+    table = {}
+    for answer in answers:
+        recommendation = _inductor_recommendation(answer)
+        problem = recommendation.problem
+        dims = dict(problem.dims)
+        config = {tunable.macro: recommendation.config[tunable.name] for tunable in recommendation.kernel.tunables}
+        table[product_key(dims, problem.dtype, problem.layout)] = [entry(config, dims["k"], problem.dtype)]
+    return {"lookup_table.json": (json.dumps(table, indent=2) + "\n").encode()}
+
+
+def _inductor_recommendation(answer: "Answer") -> "Recommendation":
+    """Return the best recommendation that Inductor's template can run."""
+    for recommendation in answer.recommendations:
+        if recommendation.kernel.name == INDUCTOR_KERNEL:
+            return recommendation
+    raise UsageError(
+        f"Inductor's template has the tunables of {INDUCTOR_KERNEL}: give --kernel {INDUCTOR_KERNEL} and a --shape"
+    )

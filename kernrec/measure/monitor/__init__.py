@@ -1,1 +1,0 @@
-"""Watch a GPU while another program runs."""

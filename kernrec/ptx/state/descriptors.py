@@ -1,0 +1,208 @@
+"""Define textures and surfaces: images in global memory, and how fetches map coordinates to texels.
+
+The rules are those of the CUDA C++ Programming Guide, appendix "Texture Fetching", and of the PTX ISA, section 9.7.10.
+Weights of linear filters have 9 bits, 8 of them fractional. `wrap` and `mirror` need normalized coordinates; others are
+clamped or have a border. Filters do not cross the edges of cube faces. A missing channel reads as 0.
+
+An image is dense in its buffer: x fastest, with a texel's channels together. Layers (including the six faces of a cube)
+follow one another, then levels of detail, each half as large as the last. Accesses, however, are counted as if 2-D
+images had the hardware's layout: blocks of 64 bytes x 8 rows, with sectors of 16 bytes x 2 rows (NVIDIA's block linear
+layout, `drm_fourcc.h` of the Linux kernel).
+"""
+
+import struct
+from functools import cached_property
+
+import numpy as np
+
+from kernrec.errors import UsageError, unknown
+from kernrec.util.light_dataclass import dataclass
+
+FILTERS = ("point", "linear")
+ADDRESSES = ("wrap", "clamp", "mirror", "border")
+ELEMENTS = {
+    "f32": "f4", "f16": "f2", "u8": "u1", "i8": "i1", "u16": "u2", "i16": "i2", "u32": "u4", "i32": "i4",
+}  # fmt: skip
+"""NumPy type by element type."""
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """How fetches read a texture."""
+
+    filter: str = "point"
+    """Filter, `point` or `linear`."""
+    address: str = "clamp"
+    """Handling of coordinates outside the image: `wrap`, `clamp`, `mirror` or `border` (zeros)."""
+    normalized: bool = False
+    """Whether coordinates from 0 to 1 span the image."""
+    unit_range: bool = False
+    """Whether integers are read as fractions from 0 (signed: -1) to 1."""
+
+    def __post_init__(self) -> None:
+        for kind, name, accepted in (("filter", self.filter, FILTERS), ("address mode", self.address, ADDRESSES)):
+            if name not in accepted:
+                raise unknown(kind, name, accepted)
+
+
+@dataclass(frozen=True)
+class Image:
+    """Texture or surface over a buffer."""
+
+    buffer: str
+    """Buffer of the image."""
+    extents: tuple[int, ...]
+    """Texels along x, y and z: one to three extents."""
+    element: str = "f32"
+    """Type of a channel, a key of `ELEMENTS`."""
+    channels: int = 1
+    """Number of channels: 1, 2 or 4."""
+    layers: int = 1
+    """Number of images; 6 for a cube, and 6 per layer for layered cubes."""
+    levels: int = 1
+    sampler: Sampler = Sampler()
+    """How fetches read the texture; unused for surfaces."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.extents) <= 3 or any(extent < 1 for extent in self.extents):
+            raise UsageError(f"an image of {self.extents} texels: one to three positive extents are expected")
+        if self.element not in ELEMENTS:
+            raise unknown("element type of a texture", self.element, ELEMENTS)
+        if self.channels not in (1, 2, 4):
+            raise UsageError(f"an image of {self.channels} channels: 1, 2 or 4 are expected")
+        if self.sampler.filter == "linear" and self.dtype.kind != "f" and not self.sampler.unit_range:
+            raise UsageError("a linear filter needs floating-point texels, or integers that are read as 0 to 1")
+        if self.layers < 1 or self.levels < 1:
+            raise UsageError(f"{self.layers} layers and {self.levels} levels; expected at least 1")
+
+    @cached_property
+    def dtype(self) -> np.dtype[np.generic]:
+        """NumPy type of a channel."""
+        return np.dtype(ELEMENTS[self.element])
+
+    @property
+    def texel_bytes(self) -> int:
+        """Bytes of all channels of a texel."""
+        return self.channels * self.dtype.itemsize
+
+    def extents_at(self, level: int) -> tuple[int, int, int]:
+        """Return the texels along x, y and z of a level of detail."""
+        x, y, z = (max(extent >> level, 1) for extent in (*self.extents, 1, 1)[:3])
+        return x, y, z
+
+    def first_texel(self, level: int) -> int:
+        """Return the number of texels before a level of detail."""
+        return sum(int(np.prod(self.extents_at(i))) * self.layers for i in range(level))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the whole image in its buffer."""
+        return self.first_texel(self.levels) * self.texel_bytes
+
+
+MAP_BYTES = 128
+_LAYOUT = struct.Struct("<Q4s5B3x5I4x4Q5H5H")
+_MARK = b"tile"
+MOST_RANK = 5
+
+ELEMENT_TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz")
+"""Names of the element types, by number."""
+_ELEMENT_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
+SWIZZLES = (0, 32, 64, 128)
+"""Span in bytes in which 16-byte pieces are permuted, by number of the swizzle mode."""
+_MOST_BOX = 256
+
+
+class TensorMapError(Exception):
+    """No copy can use the tensor map; the message gives the reason."""
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """Tensor in global memory, and the box that one copy moves; dimension 0 is contiguous."""
+
+    address: int | str
+    """Start of the tensor, a multiple of 16 bytes; the name of a buffer in a launch argument."""
+    type: str
+    """Element type, one of `ELEMENT_TYPES`."""
+    extents: tuple[int, ...]
+    """Elements along each of one to five dimensions."""
+    strides: tuple[int, ...]
+    """Bytes between elements along dimensions 1 and higher, multiples of 16."""
+    box: tuple[int, ...]
+    """Elements of the box along each dimension, at most 256."""
+    swizzle: int = 0
+    """Span in bytes in which 16-byte pieces of shared memory are permuted: 0 (none), 32, 64 or 128."""
+    element_strides: tuple[int, ...] = ()
+    """Element stride along each dimension; empty for 1 everywhere."""
+    fill_nan: bool = False
+    """Whether elements outside of the tensor read as NaN instead of zero."""
+    interleave: int = 0
+    """Bytes of interleaved channels: 0 (none); a copy rejects 16 and 32."""
+
+    @property
+    def rank(self) -> int:
+        return len(self.extents)
+
+    @property
+    def element_bytes(self) -> int:
+        return _ELEMENT_BYTES[ELEMENT_TYPES.index(self.type)]
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Element strides of all dimensions."""
+        return self.element_strides or (1,) * self.rank
+
+    def encode(self, address: int) -> bytes:
+        """Return the map's 128 bytes for a tensor at an address.
+
+        Raises:
+            UsageError: no copy can use the map.
+        """
+        if self.type not in ELEMENT_TYPES or self.swizzle not in SWIZZLES or self.interleave not in (0, 16, 32):
+            raise UsageError(
+                f"tensor map of {self.type} with swizzle {self.swizzle}: elements are {', '.join(ELEMENT_TYPES)},"
+                f" swizzles {', '.join(map(str, SWIZZLES))}"
+            )
+        numbers = (*_padded(self.extents, 5), *_padded(self.strides, 4), *_padded(self.box, 5), *_padded(self.steps, 5))
+        modes = ELEMENT_TYPES.index(self.type), self.interleave // 16, SWIZZLES.index(self.swizzle), int(self.fill_nan)
+        head = (address, _MARK, max(self.rank - 1, 0), *modes)
+        try:
+            raw = _LAYOUT.pack(*head, *numbers).ljust(MAP_BYTES, b"\0")
+            self._check(address)
+        except (TensorMapError, struct.error) as error:
+            raise UsageError(f"tensor map of {self.address}: {error}") from None
+        return raw
+
+    def _check(self, address: int) -> None:
+        """Raise if no copy can use the map (CUDA Driver API, `cuTensorMapEncodeTiled`).
+
+        Raises:
+            TensorMapError: no copy can use the map; the message gives the reason.
+        """
+        rank = self.rank
+        strides, box, steps = (_padded(v, MOST_RANK) for v in (self.strides, self.box, self.steps))
+        strides, box, steps = strides[: rank - 1], box[:rank], steps[:rank]
+        if not 1 <= rank <= MOST_RANK:
+            raise TensorMapError(f"rank {rank} is not from 1 to {MOST_RANK}")
+        if self.interleave:
+            raise TensorMapError(f"interleave of {self.interleave} bytes is not emulated")
+        if address % 16 or not address:
+            raise TensorMapError(f"address 0x{address:x} is not a multiple of 16")
+        if not all(1 <= extent < 1 << 32 for extent in self.extents):
+            raise TensorMapError(f"extents {self.extents} are not from 1 to 2^32 - 1")
+        if any(stride % 16 or not 0 <= stride < 1 << 40 for stride in strides):
+            raise TensorMapError(f"strides of {strides} bytes are not multiples of 16 below 2^40")
+        if not all(1 <= extent <= _MOST_BOX for extent in box):
+            raise TensorMapError(f"box {box} is not of 1 to {_MOST_BOX} elements along each dimension")
+        if not all(1 <= step <= 8 for step in steps):
+            raise TensorMapError(f"element strides {steps} are not from 1 to 8")
+        row = -(-box[0] // steps[0]) * self.element_bytes
+        if row % 16:
+            raise TensorMapError(f"a row of the box has {row} bytes, not a multiple of 16")
+        if self.swizzle and row > self.swizzle:
+            raise TensorMapError(f"a row of the box has {row} bytes, more than the swizzle of {self.swizzle}")
+
+
+def _padded(values: tuple[int, ...], length: int) -> tuple[int, ...]:
+    return (*values, *(0,) * length)[:length]

@@ -1,0 +1,54 @@
+"""Define the results of an emulation: counts, errors with their location, and widths of registers."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from kernrec.errors import KernrecError
+from kernrec.ptx.ir.operand import BITS
+from kernrec.ptx.ir.program import Function, Instruction
+
+
+class EmulationError(KernrecError):
+    """The kernel does something illegal, or needs an unsupported feature; the message names the location."""
+
+
+class BudgetError(EmulationError):
+    """A batch of blocks exceeded its instruction budget."""
+
+
+def location(function: Function, ins: Instruction) -> str:
+    """Return the location of an instruction for errors: function, PTX line and text."""
+    return f"{function.name}, PTX line {ins.line}, `{' '.join(ins.text.split()).rstrip(';')}`"
+
+
+Array = NDArray[Any]
+
+_TYPES = frozenset(
+    {
+        *("pred", "u16x2", "s16x2", "f16", "f16x2", "bf16", "bf16x2", "tf32", "f32", "f32x2", "f64"),
+        *(f"{kind}{width}" for kind in "bus" for width in (8, 16, 32, 64)),
+    }
+)
+
+
+def register_width(kind: str) -> int:
+    """Return the bits of a register of PTX type `kind` (1 for predicates).
+
+    Raises:
+        EmulationError: the emulator has no registers of this type.
+    """
+    if kind not in _TYPES:
+        raise EmulationError(f"registers of type .{kind} are not supported")
+    return BITS[kind]
+
+
+class Counts(dict[str, float]):
+    """Totals by metric name; a metric that never occurred reads as 0."""
+
+    def __missing__(self, key: str) -> float:
+        return 0
+
+    def bump(self, key: str, by: float) -> None:
+        """Add `by` to a metric."""
+        self[key] = self.get(key, 0) + by

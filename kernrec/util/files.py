@@ -1,0 +1,242 @@
+"""Read untrusted files, write files atomically, lock them, and create private folders for temporary files.
+
+Only regular files of limited size are read, without blocking: reading a named pipe or a device may never end. The kind
+is checked on the open file, so nobody can replace the file between the check and the read.
+
+The operating system releases a lock when the process ends. POSIX uses `flock`. Windows locks byte ranges, so kernrec
+locks one byte far beyond the end of any file; others can still read the content. A program locks a file in its private
+folder. So a later program recognizes abandoned folders of killed programs and removes them (`remove_abandoned`).
+"""
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO
+
+from kernrec.errors import UsageError, cannot_be
+
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
+
+
+def open_input(path: Path, title: object = None) -> BufferedReader:
+    """Open a regular file for reading.
+
+    Args:
+        path: Path of the file. Links are followed.
+        title: Name of the file in messages; by default, the path.
+
+    Raises:
+        UsageError: The path is neither a file nor a folder.
+        OSError: The file cannot be opened, or is a folder.
+    """
+    descriptor = os.open(path, _FLAGS)
+    try:
+        check_kind(os.fstat(descriptor).st_mode, path if title is None else title)
+        return os.fdopen(descriptor, "rb")  # This raises IsADirectoryError for a folder.
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_input(path: Path, most_bytes: int, title: object = None) -> bytes:
+    """Return the content of a regular file. Raises the errors of `open_input`, and `UsageError` above `most_bytes`."""
+    with open_input(path, title) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise UsageError(f"{path if title is None else title} is larger than {most_bytes} bytes, the maximum")
+    return content
+
+
+def check_kind(mode: int, title: object) -> None:
+    """Raise `UsageError` for the `st_mode` of a pipe, a device or a socket."""
+    if kind := _KINDS.get(stat.S_IFMT(mode)):
+        raise UsageError(f"{title} is {kind}; expected a regular file")
+
+
+def check_input(path: Path, title: object = None) -> None:
+    """Raise `UsageError` for a pipe, a device or a link to itself, before another library opens the path.
+
+    A missing file or a folder is accepted.
+
+    Args:
+        title: Name of the file in messages; by default, the path.
+    """
+    title = path if title is None else title
+    try:
+        check_kind(path.stat().st_mode, title)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise UsageError(cannot_be("read", title, error)) from None
+
+
+def write_whole(
+    path: Path, data: bytes | Callable[[BinaryIO], object], *, shared: bool = False, mode: int | None = None
+) -> None:
+    """Write `data` to `path` atomically. Raises `OSError`, and leaves no temporary file behind.
+
+    Args:
+        data: Content, or a function that writes the content to an open file.
+        shared: Whether others read the file. If so, its mode follows the umask, and its content is on disk before the
+            file appears.
+        mode: Permission bits of the file; None: those that `shared` implies.
+    """
+    temporary = path.parent / f".{path.name}.{os.urandom(6).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(temporary, flags, 0o666 if shared and mode is None else 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if callable(data):
+                data(file)
+            else:
+                file.write(data)
+            if shared:
+                file.flush()
+                os.fsync(file.fileno())
+        if mode is not None:
+            temporary.chmod(mode)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_LOCKED_BYTE = 1 << 40
+_RETRY_S = 0.05
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file without waiting. Return False if another process holds it. Closing the file releases it."""
+    if fcntl is None:
+        return _try_lock_byte(descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def lock_path(path: Path, wait_s: float = 0.0) -> int | None:
+    """Lock a file, creating it if necessary, and return its descriptor; closing the descriptor releases the lock.
+
+    Args:
+        path: Path of the file; the lock's holder may rename or delete the file.
+        wait_s: Seconds to wait for another process.
+
+    Returns:
+        None if another process holds the lock.
+    """
+    end_s = time.monotonic() + wait_s
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        locked = try_lock(descriptor)
+        with suppress(FileNotFoundError):  # The old holder may have renamed or deleted the file.
+            if locked and os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        os.close(descriptor)
+        if not locked:
+            if time.monotonic() >= end_s:
+                return None
+            time.sleep(_RETRY_S)
+
+
+def _try_lock_byte(descriptor: int) -> bool:
+    import msvcrt
+
+    position = os.lseek(descriptor, 0, os.SEEK_CUR)
+    try:
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    except OSError:
+        return False
+    finally:
+        os.lseek(descriptor, position, os.SEEK_SET)
+    return True
+
+
+_PREFIX = "kernrec-"
+_IN_USE = ".in-use"
+
+
+def new_scratch_path() -> Path:
+    """Return a path for temporary files that does not exist and that nobody can guess."""
+    from tempfile import gettempdir  # Import late, to keep queries fast.
+
+    return Path(gettempdir(), f"{_PREFIX}{os.urandom(16).hex()}")
+
+
+@contextmanager
+def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iterator[Path]:
+    """Yield a folder that only this user can read, and delete it at the end.
+
+    Args:
+        path: Path of the folder, from `new_scratch_path`; by default, a new one.
+        beside: Another such path, to delete together with the folder if this program is killed.
+    """
+    folder = path or new_scratch_path()
+    folder.mkdir(mode=0o700)
+    descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        # Write after locking: an empty file tells others that its owner may not have locked it yet.
+        with suppress(OSError):  # Later writes to the folder report a full disk.
+            try_lock(descriptor)
+            os.write(descriptor, (beside.name if beside else "-").encode())
+        yield folder
+    finally:
+        os.close(descriptor)  # Windows cannot delete open files.
+        _remove(folder)
+
+
+def remove_abandoned() -> None:
+    """Delete scratch folders of this user whose programs were killed."""
+    from tempfile import gettempdir
+
+    temporary = Path(gettempdir())
+    for folder in temporary.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # The owner just deleted the folder, or we may not read it.
+            if not _is_own(folder) or not (folder / _IN_USE).stat().st_size:
+                continue
+            descriptor = os.open(folder / _IN_USE, os.O_RDWR)
+            try:
+                if not try_lock(descriptor):
+                    continue
+                name = os.read(descriptor, 255).decode(errors="replace")
+            finally:
+                os.close(descriptor)
+            beside = temporary / name
+            if name.startswith(_PREFIX) and beside.parent == temporary and _is_own(beside):
+                _remove(beside)
+            _remove(folder)
+
+
+def _is_own(folder: Path) -> bool:
+    """Return whether a path is a folder of this user, not a link: anybody can write to the temporary folder."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    return not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()
+
+
+def _remove(folder: Path) -> None:
+    from shutil import rmtree
+
+    rmtree(folder, ignore_errors=True)
+
+
+def files_hash(root: Path, files: Iterable[Path]) -> str:
+    """Return the SHA-256, in hexadecimal, of the paths below `root` and the contents of files, in any order."""
+    digest = sha256()
+    for path in sorted(files):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()}\n{len(content)}\n".encode() + content)
+    return digest.hexdigest()

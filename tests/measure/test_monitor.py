@@ -1,0 +1,63 @@
+"""Test the totals of traces, and that a written trace reads back unchanged."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.measure.monitor import TraceFile, TraceSample, summarize_trace
+
+
+def sample(time_s: float, power_w: float | None, energy_j: float | None = None, reasons: str = "") -> TraceSample:
+    return TraceSample(time_s, power_w, energy_j, 1.5e9, None, 60.0, reasons)
+
+
+def test_energy_counter_is_preferred_to_power_samples() -> None:
+    counted = summarize_trace([sample(0, 100, 50), sample(1, 300, 260)])
+    sampled = summarize_trace([sample(0, 100), sample(1, 300)])
+    assert (counted.energy_j, counted.energy_from) == (210, "counter")
+    assert (sampled.energy_j, sampled.energy_from) == (200, "power")
+    # A counter that was reset in between gives no energy.
+    assert summarize_trace([sample(0, 100, 50), sample(1, 300, 2)]).energy_from == "power"
+
+
+@given(power=st.floats(1, 1000), steps=st.lists(st.floats(0.01, 10), min_size=1, max_size=30))
+def test_constant_power_gives_power_times_time(power: float, steps: list[float]) -> None:
+    times = [sum(steps[:i]) for i in range(len(steps) + 1)]
+    summary = summarize_trace([sample(time, power) for time in times])
+    assert summary.energy_j == pytest.approx(power * times[-1])
+    assert summary.mean_power_w == pytest.approx(power)
+
+
+def test_throttling_is_a_fraction_of_the_samples() -> None:
+    samples = [
+        sample(0, 1, reasons="idle"),
+        sample(1, 1, reasons="power cap|idle"),
+        sample(2, 1),
+        sample(3, 1),
+    ]
+    assert summarize_trace(samples).throttled == {"idle": 0.5, "power cap": 0.25}
+
+
+def test_trace_is_written_beside_its_path_until_complete(tmp_path: Path) -> None:
+    samples = [sample(0.0, 100.25, 3.5, "power cap|idle"), sample(0.125, None)]
+    path = tmp_path / "it's a trace.csv"
+    with TraceFile(path) as file:
+        for each in samples:
+            file.add(each)
+        assert not path.exists()
+        before = file.part.read_text()
+    assert path.read_text() == before
+    with path.open() as text:
+        rows = list(csv.DictReader(text))
+    assert [row["power_w"] for row in rows] == ["100.25", ""]
+    assert rows[0]["reasons"] == "power cap|idle"
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_empty_trace_has_no_summary() -> None:
+    with pytest.raises(UsageError, match="the trace has no samples"):
+        summarize_trace([])
