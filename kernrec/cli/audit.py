@@ -98,7 +98,7 @@ def _print_entries(wanted: AuditOptions) -> None:
     print_line(f"{judged.name} on {judged.gpu.title}{triton}")
     rows = [[str(e.tokens), _tiles(e.config), e.judgment.value, e.reason] for e in judged.entries]
     print_table("entries", [("tokens", "right"), ("config", "left"), ("", "left"), ("reason", "left")], rows)
-    print_notes(["a file alone is not enough to predict times; audit its model"])
+    print_notes([judged.note])
 
 
 def _releases(text: str) -> tuple[str, str | None, str | None]:

@@ -15,7 +15,7 @@ from kernrec.errors import UsageError
 from kernrec.measure.campaign.plan import Chooser, EnergyRule, PlannedProblem, Visit
 from kernrec.measure.request import CollectRequest, Strategy
 from kernrec.model.search.energy_guide import EnergyGuide
-from kernrec.model.search.expected_improvement import ExpectedImprovement, ObjectiveSearch
+from kernrec.model.search.expected_improvement import ObjectiveSearch
 from kernrec.model.search.genetic_search import GeneticSearch
 from kernrec.op import Problem
 from kernrec.recommender.request import Objective
@@ -185,7 +185,7 @@ class SearchRounds(Chooser):
 
 
 def _strategy(request: CollectRequest, planned: PlannedProblem) -> ObjectiveSearch:
-    assert isinstance(planned.search, ExpectedImprovement)
+    assert planned.search is not None
     weights = WEIGHTS[request.objective]
     if request.strategy is Strategy.GENETIC:
         return GeneticSearch(planned.search.space, weights, request.seed)

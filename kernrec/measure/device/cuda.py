@@ -170,17 +170,8 @@ class CudaDevice:
         }
 
     def read_sensors(self) -> SensorReading:
-        read = self._sensors
-        with_energy = self.info.energy is None
-        return SensorReading(
-            time_s=time.perf_counter(),
-            energy_j=read.energy_j() if with_energy else None,
-            power_w=read.power_w() if with_energy else None,
-            sm_clock_hz=read.sm_clock_hz(),
-            memory_clock_hz=read.memory_clock_hz(),
-            temperature_c=read.temperature_c(),
-            reasons=read.reasons(),
-        )
+        reading = self._sensors.read(time.perf_counter())
+        return reading if self.info.energy is None else reading._replace(energy_j=None, power_w=None)
 
     def sm_clock_hz(self) -> float | None:
         return self._tools.sm_clock_hz()

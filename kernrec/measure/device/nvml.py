@@ -19,7 +19,7 @@ from typing import Any
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
-from kernrec.measure.device.interface import CardSettings
+from kernrec.measure.device.interface import CardSettings, SensorReading
 from kernrec.util.files import try_lock
 
 
@@ -244,6 +244,18 @@ class NvmlSensors:
         if bits is None:  # Before driver 535, the function had this name.
             bits = self._query("nvmlDeviceGetCurrentClocksThrottleReasons")
         return frozenset(name for bit, name in self._reasons.items() if int(bits or 0) & bit)
+
+    def read(self, time_s: float) -> SensorReading:
+        """Read all sensors; `time_s` is the present time on the caller's clock."""
+        return SensorReading(
+            time_s=time_s,
+            energy_j=self.energy_j(),
+            power_w=self.power_w(),
+            sm_clock_hz=self.sm_clock_hz(),
+            memory_clock_hz=self.memory_clock_hz(),
+            temperature_c=self.temperature_c(),
+            reasons=self.reasons(),
+        )
 
     def settings(self) -> CardSettings:
         """Return settings that somebody may have changed; None for defaults and unknown values."""

@@ -80,6 +80,12 @@ class ExpertRanking:
         parts = [formula(shape, tokens, gpu, configs)[0] for shape in file.products]
         return np.asarray(self.level * np.sum(parts, axis=0))
 
+    def over_best(self, file: TunedFile, tokens: int, gpu: GPU, config: Tiles) -> float:
+        """Return the predicted time of a config over that of the best predicted config of the search space."""
+        configs = np.concatenate([configs_array([config]), SPACE[fits(SPACE, gpu)]])
+        times_s = self.times_s(file, tokens, gpu, configs)
+        return float(times_s[0] / times_s.min())
+
     def ranked(self, file: TunedFile, tokens: int, gpu: GPU, count: int) -> list[Tiles]:
         """Return the best configs for a number of tokens, best first."""
         configs = SPACE[fits(SPACE, gpu)]

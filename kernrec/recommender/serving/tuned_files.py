@@ -11,13 +11,14 @@ The list comes from the installed package, or from a table in kernrec.
 
 A name of SGLang begins with the folder of its release of Triton.
 
-An entry is judged by whether it can run, and for which GPU it was tuned. It cannot run if its tiles do not fit the GPU
-or cannot be compiled. Times are not predicted here, because the file's name does not state all sizes of its layer. Use
-`audit.serve_audit` with the model for times.
+An entry cannot run if its tiles do not fit the GPU or cannot be compiled. The file's name does not state all sizes of
+its layer. For 16-bit experts with the sizes of a known model, an entry is also compared with the best predicted config
+(`expert_ranking`). For other files, use `audit.serve_audit` with the model.
 """
 
 import importlib.util
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -29,10 +30,12 @@ from typing import Any
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
 from kernrec.interop.moe_configs import read_moe_configs
-from kernrec.recommender.serving.engines import Kind
+from kernrec.recommender.serving.engines import Kind, ProductShape, TunedFile
+from kernrec.recommender.serving.expert_ranking import ranks, shipped_ranking
 from kernrec.util.files import read_input
 from kernrec.util.human import memory_text
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.normal import DEVIATIONS
 
 TABLE = Path(__file__).with_name("shipped_files.json")
 FOLDERS = {
@@ -168,6 +171,22 @@ _NAME = re.compile(
     r"(?:,per_channel_quant=True)?(?:_down)?\.json"
 )
 _TRITON_FOLDER = re.compile(r"triton_(\d+)_(\d+)_(\d+)")
+MODELS: Mapping[str, tuple[int, int, int, int]] = {
+    "Mixtral 8x7B": (8, 14336, 4096, 2),
+    "Mixtral 8x22B": (8, 16384, 6144, 2),
+    "DBRX": (16, 10752, 6144, 4),
+    "Jamba 1.5 Mini": (16, 14336, 4096, 2),
+    "Llama 4 Scout": (16, 8192, 5120, 1),
+    "DeepSeek-V2-Lite": (64, 1408, 2048, 6),
+    "Qwen2-57B-A14B": (64, 2560, 3584, 8),
+    "OLMoE": (64, 1024, 2048, 8),
+    "Qwen3-30B-A3B": (128, 768, 2048, 8),
+    "Qwen3-235B-A22B": (128, 1536, 4096, 8),
+    "Llama 4 Maverick": (128, 8192, 5120, 1),
+    "Qwen3-Next-80B-A3B": (512, 512, 2048, 10),
+}
+"""Public models: experts, width of an expert on one GPU, hidden size, and experts per token."""
+_MOST_TOKENS = 1 << 16
 _LARGEST = 1 << 20
 _MOST_WARPS = 32
 
@@ -176,6 +195,8 @@ class Judgment(StrEnum):
     """Judgment of an entry."""
 
     WRONG = "cannot run"
+    GOOD = "as good as the best, within the error"
+    DOUBTFUL = "doubtful"
     OTHER_GPU = "tuned for another GPU"
     POSSIBLE = "can run"
 
@@ -188,7 +209,9 @@ class JudgedEntry:
     config: Mapping[str, int]
     judgment: Judgment
     reason: str
-    """Reason why the entry cannot run, or the GPU that it was tuned for; else empty."""
+    """Reason why the entry cannot run or is doubtful, or the GPU that it was tuned for; else empty."""
+    ratio: float | None = None
+    """Predicted time over that of the best predicted config; None if it was not predicted."""
 
 
 @dataclass(frozen=True)
@@ -202,15 +225,25 @@ class JudgedFile:
     triton: str
     """Release of Triton in the file or its folder; empty if neither states one."""
     entries: tuple[JudgedEntry, ...]
+    model: str = ""
+    """Model whose sizes were assumed; empty if no time was predicted."""
+
+    @property
+    def note(self) -> str:
+        """Note on the sizes of the layer."""
+        if self.model:
+            return f"predicted for the sizes of {self.model}; audit the model for others"
+        return "a file alone is not enough to predict times; audit its model"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         entries = [
             {"tokens": e.tokens, "config": dict(e.config), "judgment": e.judgment.value, "reason": e.reason or None}
+            | {"predicted_over_best": e.ratio}
             for e in self.entries
         ]
         about = {"file": self.name, "gpu": self.gpu.name, "tuned_for": self.tuned_for or None}
-        return {**about, "triton": self.triton or None, "entries": entries}
+        return {**about, "triton": self.triton or None, "assumed_model": self.model or None, "entries": entries}
 
 
 def is_tuned_file(place: str) -> bool:
@@ -236,18 +269,44 @@ def judge_file(path: Path, gpu: GPU) -> JudgedFile:
     triton = version or (".".join(folder.groups()) if folder else "")
     element = 1 if (match["dtype"] or "").startswith(("fp8", "int8_w8a8")) else 2
     block = [int(size) for size in match["block"].split(",")] if match["block"] else []
-    entries = tuple(_judged(tokens, config, gpu, element, block, other) for tokens, config in configs.items())
-    return JudgedFile(path.name, gpu, device, triton, entries)
+    file, model = _experts_of(match)
+    if file is None or not ranks(file, gpu):
+        file, model = None, ""
+    entries = tuple(_judged(tokens, config, gpu, element, block, other, file) for tokens, config in configs.items())
+    return JudgedFile(path.name, gpu, device, triton, entries, model)
+
+
+def _experts_of(match: re.Match[str]) -> tuple[TunedFile | None, str]:
+    """Return the 16-bit experts that a file's name describes with the model's name; None if no known model fits."""
+    if not match["experts"] or match["dtype"] or match["block"]:
+        return None, ""
+    experts, width = int(match["experts"]), int(match["width"])
+    for title, (count, whole_width, hidden, top) in MODELS.items():
+        if experts == count and whole_width in (width, 2 * width, 4 * width, 8 * width):
+            products = ProductShape(2 * width, hidden, count, top), ProductShape(hidden, width, count, top)
+            return TunedFile(Kind.EXPERTS, match[0], "mixture of experts", products), title
+    return None, ""
 
 
 def _judged(
-    tokens: int, config: Mapping[str, int], gpu: GPU, element: int, block: list[int], other: str
+    tokens: int,
+    config: Mapping[str, int],
+    gpu: GPU,
+    element: int,
+    block: list[int],
+    other: str,
+    file: TunedFile | None,
 ) -> JudgedEntry:
     for reason in _reasons(config, gpu, element, block):
         return JudgedEntry(tokens, config, Judgment.WRONG, reason)
-    if other:
-        return JudgedEntry(tokens, config, Judgment.OTHER_GPU, other)
-    return JudgedEntry(tokens, config, Judgment.POSSIBLE, "")
+    tuned_for = f"tuned for {other}" if other else ""
+    if file is not None and 1 <= tokens <= _MOST_TOKENS:
+        ratio = shipped_ranking().over_best(file, tokens, gpu, config)
+        if ratio <= math.exp(DEVIATIONS * shipped_ranking().pair_spread):
+            return JudgedEntry(tokens, config, Judgment.GOOD, tuned_for, ratio)
+        slower = f"{ratio:.2f} times the predicted time of the best"
+        return JudgedEntry(tokens, config, Judgment.DOUBTFUL, ", ".join(filter(None, (slower, tuned_for))), ratio)
+    return JudgedEntry(tokens, config, Judgment.OTHER_GPU if other else Judgment.POSSIBLE, other)
 
 
 def _reasons(config: Mapping[str, int], gpu: GPU, element: int, block: list[int]) -> Iterator[str]:

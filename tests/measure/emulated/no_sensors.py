@@ -1,6 +1,6 @@
 """A stand-in for the sensors of the emulated GPU: every reading is None."""
 
-from kernrec.measure.device.interface import CardSettings
+from kernrec.measure.device.interface import CardSettings, SensorReading
 
 
 class MissingSensors:
@@ -21,10 +21,5 @@ class MissingSensors:
     def versions(self) -> dict[str, str | None]:
         return {"vbios": None, "driver": None, "nvml": None}
 
-    def energy_j(self) -> float | None:
-        return None
-
-    power_w = sm_clock_hz = memory_clock_hz = temperature_c = energy_j
-
-    def reasons(self) -> frozenset[str]:
-        return frozenset()
+    def read(self, time_s: float) -> SensorReading:
+        return SensorReading(time_s, None, None, None, None, None)

@@ -1,5 +1,7 @@
 """Tests of the ranking of the fused-experts kernel's configs."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,7 @@ from kernrec.recommender.serving.expert_ranking import (
     load,
     shipped_ranking,
 )
+from kernrec.recommender.serving.tuned_files import Judgment, judge_file
 
 # Near-best configs of the first matmul with random routing, from zksainx/pipeweave (Apache-2.0): GPU; tokens; experts,
 # experts per token, hidden size and width; tile, group, warps and stages.
@@ -96,3 +99,20 @@ def test_damaged_trees_are_refused(tmp_path):
     card.with_suffix(".trees").write_bytes(content)
     with pytest.raises(UsageError, match="not a usable model of experts"):
         load(card)
+
+
+def test_tuned_file_of_a_known_model_is_judged_by_predicted_times(tmp_path):
+    path = tmp_path / "E=8,N=7168,device_name=NVIDIA_A100-SXM4-80GB.json"
+    (good,) = candidates(experts(8, 2, 4096, 7168), 64, find_gpu("a100-sxm4-80gb"))[:1]
+    slow = good | {"BLOCK_SIZE_M": 256, "BLOCK_SIZE_N": 16}
+    path.write_text(json.dumps({"64": good, "128": slow}))
+    judged = judge_file(path, find_gpu("a100-sxm4-80gb"))
+    assert [entry.judgment for entry in judged.entries] == [Judgment.GOOD, Judgment.DOUBTFUL]
+    assert judged.entries[1].ratio is not None
+    assert judged.entries[1].ratio > 2
+    assert "Mixtral 8x7B" in judged.note
+    assert all(
+        entry.reason.endswith("tuned for NVIDIA A100-SXM4-80GB") for entry in judge_file(path, find_gpu("h100")).entries
+    )
+    unknown = path.rename(tmp_path / "E=7,N=7168,device_name=NVIDIA_A100-SXM4-80GB.json")
+    assert {entry.judgment for entry in judge_file(unknown, find_gpu("a100-sxm4-80gb")).entries} == {Judgment.POSSIBLE}
