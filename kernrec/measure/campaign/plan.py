@@ -240,9 +240,9 @@ class _Ranking:
         cls, problem: Problem, gpu: GPU, context: "Context", only: Kernel | None, draw: np.random.Generator
     ) -> "_Ranking":
         """Rank the configs of one or all kernels for the problem; raise `UsageError` if no config can run it."""
+        from kernrec.recommender.candidates import candidate_set
         from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
         from kernrec.recommender.infeasible import why_not
-        from kernrec.recommender.rank import candidate_set
         from kernrec.store import Evidence
 
         if only:
