@@ -31,6 +31,7 @@ from kernrec.op.dtype import ELEMENT_BYTES
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+STRUCTURE = "structure"
 _MOST_STEPS = 64
 """Maximum number of definitions followed for one expression."""
 _MOST_NODES = 10_000
@@ -62,7 +63,8 @@ def host_launches(
     Args:
         text: CUDA C++ with host code.
         kernel: Name of the kernel, without template arguments.
-        parameters: (name, data type behind the pointer or None for a number) of each parameter.
+        parameters: (name, data type behind the pointer, `STRUCTURE` if kernrec has no such type, or None for a
+            number) of each parameter.
         argv: Arguments of the program, if they are known.
     """
     if "<<<" not in text:
@@ -72,6 +74,7 @@ def host_launches(
     for call in nodes(program.root, "call_expression"):
         configuration = next((child for child in call.named_children if child.type == "kernel_call_syntax"), None)
         name = text_of(call.child_by_field_name("function"))
+        name = name[name.partition("<")[0].rfind(":") + 1 :]  # without namespaces
         if configuration is not None and name.partition("<")[0].strip() == kernel:
             launches.append(_Launch(program, call, configuration, parameters).read(name))
     return tuple(launches)
@@ -138,12 +141,28 @@ class _Launch:
         if values is None:
             return name
         texts = []
+        arguments = self._template_arguments()
+        numbers = {name: text for name, text in arguments.items() if is_number(text)}
         for node in values.named_children:
             try:
-                texts.append(self._resolved(node, {}))
+                texts.append(self._resolved(node, numbers))
             except UnknownError:
-                texts.append(" ".join(text_of(node).split()))
+                text = " ".join(text_of(node).split())
+                texts.append(arguments.get(text, text))
         return f"{name.partition('<')[0].strip()}<{', '.join(texts)}>"
+
+    def _template_arguments(self) -> dict[str, str]:
+        """Return the template arguments of the launching function, as of its first instantiation or call."""
+        function = _function_of(self.call)
+        template = function.parent if function is not None else None
+        if function is None or template is None or template.type != "template_declaration":
+            return {}
+        declared = template.child_by_field_name("parameters")
+        names = [last_word(text_of(each).partition("=")[0]) for each in (declared.named_children if declared else ())]
+        text = text_of(self.program.root)
+        stated = re.search(rf"\b{re.escape(function_name(function))}\s*<([^<>;(){{}}]*)>\s*\(", text)
+        values = [each.strip() for each in stated[1].split(",")] if stated else []
+        return dict(zip(names, values, strict=False))
 
     def _block_names(self) -> dict[str, str]:
         """Return the host variables that hold the extents of the block."""
@@ -174,6 +193,8 @@ class _Launch:
                 return f"{name}={value}" if is_number(value) else None
             if _stripped(node) in ("NULL", "nullptr"):
                 return f"{name}=null"
+            if pointed == STRUCTURE:
+                return f"{name}=f32[{self._elements(node, 4)}]"
             return f"{name}=[{self._elements(node, ELEMENT_BYTES[pointed])}]"
         except (UnknownError, KeyError):
             return None
@@ -259,6 +280,8 @@ class _Launch:
                 return literal(text)
             case "parenthesized_expression" | "condition_clause":
                 return resolved(node.named_children[0])
+            case "initializer_list" if len(node.named_children) == 1:
+                return resolved(node.named_children[0])
             case "cast_expression":
                 return resolved(node.child_by_field_name("value"))
             case "unary_expression" if text.startswith("-"):
@@ -289,6 +312,8 @@ class _Launch:
             case "call_expression":
                 return self._called(node, names, steps)
             case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
+                if re.search(rf"scanf\s*\([^;]*&\s*{re.escape(text)}\b", text_of(_function_of(node))):
+                    raise UnknownError
                 for value in self._definitions(node):
                     with suppress(UnknownError):
                         return resolved(value)
