@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from kernrec.store.share import place_at, read_bundle
+from kernrec.store.share.bundle import read_bundle
 from kernrec.store.share.manifest import bundle_name
+from kernrec.store.share.place import place_at
 from tests.helpers.command import environment
 from tests.helpers.notebook import cells, program, requirements
 from tests.helpers.paths import ROOT

@@ -4,7 +4,9 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
@@ -106,5 +108,7 @@ void bind_launches(nb::module_& module);
 void bind_power_limits(nb::module_& module);
 void bind_spaces(nb::module_& module);
 void bind_costs(nb::module_& module);
+void bind_learned_models(nb::module_& module);
+void bind_rankings(nb::module_& module);
 
 }  // namespace kernrec::query

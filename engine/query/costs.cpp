@@ -3,42 +3,40 @@
 #include "costs.h"
 
 #include <algorithm>
-#include <memory>
 
 #include "features.h"
 
 namespace kernrec::query {
 
-Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> able_of, Array<const double, 1> score_of,
-               Array<const double, 2> shapes_of, double clk_j, double byte_j)
-    : kept_space(space_of), kept_launches(launches_of), space(&nb::cast<Space&>(space_of)), clk_j(clk_j),
-      byte_j(byte_j) {
+Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> able_of, Array<const double, 1> occupancy_of,
+               Array<const double, 2> shapes_of, Array<const int64_t, 2> codes_of, bool call, double clk_j, double byte_j)
+    : kept_space(space_of), kept_launches(launches_of), space(&nb::cast<Space&>(space_of)), codes(codes_of),
+      call(call), clk_j(clk_j), byte_j(byte_j), kept_codes_(codes_of) {
     for (const nb::handle launch : launches_of) launches.push_back(&nb::cast<Launch&>(launch));
     const Row<const bool> can(able_of);
     const Table<const double> of_launch(shapes_of);
     for (int64_t row = 0; row < can.size; row++) able.push_back(can[row]);
-    score = copied(Row<const double>(score_of));
+    occupancy = copied(Row<const double>(occupancy_of));
     for (int64_t shape = 0; shape < of_launch.rows; shape++)
         for (int64_t row = 0; row < of_launch.columns; row++) shapes.push_back(of_launch(shape, row));
     const size_t configs = size_t(space->count());
-    require(!launches.empty() && able.size() == configs && score.size() == configs && of_launch.rows == 4 &&
-                of_launch.columns == int64_t(configs),
+    require(!launches.empty() && able.size() == configs && occupancy.size() == configs && of_launch.rows == 4 &&
+                of_launch.columns == int64_t(configs) && codes.rows == int64_t(configs) && codes.columns > 0,
             "kernel: expected launches, and figures of each config");
     for (const Launch* launch : launches) require(launch->configs() == int64_t(configs), "kernel: expected its launches");
 }
 
 namespace {
 
-using Figures = std::shared_ptr<std::vector<double>>;
-
 // Return an array that views `figures` from `first` on and keeps it alive.
-nb::object view(const Figures& figures, std::vector<size_t> shape, size_t first = 0) {
-    const nb::capsule owner(new Figures(figures), [](void* p) noexcept { delete static_cast<Figures*>(p); });
+nb::object view(const Costs::Figures& figures, std::vector<size_t> shape, size_t first = 0) {
+    const nb::capsule owner(new Costs::Figures(figures),
+                            [](void* p) noexcept { delete static_cast<Costs::Figures*>(p); });
     return nb::cast(nb::ndarray<nb::numpy, double>(figures->data() + first, shape.size(), shape.data(), owner));
 }
 
-// Mark `count` candidates: half of them lowest in one cost, the others lowest in another cost; mark all if there are at most
-// `count`. NaN counts as infinite; among equal candidates, mark the first.
+}  // namespace
+
 void mark_promising(const double* latency, const double* energy, int64_t size, int64_t count, uint8_t* chosen) {
     if (size <= count) {
         std::fill(chosen, chosen + size, uint8_t(1));
@@ -58,269 +56,232 @@ void mark_promising(const double* latency, const double* energy, int64_t size, i
     }
 }
 
-class Costs {
-   public:
-    // kernels: for each, a `Kernel`, its problems, the rows to estimate (None: all that can run), whether each row can
-    // run (None: as in the kernel), rows to estimate regardless of cost, and the seconds, joules and DRAM costs of each
-    // problem's epilogue, (problems, 4) or None. limits: operating points or None. most: maximum configs to estimate
-    // per kernel and problem.
-    Costs(nb::list kernels, nb::handle limits, int64_t points, int64_t most) {
-        for (const nb::handle each : kernels) add(nb::cast<nb::tuple>(each), most);
-        const size_t count = size_t(count_);
-        nominal_ = std::make_shared<std::vector<double>>(5 * count, 0.0);
-        longest_ = std::make_shared<std::vector<double>>(2 * count, 0.0);
-        std::fill_n(nominal_->begin() + std::ptrdiff_t(2 * count), count, kStartS);
-        for (Part& part : parts_) estimate(part);
-        if (limits.is_none()) return;
-        require(points > 0, "points: expected at least one");
-        limited_ = std::make_shared<std::vector<double>>(7 * size_t(points) * count);
-        points_ = points;
-        limit_first(limits, {nominal_->data(), 5, count_, count_, 1}, limited_->data(), points);
-    }
+Costs::Costs(nb::list kernels, nb::handle limits, int64_t points, int64_t most) {
+    for (const nb::handle each : kernels) add(nb::cast<nb::tuple>(each), most);
+    const size_t count = size_t(count_);
+    nominal_ = std::make_shared<std::vector<double>>(5 * count, 0.0);
+    longest_ = std::make_shared<std::vector<double>>(2 * count, 0.0);
+    std::fill_n(nominal_->begin() + std::ptrdiff_t(2 * count), count, kStartS);
+    for (Part& part : parts_) estimate(part);
+    if (limits.is_none()) return;
+    require(points > 0, "points: expected at least one");
+    limited_ = std::make_shared<std::vector<double>>(7 * size_t(points) * count);
+    points_ = points;
+    limit_first(limits, {nominal_->data(), 5, count_, count_, 1}, limited_->data(), points);
+}
 
-    nb::object nominal() const { return view(nominal_, {5, size_t(count_)}); }
-    nb::object longest() const { return view(longest_, {2, size_t(count_)}); }
-    nb::object limited() const {
-        require(limited_ != nullptr, "limited: no operating point");
-        return view(limited_, {7, size_t(points_), size_t(count_)});
-    }
+nb::object Costs::nominal_array() const { return view(nominal_, {5, size_t(count_)}); }
+nb::object Costs::longest_array() const { return view(longest_, {2, size_t(count_)}); }
+nb::object Costs::limited_array() const {
+    require(limited_ != nullptr, "limited: no operating point");
+    return view(limited_, {7, size_t(points_), size_t(count_)});
+}
 
-    // Return, for each kernel, the estimated configs. For each problem, return the start and number of its configs, the
-    // position of the heuristic's pick (None: no config), and the number of runnable configs.
-    nb::list kernels() const {
-        nb::list result;
-        for (const Part& part : parts_) {
-            nb::list picks;
-            for (const int64_t pick : part.picks) picks.append(pick < 0 ? nb::none() : nb::object(nb::int_(pick)));
-            nb::list counts;
-            for (const auto& rows : part.runnable) counts.append(rows.size());
-            result.append(nb::make_tuple(numpy(part.rows), nb::cast(part.starts), picks, counts));
+nb::list Costs::kernels() const {
+    nb::list result;
+    for (const Part& part : parts_) {
+        nb::list picks;
+        for (const int64_t pick : part.picks) picks.append(pick < 0 ? nb::none() : nb::object(nb::int_(pick)));
+        nb::list counts;
+        for (const auto& rows : part.runnable) counts.append(rows.size());
+        result.append(nb::make_tuple(numpy(part.rows), nb::cast(part.starts), picks, counts));
+    }
+    return result;
+}
+
+nb::list Costs::launches(size_t kernel) const {
+    nb::list result;
+    for (const Done& done : parts_.at(kernel).done) {
+        const size_t count = done.positions.size();
+        result.append(nb::make_tuple(done.number, numpy(done.positions),
+                                     view(done.figures, {size_t(kPipes), count}, done.pipes),
+                                     view(done.figures, {size_t(kTimes), count}, done.times),
+                                     view(done.figures, {count}, size_t(kDramBytes) * count)));
+    }
+    return result;
+}
+
+void Costs::fill(const Part& part, int64_t first, const Row<const int64_t>& positions,
+                 const Table<const double>& limited, const Table<double>& quantities) const {
+    const int64_t count = int64_t(part.rows.size());
+    require(first >= 0 && first <= count && all_within(positions, 0, std::min(count - first, limited.columns)) &&
+                limited.rows == features::kRegime + 1 && quantities.rows == features::kQuantities &&
+                quantities.columns == positions.size,
+            "positions: expected candidates of the kernel");
+    const size_t configs = part.kernel->able.size();
+    const Launch& first_launch = *part.kernel->launches[0];
+    size_t problem = part.problems.size();
+    Launch::Figures on_problem;
+    for (int64_t i = 0; i < positions.size; i++) {
+        const int64_t position = first + positions[i], row = part.rows[size_t(position)];
+        const auto end = std::upper_bound(part.starts.begin(), part.starts.end(), position);
+        if (const size_t its = size_t(end - part.starts.begin()) - 1; its != problem) {
+            problem = its;
+            on_problem = first_launch.on(*part.problems[problem]);
         }
-        return result;
-    }
-
-    nb::object runnable(size_t kernel, size_t problem) const {
-        return numpy(parts_.at(kernel).runnable.at(problem));
-    }
-
-    // Return, for each launch of a kernel, its number, the positions of the configs that perform it, clocks of each
-    // pipe, times and DRAM bytes.
-    nb::list launches(size_t kernel) const {
-        nb::list result;
-        for (const Done& done : parts_.at(kernel).done) {
-            const size_t count = done.positions.size();
-            result.append(nb::make_tuple(done.number, numpy(done.positions),
-                                         view(done.figures, {size_t(kPipes), count}, done.pipes),
-                                         view(done.figures, {size_t(kTimes), count}, done.times),
-                                         view(done.figures, {count}, size_t(kDramBytes) * count)));
+        for (int64_t cost = 0; cost < limited.rows; cost++) quantities(cost, i) = limited(cost, positions[i]);
+        for (size_t cost = 0; cost < 5; cost++)
+            quantities(features::kCoreS + int64_t(cost), i) =
+                (*nominal_)[cost * size_t(count_) + size_t(part.first + position)];
+        for (size_t shape = 0; shape < 4; shape++)
+            quantities(features::kThreads + int64_t(shape), i) = part.kernel->shapes[shape * configs + size_t(row)];
+        quantities(features::kFlops, i) = part.problems[problem]->flops;
+        quantities(features::kBytes, i) = part.problems[problem]->bytes;
+        quantities(features::kBlocks, i) = first_launch.blocks(on_problem, row);
+        for (int64_t each = features::kBusyS; each < features::kOne; each++) quantities(each, i) = 0.0;
+        for (const Done& done : part.done) {
+            const int64_t launched = int64_t(done.positions.size());
+            const auto place = std::lower_bound(done.positions.begin(), done.positions.end(), position);
+            if (place == done.positions.end() || *place != position) continue;
+            const double* const figures = done.figures->data();
+            features::add_times({figures + done.pipes, kPipes, launched, launched, 1},
+                                {figures + done.times, kTimes, launched, launched, 1},
+                                place - done.positions.begin(), quantities, i);
         }
-        return result;
     }
+}
 
-    // Fill the input rows of `quantities` (Q, N) for candidates of a kernel. positions: candidates, counted from
-    // `first`. limited: costs under a power limit of the candidates from `first` on, (7, C).
-    void fill(size_t kernel, int64_t first, Array<const int64_t, 1> positions_of, Array<const double, 2> limited_of,
-              Array<double, 2> quantities_of) const {
-        const Part& part = parts_.at(kernel);
-        const Row<const int64_t> positions(positions_of);
-        const Table<const double> limited(limited_of);
-        const Table<double> quantities(quantities_of);
-        const int64_t count = int64_t(part.rows.size());
-        require(first >= 0 && first <= count && all_within(positions, 0, std::min(count - first, limited.columns)) &&
-                    limited.rows == features::kRegime + 1 && quantities.rows == features::kQuantities && quantities.columns == positions.size,
-                "positions: expected candidates of the kernel");
-        const size_t configs = part.kernel->able.size();
-        const Launch& first_launch = *part.kernel->launches[0];
-        size_t problem = part.problems.size();
+void Costs::add(nb::tuple each, int64_t most) {
+    require(each.size() == 6, "kernels: expected six parts");
+    Part part;
+    part.kept = each;
+    part.kernel = &nb::cast<const Kernel&>(each[0]);
+    part.first = count_;
+    using Places = Array<const int64_t, 1>;
+    std::optional<Row<const int64_t>> given;
+    Row<const int64_t> kept_rows;
+    if (!each[2].is_none()) given = Row<const int64_t>(nb::cast<Places>(each[2]));
+    std::vector<uint8_t> able = part.kernel->able;
+    if (!each[3].is_none()) {
+        const Row<const bool> can(nb::cast<Array<const bool, 1>>(each[3]));
+        require(can.size == int64_t(able.size()), "able: expected one of each config");
+        for (int64_t row = 0; row < can.size; row++) able[size_t(row)] = can[row];
+    }
+    if (!each[4].is_none()) kept_rows = Row<const int64_t>(nb::cast<Places>(each[4]));
+    if (!each[5].is_none()) part.epilogues = nb::cast<Array<const double, 2>>(each[5]);
+    const nb::list problems = nb::cast<nb::list>(each[1]);
+    for (const nb::handle problem : problems) {
+        part.problems.push_back(&nb::cast<Problem&>(problem));
+        require(&part.problems.back()->space() == part.kernel->space, "kernels: expected problems of their spaces");
+        choose(part, able, given, kept_rows, most);
+    }
+    require(!part.epilogues || (part.epilogues->shape(0) == part.problems.size() && part.epilogues->shape(1) == 4),
+            "epilogues: expected four figures of each problem");
+    count_ += int64_t(part.rows.size());
+    parts_.push_back(std::move(part));
+}
+
+namespace {
+
+std::vector<uint8_t> promising(const Kernel& kernel, Problem& problem, const std::vector<int64_t>& rows,
+                               int64_t most) {
+    std::vector<double> clocks(rows.size(), 0.0), joules(rows.size(), 0.0);
+    for (const Launch* launch : kernel.launches) {
+        Launch::Figures figures = launch->on(problem);
+        for (size_t i = 0; i < rows.size(); i++)
+            if (launch->performed(rows[i])) launch->add_quick(figures, rows[i], clocks[i], joules[i]);
+    }
+    for (size_t i = 0; i < rows.size(); i++) joules[i] += clocks[i] * kernel.clk_j;
+    std::vector<uint8_t> chosen(rows.size(), 0);
+    mark_promising(clocks.data(), joules.data(), int64_t(rows.size()), most, chosen.data());
+    return chosen;
+}
+
+}  // namespace
+
+// Choose the configs of a kernel to estimate on its last problem.
+void Costs::choose(Part& part, const std::vector<uint8_t>& able, const std::optional<Row<const int64_t>>& given,
+                   const Row<const int64_t>& kept_rows, int64_t most) {
+    const Kernel& kernel = *part.kernel;
+    Problem& problem = *part.problems.back();
+    std::vector<int64_t> rows;
+    if (given) {
+        require(all_within(*given, 0, int64_t(able.size())), "rows: expected configs of the space");
+        rows = copied(*given);
+    } else if (!problem.too_large()) {
+        std::vector<uint8_t> holds = able;
+        kernel.space->test(&problem, {holds.data(), int64_t(holds.size())});
+        for (size_t row = 0; row < holds.size(); row++)
+            if (holds[row]) rows.push_back(int64_t(row));
+    }
+    int64_t pick = rows.empty() ? -1 : 0;
+    for (size_t i = 1; i < rows.size(); i++)
+        if (kernel.score(rows[i]) > kernel.score(rows[size_t(pick)])) pick = int64_t(i);
+    part.runnable.push_back(rows);
+    if (!given && most > 0 && int64_t(rows.size()) > most) {
+        std::vector<uint8_t> chosen = promising(kernel, problem, rows, most);
+        chosen[size_t(pick)] = 1;
+        for (int64_t i = 0; i < kept_rows.size; i++) {
+            const auto place = std::lower_bound(rows.begin(), rows.end(), kept_rows[i]);
+            if (place != rows.end() && *place == kept_rows[i]) chosen[size_t(place - rows.begin())] = 1;
+        }
+        std::vector<int64_t> some;
+        for (size_t i = 0; i < rows.size(); i++) {
+            if (int64_t(i) == pick && chosen[i]) pick = -2 - int64_t(some.size());
+            if (chosen[i]) some.push_back(rows[i]);
+        }
+        pick = -2 - pick;
+        rows = std::move(some);
+    }
+    part.rows.insert(part.rows.end(), rows.begin(), rows.end());
+    part.starts.push_back(int64_t(part.rows.size()));
+    part.picks.push_back(pick);
+}
+
+// Add the launches of a kernel to the costs of its configs.
+void Costs::estimate(Part& part) {
+    const Kernel& kernel = *part.kernel;
+    const Table<double> nominal(nominal_->data(), 5, count_, count_, 1);
+    const Table<double> longest(longest_->data(), 2, count_, count_, 1);
+    for (size_t number = 0; number < kernel.launches.size(); number++) {
+        const Launch& launch = *kernel.launches[number];
+        Done done{number, {}, nullptr, 0, 0};
+        for (size_t i = 0; i < part.rows.size(); i++)
+            if (launch.performed(part.rows[i])) done.positions.push_back(int64_t(i));
+        const int64_t count = int64_t(done.positions.size()), work_rows = kLoops + 2 * launch.loops();
+        if (count == 0) continue;
+        done.pipes = size_t(work_rows * count), done.times = size_t((work_rows + kPipes) * count);
+        done.figures = std::make_shared<std::vector<double>>(size_t((work_rows + kPipes + kTimes) * count));
+        double* const figures = done.figures->data();
+        const Table<double> work(figures, work_rows, count, count, 1);
+        const Table<double> pipe_clk(figures + done.pipes, kPipes, count, count, 1);
+        const Table<double> times(figures + done.times, kTimes, count, count, 1);
+        std::vector<int64_t> variants;
+        size_t problem = 0;
         Launch::Figures on_problem;
-        for (int64_t i = 0; i < positions.size; i++) {
-            const int64_t position = first + positions[i], row = part.rows[size_t(position)];
-            const auto end = std::upper_bound(part.starts.begin(), part.starts.end(), position);
-            if (const size_t its = size_t(end - part.starts.begin()) - 1; its != problem) {
-                problem = its;
-                on_problem = first_launch.on(*part.problems[problem]);
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t position = done.positions[size_t(i)], row = part.rows[size_t(position)];
+            if (i == 0 || position >= part.starts[problem + 1]) {
+                while (position >= part.starts[problem + 1]) problem++;
+                on_problem = launch.on(*part.problems[problem]);
             }
-            for (int64_t cost = 0; cost < limited.rows; cost++) quantities(cost, i) = limited(cost, positions[i]);
-            for (size_t cost = 0; cost < 5; cost++)
-                quantities(features::kCoreS + int64_t(cost), i) =
-                    (*nominal_)[cost * size_t(count_) + size_t(part.first + position)];
-            for (size_t shape = 0; shape < 4; shape++)
-                quantities(features::kThreads + int64_t(shape), i) = part.kernel->shapes[shape * configs + size_t(row)];
-            quantities(features::kFlops, i) = part.problems[problem]->flops;
-            quantities(features::kBytes, i) = part.problems[problem]->bytes;
-            quantities(features::kBlocks, i) = first_launch.blocks(on_problem, row);
-            for (int64_t each = features::kBusyS; each < features::kOne; each++) quantities(each, i) = 0.0;
-            for (const Done& done : part.done) {
-                const int64_t launched = int64_t(done.positions.size());
-                const auto place = std::lower_bound(done.positions.begin(), done.positions.end(), position);
-                if (place == done.positions.end() || *place != position) continue;
-                const double* const figures = done.figures->data();
-                features::add_times({figures + done.pipes, kPipes, launched, launched, 1},
-                                    {figures + done.times, kTimes, launched, launched, 1},
-                                    place - done.positions.begin(), quantities, i);
-            }
+            variants.push_back(launch.variant(row));
+            launch.fill_work(on_problem, row, work, i);
         }
+        launch_times(launch.demand(), launch.device(), launch.loops(), {variants.data(), count},
+                     {work.data, work.rows, count, count, 1}, pipe_clk, times);
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t place = part.first + done.positions[size_t(i)];
+            nominal(0, place) += times(kCoreTime, i);
+            nominal(1, place) += times(kDramTime, i);
+            nominal(2, place) += kLaunchS;
+            nominal(3, place) += times(kCoreJoules, i);
+            nominal(4, place) += work(kDramBytes, i) * kernel.byte_j;
+            const double part_s = maximum(times(kCoreTime, i), times(kDramTime, i));
+            longest(1, place) = part_s > longest(0, place) ? times(kResource, i) : longest(1, place);
+            longest(0, place) = maximum(part_s, longest(0, place));
+        }
+        part.done.push_back(std::move(done));
     }
+    if (!part.epilogues) return;
+    const Table<const double> epilogues(*part.epilogues);
+    for (size_t problem = 0; problem < part.problems.size(); problem++)
+        for (int64_t place = part.starts[problem]; place < part.starts[problem + 1]; place++)
+            for (int64_t figure = 0; figure < 4; figure++)  // all fields except the launch overhead
+                nominal(figure < 2 ? figure : figure + 1, part.first + place) += epilogues(int64_t(problem), figure);
+}
 
-   private:
-    // Launch of a kernel's estimated configs: work, clocks of each pipe, then times, with one column per config.
-    struct Done {
-        size_t number;
-        std::vector<int64_t> positions;
-        Figures figures;
-        size_t pipes, times;  // where their rows begin
-    };
-    struct Part {
-        nb::object kept;
-        const Kernel* kernel;
-        std::vector<Problem*> problems;
-        std::vector<std::vector<int64_t>> runnable;
-        std::vector<int64_t> rows, starts{0}, picks;
-        std::optional<Array<const double, 2>> epilogues;
-        int64_t first;
-        std::vector<Done> done;
-    };
-
-    void add(nb::tuple each, int64_t most) {
-        require(each.size() == 6, "kernels: expected six parts");
-        Part part;
-        part.kept = each;
-        part.kernel = &nb::cast<const Kernel&>(each[0]);
-        part.first = count_;
-        using Places = Array<const int64_t, 1>;
-        std::optional<Row<const int64_t>> given;
-        Row<const int64_t> kept_rows;
-        if (!each[2].is_none()) given = Row<const int64_t>(nb::cast<Places>(each[2]));
-        std::vector<uint8_t> able = part.kernel->able;
-        if (!each[3].is_none()) {
-            const Row<const bool> can(nb::cast<Array<const bool, 1>>(each[3]));
-            require(can.size == int64_t(able.size()), "able: expected one of each config");
-            for (int64_t row = 0; row < can.size; row++) able[size_t(row)] = can[row];
-        }
-        if (!each[4].is_none()) kept_rows = Row<const int64_t>(nb::cast<Places>(each[4]));
-        if (!each[5].is_none()) part.epilogues = nb::cast<Array<const double, 2>>(each[5]);
-        const nb::list problems = nb::cast<nb::list>(each[1]);
-        for (const nb::handle problem : problems) {
-            part.problems.push_back(&nb::cast<Problem&>(problem));
-            require(&part.problems.back()->space() == part.kernel->space, "kernels: expected problems of their spaces");
-            choose(part, able, given, kept_rows, most);
-        }
-        require(!part.epilogues || (part.epilogues->shape(0) == part.problems.size() && part.epilogues->shape(1) == 4),
-                "epilogues: expected four figures of each problem");
-        count_ += int64_t(part.rows.size());
-        parts_.push_back(std::move(part));
-    }
-
-    // Choose the configs of a kernel to estimate on its last problem.
-    void choose(Part& part, const std::vector<uint8_t>& able, const std::optional<Row<const int64_t>>& given,
-                const Row<const int64_t>& kept_rows, int64_t most) {
-        const Kernel& kernel = *part.kernel;
-        Problem& problem = *part.problems.back();
-        std::vector<int64_t> rows;
-        if (given) {
-            require(all_within(*given, 0, int64_t(able.size())), "rows: expected configs of the space");
-            rows = copied(*given);
-        } else if (!problem.too_large()) {
-            std::vector<uint8_t> holds = able;
-            kernel.space->test(&problem, {holds.data(), int64_t(holds.size())});
-            for (size_t row = 0; row < holds.size(); row++)
-                if (holds[row]) rows.push_back(int64_t(row));
-        }
-        int64_t pick = rows.empty() ? -1 : 0;
-        for (size_t i = 1; i < rows.size(); i++)
-            if (kernel.score[size_t(rows[i])] > kernel.score[size_t(rows[size_t(pick)])]) pick = int64_t(i);
-        part.runnable.push_back(rows);
-        if (!given && most > 0 && int64_t(rows.size()) > most) {
-            std::vector<uint8_t> chosen = promising(kernel, problem, rows, most);
-            chosen[size_t(pick)] = 1;
-            for (int64_t i = 0; i < kept_rows.size; i++) {
-                const auto place = std::lower_bound(rows.begin(), rows.end(), kept_rows[i]);
-                if (place != rows.end() && *place == kept_rows[i]) chosen[size_t(place - rows.begin())] = 1;
-            }
-            std::vector<int64_t> some;
-            for (size_t i = 0; i < rows.size(); i++) {
-                if (int64_t(i) == pick && chosen[i]) pick = -2 - int64_t(some.size());
-                if (chosen[i]) some.push_back(rows[i]);
-            }
-            pick = -2 - pick;
-            rows = std::move(some);
-        }
-        part.rows.insert(part.rows.end(), rows.begin(), rows.end());
-        part.starts.push_back(int64_t(part.rows.size()));
-        part.picks.push_back(pick);
-    }
-
-    static std::vector<uint8_t> promising(const Kernel& kernel, Problem& problem, const std::vector<int64_t>& rows,
-                                          int64_t most) {
-        std::vector<double> clocks(rows.size(), 0.0), joules(rows.size(), 0.0);
-        for (const Launch* launch : kernel.launches) {
-            Launch::Figures figures = launch->on(problem);
-            for (size_t i = 0; i < rows.size(); i++)
-                if (launch->performed(rows[i])) launch->add_quick(figures, rows[i], clocks[i], joules[i]);
-        }
-        for (size_t i = 0; i < rows.size(); i++) joules[i] += clocks[i] * kernel.clk_j;
-        std::vector<uint8_t> chosen(rows.size(), 0);
-        mark_promising(clocks.data(), joules.data(), int64_t(rows.size()), most, chosen.data());
-        return chosen;
-    }
-
-    // Add the launches of a kernel to the costs of its configs.
-    void estimate(Part& part) {
-        const Kernel& kernel = *part.kernel;
-        const Table<double> nominal(nominal_->data(), 5, count_, count_, 1);
-        const Table<double> longest(longest_->data(), 2, count_, count_, 1);
-        for (size_t number = 0; number < kernel.launches.size(); number++) {
-            const Launch& launch = *kernel.launches[number];
-            Done done{number, {}, nullptr, 0, 0};
-            for (size_t i = 0; i < part.rows.size(); i++)
-                if (launch.performed(part.rows[i])) done.positions.push_back(int64_t(i));
-            const int64_t count = int64_t(done.positions.size()), work_rows = kLoops + 2 * launch.loops();
-            if (count == 0) continue;
-            done.pipes = size_t(work_rows * count), done.times = size_t((work_rows + kPipes) * count);
-            done.figures = std::make_shared<std::vector<double>>(size_t((work_rows + kPipes + kTimes) * count));
-            double* const figures = done.figures->data();
-            const Table<double> work(figures, work_rows, count, count, 1);
-            const Table<double> pipe_clk(figures + done.pipes, kPipes, count, count, 1);
-            const Table<double> times(figures + done.times, kTimes, count, count, 1);
-            std::vector<int64_t> variants;
-            size_t problem = 0;
-            Launch::Figures on_problem;
-            for (int64_t i = 0; i < count; i++) {
-                const int64_t position = done.positions[size_t(i)], row = part.rows[size_t(position)];
-                if (i == 0 || position >= part.starts[problem + 1]) {
-                    while (position >= part.starts[problem + 1]) problem++;
-                    on_problem = launch.on(*part.problems[problem]);
-                }
-                variants.push_back(launch.variant(row));
-                launch.fill_work(on_problem, row, work, i);
-            }
-            launch_times(launch.demand(), launch.device(), launch.loops(), {variants.data(), count},
-                         {work.data, work.rows, count, count, 1}, pipe_clk, times);
-            for (int64_t i = 0; i < count; i++) {
-                const int64_t place = part.first + done.positions[size_t(i)];
-                nominal(0, place) += times(kCoreTime, i);
-                nominal(1, place) += times(kDramTime, i);
-                nominal(2, place) += kLaunchS;
-                nominal(3, place) += times(kCoreJoules, i);
-                nominal(4, place) += work(kDramBytes, i) * kernel.byte_j;
-                const double part_s = maximum(times(kCoreTime, i), times(kDramTime, i));
-                longest(1, place) = part_s > longest(0, place) ? times(kResource, i) : longest(1, place);
-                longest(0, place) = maximum(part_s, longest(0, place));
-            }
-            part.done.push_back(std::move(done));
-        }
-        if (!part.epilogues) return;
-        const Table<const double> epilogues(*part.epilogues);
-        for (size_t problem = 0; problem < part.problems.size(); problem++)
-            for (int64_t place = part.starts[problem]; place < part.starts[problem + 1]; place++)
-                for (int64_t figure = 0; figure < 4; figure++)  // all fields except the launch overhead
-                    nominal(figure < 2 ? figure : figure + 1, part.first + place) += epilogues(int64_t(problem), figure);
-    }
-
-    std::vector<Part> parts_;
-    int64_t count_ = 0, points_ = 0;
-    Figures nominal_, longest_, limited_;
-};
+namespace {
 
 // Return a mask of the promising candidates of each problem, (C,). starts: position of each problem's first candidate,
 // then C.
@@ -344,18 +305,23 @@ void fill_promising(Array<const double, 1> latency_of, Array<const double, 1> en
 void bind_costs(nb::module_& module) {
     const auto exact = [] { return nb::arg().noconvert(); };
     nb::class_<Kernel>(module, "Kernel")
-        .def(nb::init<nb::object, nb::list, Array<const bool, 1>, Array<const double, 1>, Array<const double, 2>, double,
-                      double>(),
-             nb::arg(), nb::arg(), exact(), exact(), exact(), nb::arg(), nb::arg());
+        .def(nb::init<nb::object, nb::list, Array<const bool, 1>, Array<const double, 1>, Array<const double, 2>,
+                      Array<const int64_t, 2>, bool, double, double>(),
+             nb::arg(), nb::arg(), exact(), exact(), exact(), exact(), nb::arg(), nb::arg(), nb::arg());
     nb::class_<Costs>(module, "Costs")
         .def(nb::init<nb::list, nb::handle, int64_t, int64_t>(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
-        .def_prop_ro("nominal", &Costs::nominal)
-        .def_prop_ro("longest", &Costs::longest)
-        .def_prop_ro("limited", &Costs::limited)
+        .def_prop_ro("nominal", &Costs::nominal_array)
+        .def_prop_ro("longest", &Costs::longest_array)
+        .def_prop_ro("limited", &Costs::limited_array)
         .def_prop_ro("kernels", &Costs::kernels)
         .def("runnable", &Costs::runnable)
         .def("launches", &Costs::launches)
-        .def("fill", &Costs::fill, nb::arg(), nb::arg(), exact(), exact(), exact());
+        .def("fill",
+             [](const Costs& self, size_t kernel, int64_t first, Array<const int64_t, 1> positions,
+                Array<const double, 2> limited, Array<double, 2> quantities) {
+                 self.fill(self.parts().at(kernel), first, positions, limited, quantities);
+             },
+             nb::arg(), nb::arg(), exact(), exact(), exact());
     module.def("promising", &fill_promising, exact(), exact(), nb::arg(), nb::arg(), exact());
 }
 

@@ -1,5 +1,7 @@
-// Launches of a kernel's configs on any problem.
+// Launches of a kernel's configs on any problem, and their costs.
 #pragma once
+
+#include <memory>
 
 #include "launch.h"
 #include "space.h"
@@ -74,13 +76,97 @@ struct Kernel {
     Space* space;
     std::vector<Launch*> launches;
     std::vector<uint8_t> able;   // whether a config is profiled and fits
-    std::vector<double> score;   // pick of the occupancy heuristic
+    std::vector<double> occupancy;  // resident warps of the first launch, as a fraction of an SM's maximum
+    Table<const int64_t> codes;  // warps per block and machine code of each launch, (configs, 1 + launches)
+    bool call;                   // a call of a Triton function, whose configs differ only in code and grid
     std::vector<double> shapes;  // threads, resident blocks, registers and shared bytes of the first launch, (4, configs)
     double clk_j;                // static energy per clock of a quick cost, in joules
     double byte_j;               // joules per byte between L2 and DRAM
 
-    Kernel(nb::object space, nb::list launches, Array<const bool, 1> able, Array<const double, 1> score,
-           Array<const double, 2> shapes, double clk_j, double byte_j);
+    Kernel(nb::object space, nb::list launches, Array<const bool, 1> able, Array<const double, 1> occupancy,
+           Array<const double, 2> shapes, Array<const int64_t, 2> codes, bool call, double clk_j, double byte_j);
+
+    // Score of the occupancy heuristic, in the order of `cudaOccupancyMaxPotentialBlockSize`: most resident warps come
+    // first, then the largest block, then the first config.
+    double score(int64_t row) const { return occupancy[size_t(row)] * 4096.0 + double(codes(row, 0)); }
+
+   private:
+    Array<const int64_t, 2> kept_codes_;  // keeps Python's array alive
 };
+
+// Costs of all kernels' configs on one or more problems: which configs can run, which are promising, and their time and
+// energy, without and with a power limit.
+class Costs {
+   public:
+    using Figures = std::shared_ptr<std::vector<double>>;
+
+    // Launch of a kernel's estimated configs: work, clocks of each pipe, then times, with one column per config.
+    struct Done {
+        size_t number;
+        std::vector<int64_t> positions;
+        Figures figures;
+        size_t pipes, times;  // where their rows begin
+    };
+    // Estimated configs of a kernel, problem after problem.
+    struct Part {
+        nb::object kept;
+        const Kernel* kernel;
+        std::vector<Problem*> problems;
+        std::vector<std::vector<int64_t>> runnable;
+        std::vector<int64_t> rows, starts{0}, picks;
+        std::optional<Array<const double, 2>> epilogues;
+        int64_t first;  // among the configs of all kernels
+        std::vector<Done> done;
+    };
+
+    // kernels: for each, a `Kernel`, its problems, the rows to estimate (None: all that can run), whether each row can
+    // run (None: as in the kernel), rows to estimate regardless of cost, and the seconds, joules and DRAM costs of each
+    // problem's epilogue, (problems, 4) or None. limits: operating points or None. most: maximum configs to estimate
+    // per kernel and problem.
+    Costs(nb::list kernels, nb::handle limits, int64_t points, int64_t most);
+
+    int64_t count() const { return count_; }
+    int64_t points() const { return points_; }
+    const std::vector<Part>& parts() const { return parts_; }
+    // Fields of `NominalCosts` of the configs from `first` on, (5, N).
+    Table<const double> nominal(int64_t first, int64_t count) const {
+        return {nominal_->data() + first, 5, count, count_, 1};
+    }
+    double longest_resource(int64_t column) const { return (*longest_)[size_t(count_ + column)]; }
+    // Costs under the power limits, (7, points, configs).
+    double* limited() { return limited_->data(); }
+    const double* limited() const { return limited_->data(); }
+    // Fill the input rows of `quantities` (Q, N) for candidates of a kernel. positions: candidates, counted from
+    // `first`. limited: costs under a power limit of the candidates from `first` on, (7, C).
+    void fill(const Part& part, int64_t first, const Row<const int64_t>& positions, const Table<const double>& limited,
+              const Table<double>& quantities) const;
+
+    nb::object nominal_array() const;
+    nb::object longest_array() const;
+    nb::object limited_array() const;
+    // Return, for each kernel, the estimated configs. For each problem, return the start and number of its configs, the
+    // position of the heuristic's pick (None: no config), and the number of runnable configs.
+    nb::list kernels() const;
+    nb::object runnable(size_t kernel, size_t problem) const {
+        return numpy(parts_.at(kernel).runnable.at(problem));
+    }
+    // Return, for each launch of a kernel, its number, the positions of the configs that perform it, clocks of each
+    // pipe, times and DRAM bytes.
+    nb::list launches(size_t kernel) const;
+
+   private:
+    void add(nb::tuple each, int64_t most);
+    void choose(Part& part, const std::vector<uint8_t>& able, const std::optional<Row<const int64_t>>& given,
+                const Row<const int64_t>& kept_rows, int64_t most);
+    void estimate(Part& part);
+
+    std::vector<Part> parts_;
+    int64_t count_ = 0, points_ = 0;
+    Figures nominal_, longest_, limited_;
+};
+
+// Mark `count` candidates: half of them lowest in one cost, the others lowest in another cost; mark all if there are at
+// most `count`. NaN counts as infinite; among equal candidates, mark the first.
+void mark_promising(const double* latency, const double* energy, int64_t size, int64_t count, uint8_t* chosen);
 
 }  // namespace kernrec::query

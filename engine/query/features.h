@@ -21,3 +21,48 @@ void add_times(const Table<const double>& pipe_clk, const Table<const double>& t
                const Table<double>& quantities, int64_t candidate);
 
 }  // namespace kernrec::query::features
+
+namespace kernrec::query {
+
+// Computes the columns of a model that are ratios of two quantities.
+class FeaturePlan {
+   public:
+    // ratios: numerator, denominator, place, whether bounded, whether a logarithm, (R, 5).
+    FeaturePlan(Array<const double, 1> gpu, Array<const int64_t, 2> ratios);
+    // Fill the plan's columns of `features` (C, F) from the inputs in `quantities` (Q, C), and compute the other rows
+    // of `quantities`.
+    void fill(const Table<double>& quantities, const Table<float>& features) const;
+
+   private:
+    struct Ratio {
+        int64_t above, below, place;
+        bool bounded, logarithmic;
+    };
+    void derive(const Table<double>& quantities) const;
+
+    std::vector<double> gpu_;
+    std::vector<Ratio> ratios_;
+    int64_t columns_ = 0;
+};
+
+// Range and spread of each of F features in a model's training data.
+class Extent {
+   public:
+    // group_means: matrix that takes the mean over each group of features, (F, groups).
+    Extent(Array<const double, 1> low, Array<const double, 1> high, Array<const double, 1> spread,
+           Array<const double, 2> group_means);
+    // Fill `distances` (C,) with the distance of rows of features (C, F) from the training data. Unknown or infinite
+    // values count as within the range.
+    template <class T>
+    void fill(const Table<const T>& rows, const Row<double>& distances) const;
+
+   private:
+    std::vector<double> low_, high_, spread_, means_;
+    int64_t groups_ = 0;
+};
+
+// Fill `seconds` (C,) with the minimum time of candidates: compulsory bytes, or arithmetic at the reduced clock.
+void least_seconds(const Table<const double>& quantities, double bandwidth, double boost_hz,
+                   const Row<double>& seconds);
+
+}  // namespace kernrec::query

@@ -82,9 +82,26 @@ struct Access {
 void launch_times(const Demand& demand, const Device& device, int64_t loops, const Row<const int64_t>& variants,
                   const Table<const double>& work, const Table<double>& pipe_clk, const Table<double>& times);
 
+// Costs under a power limit.
+namespace costs {
+
+// Rows of `LimitedCosts.costs` (kernrec/model/prior/launch_costs.py).
+enum CostRow : int64_t { kLatencyS, kPowerW, kEnergyJ, kClockHz, kStaticJ, kClockedJ, kRegime, kCostRows };
+constexpr double kCapped = 3.0;  // index in `spread.REGIMES`: the power limit lowers the clock
+// Maximum fraction of its power limit that a GPU is assumed to draw while its clock pauses (an estimate): a GPU that
+// waits long also lowers its memory clock. Few GPUs need this bound: an RTX 3090 accepts 100 W, although board and
+// memory alone draw 104 W at full memory clock.
+constexpr double kResting = 0.75;
+
+}  // namespace costs
+
 // Fill `costs` (7, points, N) of launches at the first operating point of a `PowerLimits`. The launches are fields of
 // `NominalCosts` as rows, (5, N).
 void limit_first(nb::handle limits, const Table<const double>& launches, double* costs, int64_t points);
+
+// Fill the columns `places` of `costs` at all points of a `PowerLimits`. row_step, point_step: strides of `costs`.
+void limit_places(nb::handle limits, const Table<const double>& launches, const std::vector<int64_t>& places,
+                  double* costs, int64_t row_step, int64_t point_step);
 
 // Return the clocks of a round in which K = busy / own users take turns at the pipes, and wait in between.
 double round_clk(double own, double wait, double busy);

@@ -6,21 +6,19 @@
 #include "launch.h"
 
 namespace kernrec::query {
+
+using namespace costs;
+
 namespace {
 
-enum CostRow : int64_t { kLatencyS, kPowerW, kEnergyJ, kClockHz, kStaticJ, kClockedJ, kRegime, kCostRows };
-// Indices in `spread.REGIMES`: what bounds a launch; `kCapped` if the power limit lowers the clock.
-constexpr double kCoreBound = 0.0, kDramBound = 1.0, kLaunchBound = 2.0, kCapped = 3.0;
+// Other indices in `spread.REGIMES`: what bounds a launch.
+constexpr double kCoreBound = 0.0, kDramBound = 1.0, kLaunchBound = 2.0;
 // Number of parts into which a search round for a clock divides the remaining range, and number of rounds.
 constexpr int64_t kParts = 4, kRounds = 5;
 // `kParts**kRounds` clocks of a table: 1/1024 of its range is finer than the 15 MHz steps of real GPUs.
 constexpr int64_t kClocks = 1024;
 // Divisor to use instead of the spare power if a limit leaves no power for events.
 constexpr double kLeastSpareW = 1e-20;
-// Maximum fraction of its power limit that a GPU is assumed to draw while its clock pauses (an estimate): a GPU that
-// waits long also lowers its memory clock. Few GPUs need this bound: an RTX 3090 accepts 100 W, although board and
-// memory alone draw 104 W at full memory clock.
-constexpr double kResting = 0.75;
 
 // Power limits and highest clocks of P operating points, and values that depend only on them.
 class PowerLimits {
@@ -52,18 +50,23 @@ class PowerLimits {
     void fill(Array<const double, 2> launches_of, Array<const int64_t, 1> places_of, Array<double, 3> costs_of) const {
         const Table<const double> launches(launches_of);
         const Row<const int64_t> places(places_of);
-        const int64_t count = launches.columns, points = limits_w_.rows;
-        require(launches.rows == 5 && int64_t(costs_of.shape(0)) == kCostRows &&
-                    int64_t(costs_of.shape(1)) == points && int64_t(costs_of.shape(2)) == count &&
-                    all_within(places, 0, count) && (limits_w_.columns == 1 || limits_w_.columns == count),
+        require(int64_t(costs_of.shape(0)) == kCostRows && int64_t(costs_of.shape(1)) == limits_w_.rows &&
+                    int64_t(costs_of.shape(2)) == launches.columns && costs_of.stride(2) == 1,
                 "costs: expected (7, points, launches)");
-        const auto costs = costs_of.view();
-        for (int64_t p = 0; p < points; p++)
+        fill_places(launches, places, costs_of.data(), costs_of.stride(0), costs_of.stride(1));
+    }
+    void fill_places(const Table<const double>& launches, const Row<const int64_t>& places, double* costs,
+                     int64_t row_step, int64_t point_step) const {
+        const int64_t count = launches.columns;
+        require(launches.rows == 5 && all_within(places, 0, count) &&
+                    (limits_w_.columns == 1 || limits_w_.columns == count),
+                "places: expected some of the launches");
+        for (int64_t p = 0; p < limits_w_.rows; p++)
             for (int64_t i = 0; i < places.size; i++) {
                 double cost[kCostRows];
                 limit(p, launches, places[i], cost);
                 for (int64_t row = 0; row < kCostRows; row++)
-                    costs(size_t(row), size_t(p), size_t(places[i])) = cost[row];
+                    costs[row * row_step + p * point_step + places[i]] = cost[row];
             }
     }
 
@@ -159,6 +162,12 @@ class PowerLimits {
 
 void limit_first(nb::handle limits, const Table<const double>& launches, double* costs, int64_t points) {
     nb::cast<const PowerLimits&>(limits).fill_first(launches, costs, points);
+}
+
+void limit_places(nb::handle limits, const Table<const double>& launches, const std::vector<int64_t>& places,
+                  double* costs, int64_t row_step, int64_t point_step) {
+    const Row<const int64_t> some(places.data(), int64_t(places.size()));
+    nb::cast<const PowerLimits&>(limits).fill_places(launches, some, costs, row_step, point_step);
 }
 
 void bind_power_limits(nb::module_& module) {

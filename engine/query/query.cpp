@@ -16,6 +16,8 @@ void bind_query(nanobind::module_& engine) {
     query::bind_launches(module);
     query::bind_power_limits(module);
     query::bind_costs(module);
+    query::bind_learned_models(module);
+    query::bind_rankings(module);
 }
 
 }  // namespace kernrec

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 from kernrec.cli import options
 from kernrec.cli.options import argument
 from kernrec.cli.output import (
-    Column,
     Form,
     in_terminal,
-    markdown_lines,
+    plain_text,
     print_csv,
     print_json,
     print_notes,
-    print_table,
+    print_table_as,
+    text_columns,
 )
 from kernrec.errors import UsageError, unknown
 from kernrec.util.human import human
@@ -149,20 +149,12 @@ def _list(
     names = tuple(rows[0]) if form is not Form.TABLE else shown
     numbers = {name for name in names if isinstance(rows[0][name], int | float)}
     headings = [_UNITS.get(name, name).replace("_", " ") for name in names]
-    cells = [[formats.get(name, _plain)(row[name]) for name in names] for row in rows]
-    if form is Form.MARKDOWN:
-        columns = zip(headings, zip(*cells, strict=True), strict=True)
-        print("\n".join(markdown_lines([Column(name, "left", column) for name, column in columns])))
-        return
+    cells = [[formats.get(name, plain_text)(row[name]) for name in names] for row in rows]
     aligned = ["right" if name in numbers else "left" for name in names]
-    print_table(None, list(zip(headings, aligned, strict=True)), cells, form is Form.WIDE)
+    print_table_as(form, None, text_columns(list(zip(headings, aligned, strict=True)), cells))
     others = [_UNITS.get(name, name).replace("_", " ") for name in rows[0] if name not in names]
     if in_terminal() and others:
         print_notes([f"--format wide also prints {', '.join(others[:-1])} and {others[-1]}"])
-
-
-def _plain(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 _KINDS: dict[str, Callable[[Form], None]] = {"gpus": _list_gpus, "ops": _list_ops, "kernels": _list_kernels}

@@ -146,9 +146,9 @@ def export(wanted: ExportOptions) -> None:
 
     from kernrec.store import Database
     from kernrec.store.keys import Signer, key_file, make_own_key
-    from kernrec.store.share import place_at, write_bundle
+    from kernrec.store.share.bundle import write_bundle
     from kernrec.store.share.outgoing import outgoing, secret_of
-    from kernrec.store.share.place import MANIFEST
+    from kernrec.store.share.place import MANIFEST, place_at
     from kernrec.util.files import scratch_folder
 
     path, own = wanted.bundle, wanted.db or paths.user_database()
@@ -280,8 +280,8 @@ def _import_bundle(path: Path, database: Path, untrusted: bool) -> None:
         untrusted: Whether to accept bundles signed by an unknown key.
     """
     from kernrec.store.keys import signer_name, trusts
-    from kernrec.store.share import place_at, read_bundle
-    from kernrec.store.share.bundle import import_to
+    from kernrec.store.share.bundle import import_to, read_bundle
+    from kernrec.store.share.place import place_at
 
     bundle = read_bundle(place_at(path))
     share.print_manifest(bundle.manifest)

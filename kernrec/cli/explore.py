@@ -31,7 +31,7 @@ class ExploreOptions(options.Options):
 
 @options.takes(ExploreOptions)
 def explore(wanted: ExploreOptions) -> None:
-    """Explore answers in a browser: fronts of latency and energy, explanations, whole networks, contents of databases.
+    """Explore answers in a browser: fronts of latency and energy, explanations and whole networks.
 
     The page is served only to this machine, until Ctrl-C, and loads nothing from the network. With --output, kernrec
     writes one file to attach to a ticket. It shows a front per --shape (or per layer of an --op), and the costs of a
@@ -48,12 +48,11 @@ def explore(wanted: ExploreOptions) -> None:
 
 
 def _serve(wanted: ExploreOptions) -> None:
-    from kernrec.gpu import find_gpus
     from kernrec.page.answers import Answers
     from kernrec.page.server import PageServer
     from kernrec.recommender import Recommender
 
-    gpus, network = find_gpus(wanted.gpu), _workload(wanted)
+    gpus, network = wanted.named_gpus, _workload(wanted)
     recommender = Recommender(wanted.databases)
     shown = _subjects(recommender, wanted, None, "" if wanted.kernel else wanted.op or "matmul")[0]
     chosen: dict[str, Any] = {
@@ -83,7 +82,6 @@ def _serve(wanted: ExploreOptions) -> None:
 def _write(wanted: ExploreOptions, path: Path) -> None:
     from kernrec.cli.output import print_notes
     from kernrec.cli.progress import Steps
-    from kernrec.gpu import find_gpus
     from kernrec.page.answers import Answers
     from kernrec.page.document import points_of_each, report
     from kernrec.recommender import Recommender
@@ -98,7 +96,7 @@ def _write(wanted: ExploreOptions, path: Path) -> None:
         raise UsageError("--op is missing (`kernrec list ops` lists what is known); or give a --kernel or a --workload")
     if wanted.kernel and wanted.workload:
         raise UsageError("use --kernel with --shape and --dtype, not with --workload")
-    gpus, network = find_gpus(wanted.gpu), _workload(wanted)
+    gpus, network = wanted.named_gpus, _workload(wanted)
     recommender = Recommender(wanted.databases)
     subjects = _subjects(recommender, wanted, network, wanted.op) if wanted.op or wanted.kernel else []
     with Steps("the report: answers"):
@@ -119,7 +117,7 @@ def _workload(wanted: ExploreOptions) -> "Workload | None":
 
     if wanted.workload is None:
         return None
-    request = replace(wanted.network(wanted.shape or []), op=None, dtype=None, layout=None)
+    request = replace(wanted.network, op=None, dtype=None, layout=None)
     return layers_of(request)[0]
 
 

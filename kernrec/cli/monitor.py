@@ -16,7 +16,8 @@ from kernrec.errors import UsageError
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
-    from kernrec.measure.monitor import TraceSample, TraceSummary
+    from kernrec.measure.device.interface import SensorReading
+    from kernrec.measure.monitor import TraceSummary
 
 _SHOWN_EVERY_S = 0.5
 _PERIOD_S = 0.1
@@ -45,15 +46,15 @@ def monitor(wanted: MonitorOptions) -> None:
     on to the command. Processes that it leaves running are not waited for. Energy is for the whole board. The GPU is
     the first that CUDA_VISIBLE_DEVICES lists.
     """
-    from kernrec.measure.monitor import NvmlReader, TraceFile, TraceSample, summarize_trace, watch_command
+    from kernrec.measure.monitor import NvmlReader, TraceFile, summarize_trace, watch_command
 
     wanted.check()
-    samples: list[TraceSample] = []
+    samples: list[SensorReading] = []
     reader = NvmlReader()
     notes, title = reader.notes, f"{reader.name}, one sample every {human(_PERIOD_S, 's')}"
     with nullcontext() if wanted.trace is None else TraceFile(wanted.trace) as file:
 
-        def show(sample: TraceSample) -> None:
+        def show(sample: "SensorReading") -> None:
             _show_live(sample, samples)
             samples.append(sample)
             if file is not None:
@@ -75,13 +76,13 @@ def monitor(wanted: MonitorOptions) -> None:
         raise typer.Exit(status)
 
 
-def _show_live(sample: "TraceSample", earlier: Sequence["TraceSample"]) -> None:
+def _show_live(sample: "SensorReading", earlier: Sequence["SensorReading"]) -> None:
     before_s = earlier[-1].time_s if earlier else -_SHOWN_EVERY_S
     if sys.stderr.isatty() and sample.time_s // _SHOWN_EVERY_S > before_s // _SHOWN_EVERY_S:
         print(f"\r{line(sample)}   ", end="", file=sys.stderr, flush=True)
 
 
-def line(sample: "TraceSample") -> str:
+def line(sample: "SensorReading") -> str:
     parts = [human(sample.time_s, "s")]
     if sample.power_w is not None:
         parts.append(human(sample.power_w, "W"))
@@ -89,7 +90,7 @@ def line(sample: "TraceSample") -> str:
         parts.append(human(sample.sm_clock_hz, "Hz"))
     if sample.temperature_c is not None:
         parts.append(f"{sample.temperature_c:.0f} C")
-    return ", ".join([*parts, sample.reasons.replace("|", ", ") or "not throttled"])
+    return ", ".join([*parts, ", ".join(sorted(sample.reasons)) or "not throttled"])
 
 
 def _lines(summary: "TraceSummary", title: str) -> list[str]:

@@ -13,6 +13,7 @@ from kernrec.cli.output import (
     Form,
     NotePrinter,
     digits,
+    estimates,
     print_csv,
     print_json,
     print_line,
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from kernrec.recommender.networks.compare import Bill, ComparedGpu, Tariff, Unfit
     from kernrec.recommender.networks.result import LayerAnswer, NetworkAnswer, Total
     from kernrec.recommender.networks.sweep import NetworkSweep
-    from kernrec.recommender.recommender import Recommender
-    from kernrec.recommender.result import Estimate
 
 SHARED_ERROR = Note(
     "total intervals assume fully correlated errors",
@@ -38,34 +37,19 @@ SHARED_ERROR = Note(
 )
 
 
-def network_json(
-    recommender: "Recommender",
-    answer: "NetworkAnswer",
-    sweep: "NetworkSweep | None" = None,
-    billed: "Sequence[Bill]" = (),
-) -> dict[str, Any]:
-    """Return a network's answer for JSON: the sweep, or the layers with regrets and totals."""
-    whole = answer.as_dict_with_regrets(recommender) if sweep is None else sweep.as_dict()
-    return whole | ({"bills": [bill.as_dict() for bill in billed]} if billed else {})
-
-
 def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) -> list[dict[str, Any]]:
     """Return rows for CSV: the points of a sweep, or the top recommendation of each layer."""
     if sweep is not None:
         return [{"gpu": answer.gpu.name, **row} for row in sweep.as_dict()["rows"]]
     rows = []
     for layer in answer.layers:
-        baseline = (
-            {}
-            if layer.baseline is None
-            else {f"backend_{name}": value for name, value in layer.baseline.as_dict().items()}
-        )
+        of_baseline = {} if layer.baseline is None else layer.baseline.as_dict()
         chosen = plain_rows(layer.answer)[:1] or [{"problem": layer.answer.problem.key, "gpu": answer.gpu.name}]
         rows.append(
             {"layer": layer.name, "count": layer.count}
             | chosen[0]
             | {"worth_it": layer.worth_it, "run": _runs(layer)}
-            | baseline
+            | {f"backend_{name}": value for name, value in of_baseline.items()}
         )
     return rows
 
@@ -143,8 +127,8 @@ def _print_layers(answer: "NetworkAnswer", form: Form, most: int | None) -> None
         Column("layer", "left", names),
         Column("count", "right", [str(layer.count) for layer in shown]),
         Column("time", "right", [f"{layer.latency_s / seconds * 100:.0f} %" for layer in shown]),
-        _each("latency", "s", [latency for latency, _ in costs], form),
-        _each("energy", "J", [energy for _, energy in costs], form, USUALLY),
+        estimates("latency", "s", [latency for latency, _ in costs], intervals=not cut),
+        estimates("energy", "J", [energy for _, energy in costs], USUALLY, intervals=not cut),
         Column("runs", "left", [_runs(layer) for layer in shown], styles=["marked" * bool(x.worth_it) for x in shown]),
         Column(f"kernrec vs {answer.backend}", "right", [_saved(layer) for layer in shown], SELDOM),
     ]
@@ -171,11 +155,6 @@ def _shortened(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3].rstrip(' ,')}..."
 
 
-def _each(name: str, unit: str, estimates: "Sequence[Estimate]", form: Form, importance: int = ALWAYS) -> Column:
-    intervals = None if form is Form.TABLE else [(each.low, each.high) for each in estimates]
-    return quantities(name, unit, [each.value for each in estimates], intervals, importance)
-
-
 def _runs(layer: "LayerAnswer") -> str:
     return layer.baseline.backend if layer.baseline is not None and layer.runs_backend else layer.program[0]
 
@@ -196,11 +175,10 @@ def _next_steps(answer: "NetworkAnswer", layers: int | None) -> list[tuple[str, 
 
 
 def _cost_columns(totals: "Sequence[Total]") -> list[Column]:
-    latencies, energies = [total.latency_s for total in totals], [total.energy_j for total in totals]
     sources = [total.source for total in totals]
     return [
-        quantities("latency", "s", [e.value for e in latencies], [(e.low, e.high) for e in latencies]),
-        quantities("energy", "J", [e.value for e in energies], [(e.low, e.high) for e in energies]),
+        estimates("latency", "s", [total.latency_s for total in totals]),
+        estimates("energy", "J", [total.energy_j for total in totals]),
         quantities("power", "W", [total.power_w for total in totals], importance=USUALLY),
         Column("source", "left", sources, USUALLY, styles=sources),
     ]
@@ -332,18 +310,17 @@ def _comparison_columns(
     unit, workload = there[0].answer.unit, there[0].answer.workload
     served = any(row.sweep is not None for row in there)
     latencies = [None if row is None else row.total.latency_s for row in rows]
-    energies = [None if row is None else (row.energy_j, row.energy_interval_j) for row in rows]
-    ends = [None if x is None else (x.low, x.high) for x in latencies]
+    energies = [None if row is None else row.energy for row in rows]
     per = "J" if unit == "call" else f"J/{unit}"
     costs = [
-        quantities("latency", "s", [None if x is None else x.value for x in latencies], ends),
-        quantities("energy", per, [x and x[0] for x in energies], [x and x[1] for x in energies]),
+        estimates("latency", "s", latencies),
+        estimates("energy", per, energies),
     ]
     if served and form is Form.TABLE:
         item = "token" if workload.tokens == 1 else "prompt" if workload.tokens else "pass"
         costs = [
             Column(f"ms/{item}", "right", ["" if x is None else digits(1e3 * x.value) for x in latencies]),
-            Column(f"J/{unit}", "right", ["" if x is None else digits(x[0]) for x in energies]),
+            Column(f"J/{unit}", "right", ["" if x is None else digits(x.value) for x in energies]),
             Column(f"{unit}s/s", "right", ["" if row is None else digits(row.rate) for row in rows]),
         ]
     else:

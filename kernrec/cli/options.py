@@ -26,6 +26,7 @@ from kernrec.cli.output import AsJson, Form
 from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
+    from kernrec.gpu import GPU
     from kernrec.recommender import Query, Request
     from kernrec.recommender.networks.compare import Tariff
     from kernrec.recommender.networks.network import NetworkRequest
@@ -106,6 +107,7 @@ class Options:
     databases_used = ONE
     """How the command uses --db: `ONE`, `SEVERAL` or `OWN`."""
     gpu: str
+    shape: Any = None
     op: str = ""
     kernel: str | None = None
     workload: str | None = None
@@ -167,16 +169,16 @@ class Options:
         """Return the value of --backend if it is `mixed` or `kernrec`, else empty."""
         return self._backends[1]
 
-    @property
-    def batches(self) -> list[int]:
-        """Return the values of --batch; empty for the workload's default."""
-        sizes = []
-        for part in str(self.batch).split(",") if self.batch is not None else ():
+    @cached_property
+    def batches(self) -> list[int | None]:
+        """Return the values of --batch; None for the workload's default."""
+        sizes: list[int | None] = []
+        for part in self.batch.split(",") if self.batch is not None else ():
             text = part.strip()
             if not (text.isascii() and text.isdigit() and int(text[:10]) > 0):
                 raise UsageError(f"--batch {self.batch!r:.60}: {text!r:.20} is not a whole number of at least 1")
             sizes.append(int(text))
-        return list(dict.fromkeys(sizes))
+        return list(dict.fromkeys(sizes)) or [None]
 
     def _quantity(self, name: str, read: Callable[[str, str], float]) -> float | None:
         text = getattr(self, name)
@@ -196,13 +198,22 @@ class Options:
         kernel = kernel or self.kernel
         return Request(gpu or self.gpu, self.op or None, kernel, shape or {}, self.dtype, self.layout, self.query)
 
-    def network(self, shapes: Sequence[str]) -> "NetworkRequest":
+    @cached_property
+    def named_gpus(self) -> "list[GPU]":
+        """Return the GPUs of --gpu."""
+        from kernrec.gpu import find_gpus
+
+        return find_gpus(self.gpu)
+
+    @cached_property
+    def network(self) -> "NetworkRequest":
         """Return the layers of the workload or the op. Without a workload, there is one layer per shape.
 
         For an .onnx workload, the shape sets the dimensions that the file leaves open.
         """
         from kernrec.recommender.networks.network import NetworkRequest, shapes_as_network
 
+        shapes = self.shape or []
         if shapes and not self.workload:
             network = shapes_as_network(self.op, shapes, self.dtype, self.layout)
             return NetworkRequest(network, None, self.dtype, backend=self.whose)
@@ -211,7 +222,7 @@ class Options:
             raise UsageError(f"--workload {self.workload!r:.80}: a phase has its own option, --phase {phase}")
         return NetworkRequest(
             self.workload, self.op or None, self.dtype, self.layout, open_dimensions(shapes),
-            next(iter(self.batches), None), self.tp, self.context, self.phase, self.whose,
+            self.batches[0], self.tp, self.context, self.phase, self.whose,
         )  # fmt: skip
 
 

@@ -96,6 +96,19 @@ def quantities(
     return Column(head, "right", cells, importance)
 
 
+def estimates(
+    name: str,
+    unit: str,
+    costs: "Sequence[Estimate | None]",
+    importance: int = ALWAYS,
+    intervals: bool = True,
+) -> Column:
+    """Return a column of estimates, with their 90 % intervals unless `intervals` is false."""
+    values = [None if cost is None else cost.value for cost in costs]
+    ends = [None if cost is None else (cost.low, cost.high) for cost in costs]
+    return quantities(name, unit, values, ends if intervals else None, importance)
+
+
 def digits(value: float) -> str:
     """Format three significant digits without an exponent."""
     if abs(value) >= 999.5:
@@ -122,11 +135,9 @@ def in_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
 
-def print_table(
-    title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], wide: bool = False
-) -> None:
+def print_table(title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> None:
     """Print rows of plain text under (name, `left` or `right`) columns."""
-    print("\n".join(table_lines(title, columns, rows, _width(wide))))
+    print_columns(title, text_columns(columns, rows))
 
 
 def print_columns(title: str | None, columns: Sequence[Column], wide: bool = False) -> None:
@@ -140,16 +151,29 @@ def _width(wide: bool) -> int | None:
     return None if wide and not in_terminal() else text_width()
 
 
-def table_lines(
-    title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], width: int | None
-) -> list[str]:
-    """Return the lines of `print_table`, at most `width` characters long (None for no limit)."""
+def print_rows(title: str | None, rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> None:
+    """Print plain values (at least one row) under their names; numbers are right-aligned, and lists joined.
+
+    Args:
+        names: Keys to print, in order; all keys of the first row by default.
+    """
+    names = names or list(rows[0])
+    columns = [(name, "right" if isinstance(rows[0][name], int | float) else "left") for name in names]
+    print_table(title, columns, [[plain_text(row[name]) for name in names] for row in rows])
+
+
+def plain_text(value: Any) -> str:
+    """Return a plain value as text; the values of a list are joined."""
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def text_columns(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> list[Column]:
+    """Return the columns of rows of plain text."""
     cells = [tuple(row) for row in rows]
-    made = [
+    return [
         Column(name, "right" if alignment == "right" else "left", [row[number] for row in cells])
         for number, (name, alignment) in enumerate(columns)
     ]
-    return column_lines(title, made, width)
 
 
 def column_lines(
@@ -311,10 +335,11 @@ class Form(StrEnum):
     MARKDOWN = "markdown"
 
 
-def print_table_as(form: Form, title: str, columns: Sequence[Column]) -> None:
+def print_table_as(form: Form, title: str | None, columns: Sequence[Column]) -> None:
     """Print a table as text or in Markdown."""
     if form is Form.MARKDOWN:
-        print("\n".join([title, "", *markdown_lines(columns), ""]))
+        lines = markdown_lines(columns)
+        print("\n".join([title, "", *lines, ""] if title else lines))
     else:
         print_columns(title, columns, form is Form.WIDE)
 

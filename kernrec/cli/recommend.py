@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from kernrec import paths
 from kernrec.cli import options
 from kernrec.cli.options import ANY, NETWORK, PRINTED, SELECTION, SWEEP, Billed, option
-from kernrec.cli.output import Form, print_csv, print_json, print_notes, source_text
+from kernrec.cli.output import Form, NotePrinter, print_csv, print_json, print_notes, source_text
 from kernrec.errors import UsageError
 from kernrec.util.human import config_text, counted, human
 
@@ -68,6 +69,13 @@ class RecommendOptions(options.Options):
             raise UsageError("--power-limit sweep cannot be used with --clock; --clock sweep takes one --power-limit")
         return "power limit" if self.power_limit == SWEEP else "clock" if self.clock == SWEEP else None
 
+    @property
+    def compares(self) -> bool:
+        """Return whether GPUs or batches share one table. JSON and CSV of an op have all layers for each GPU."""
+        several = len(self.named_gpus) > 1 or len(self.batches) > 1
+        tables = self.workload or self.printed.form not in (Form.JSON, Form.CSV)
+        return bool(several and tables and not self.swept and self.top is None)
+
 
 @options.takes(RecommendOptions)
 def recommend(wanted: RecommendOptions) -> None:
@@ -78,20 +86,28 @@ def recommend(wanted: RecommendOptions) -> None:
 
     Examples of every option: docs/guides/recommend.md, deployment.md and run.md.
     """
-    from kernrec.gpu import find_gpus
     from kernrec.recommender import Recommender
 
     emitted = _emitted_format(wanted.emit, wanted.output)
     _refuse_contradictions(wanted, emitted)
-    gpus = find_gpus(wanted.gpu)
-    _, tariff = wanted.query, wanted.billed.tariff  # Report wrong usage before opening a database.
-    triton = emitted is None or emitted.language != "cuda"
-    recommender = Recommender(databases=wanted.databases, triton=triton)
-    names = [card.name for card in gpus]
-    if wanted.of_shapes and not wanted.swept and tariff is None:
-        _answer_shapes(recommender, names, wanted, emitted)
+    _ = wanted.named_gpus, wanted.query, wanted.billed.tariff  # Report wrong usage before opening a database.
+    recommender = Recommender(wanted.databases, triton=emitted is None or emitted.language != "cuda")
+    if wanted.of_shapes and not wanted.swept and wanted.billed.tariff is None:
+        answers = _answers_of_shapes(recommender, wanted, emitted)
+        if emitted:
+            _write_emitted(answers, emitted, wanted.output, wanted.untrusted_source)
+        else:
+            _print_answers(recommender, wanted, answers)
+    elif emitted:
+        from kernrec.recommender.networks.network import answer_network
+
+        network = answer_network(recommender, wanted.named_gpus[0], wanted.network, wanted.query)
+        answers = [layer.answer for layer in network.layers if layer.best is not None]
+        _write_emitted(answers, emitted, wanted.output, wanted.untrusted_source)
+    elif wanted.compares:
+        _compare(recommender, wanted)
     else:
-        _answer_networks(recommender, names, wanted, emitted)
+        _print_networks(recommender, wanted)
 
 
 def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -> None:
@@ -115,6 +131,7 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         ),
         f"--emit and --format {form} were both given; --emit selects its own format": emitted
         and form is not Form.TABLE,
+        f"--emit {wanted.emit} is for one GPU: give one": emitted and len(wanted.named_gpus) > 1,
         f"--emit {wanted.emit} needs a --shape: it writes one config": emitted
         and not (emitted.many or emitted.writes_folder(wanted.output) or wanted.of_shapes),
         "--kernel only takes --shape, --dtype, --layout, --objective, --power-limit, --clock any and --top": kernel
@@ -131,20 +148,16 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
             raise UsageError(message)
 
 
-def _answer_shapes(
-    recommender: "Recommender",
-    gpus: Sequence[str],
-    wanted: RecommendOptions,
-    emitted: "Format | None",
-) -> None:
-    """Print or emit the recommendations for each shape on each GPU, for one kernel or for all kernels of the op."""
-    shapes, kernel = wanted.shape or [""], wanted.kernel
-    one_config = emitted and not (emitted.many or emitted.writes_folder(wanted.output))
-    if emitted and (len(gpus) > 1 or (len(shapes) > 1 and one_config)):
-        raise UsageError(f"--emit {wanted.emit} writes one config: give one GPU and one shape")
-    requests = [wanted.request(shape, gpu) for gpu in gpus for shape in shapes]
+def _answers_of_shapes(
+    recommender: "Recommender", wanted: RecommendOptions, emitted: "Format | None"
+) -> "list[Answer]":
+    """Return the answers for each GPU and shape, for one kernel or for all kernels of the op."""
+    shapes = wanted.shape or [""]
+    if emitted and len(shapes) > 1 and not (emitted.many or emitted.writes_folder(wanted.output)):
+        raise UsageError(f"--emit {wanted.emit} writes one config: give one shape")
+    requests = [wanted.request(shape, gpu.name) for gpu in wanted.named_gpus for shape in shapes]
     every_call = False
-    if emitted and kernel and not wanted.shape:
+    if emitted and wanted.kernel and not wanted.shape:
         from kernrec.emit.tuned_tables import of_every_call
 
         every_call = of_every_call(emitted.name, emitted.detail)
@@ -156,31 +169,31 @@ def _answer_shapes(
 
         for answer in answers:
             append_query(log, answer.problem)
-    form = wanted.printed.form
-    if emitted:
-        _write_emitted(answers, emitted, wanted.output, wanted.untrusted_source)
-    elif form is Form.JSON:
+    return answers
+
+
+def _print_answers(recommender: "Recommender", wanted: RecommendOptions, answers: "Sequence[Answer]") -> None:
+    """Print answers one after the other; several GPUs share a table per shape."""
+    form, shapes = wanted.printed.form, len(wanted.shape or [""])
+    if form is Form.JSON:
         _print_objects([_with_regret(recommender, answer) for answer in answers])
-    else:
-        from kernrec.cli.output import NotePrinter
-        from kernrec.cli.recommendations import print_gpus, print_recommendations
+        return
+    from kernrec.cli.recommendations import print_gpus, print_recommendations
+    from kernrec.recommender.tabular import plain_rows
 
-        if form is Form.CSV:
-            from kernrec.recommender.tabular import plain_rows
-
-            print_csv([row for answer in answers for row in plain_rows(answer)])
-            return
-        notes = NotePrinter(wanted.why)
-        if len(gpus) > 1 and wanted.top is None:
-            for number in range(len(shapes)):
-                if number:
-                    print()
-                print_gpus(answers[number :: len(shapes)], form, notes)
-            return
-        for number, answer in enumerate(answers):
-            if number:
-                print()
-            print_recommendations(answer, form, notes)
+    if form is Form.CSV:
+        print_csv([row for answer in answers for row in plain_rows(answer)])
+        return
+    notes = NotePrinter(wanted.why)
+    together = len(wanted.named_gpus) > 1 and wanted.top is None
+    groups = [answers[number::shapes] for number in range(shapes)] if together else [[answer] for answer in answers]
+    for number, group in enumerate(groups):
+        if number:
+            print()
+        if together:
+            print_gpus(group, form, notes)
+        else:
+            print_recommendations(group[0], form, notes)
 
 
 def _with_regret(recommender: "Recommender", answer: "Answer") -> dict[str, Any]:
@@ -192,75 +205,41 @@ def _print_objects(objects: Sequence[dict[str, Any]]) -> None:
     print_json(objects[0] if len(objects) == 1 else objects)
 
 
-def _answer_networks(
-    recommender: "Recommender",
-    gpus: Sequence[str],
-    wanted: RecommendOptions,
-    emitted: "Format | None",
-) -> None:
-    """Print or emit the recommendations for the layers of each network on each GPU, or of all shapes together."""
-    from kernrec.cli.network_tables import network_csv, network_json, print_network, print_sweep
-    from kernrec.cli.output import NotePrinter
-    from kernrec.recommender.networks.compare import bills
+def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> None:
+    """Print the layers and totals of a network, or its sweep, for each GPU and batch."""
+    from kernrec.cli.network_tables import network_csv, print_network, print_sweep
+    from kernrec.recommender.networks.compare import yearly_bills
     from kernrec.recommender.networks.memory import DoesNotFitError
     from kernrec.recommender.networks.network import answer_network
+    from kernrec.recommender.networks.sweep import sweep_network
 
-    shapes, query = wanted.shape or [], wanted.query
-    networks = [wanted.network(shapes)]
-    if wanted.op == "all" and wanted.workload is None and not shapes:
-        from kernrec.op import all_ops
-
-        networks = [replace(networks[0], op=op.name) for op in all_ops()]
-    if emitted:
-        if len(gpus) > 1:
-            raise UsageError(f"--emit {wanted.emit} is for one GPU: give one")
-        answers = [answer_network(recommender, gpus[0], request, query) for request in networks]
-        layers = [layer.answer for answer in answers for layer in answer.layers if layer.best is not None]
-        _write_emitted(layers, emitted, wanted.output, wanted.untrusted_source)
-        return
-    form, swept, tariff, batches = wanted.printed.form, wanted.swept, wanted.billed.tariff, wanted.batches
-    several = len(gpus) > 1 or len(batches) > 1
-    # JSON and CSV of an op's workload contain all layers for each GPU.
-    compared = wanted.workload or (form not in (Form.JSON, Form.CSV) and len(networks) == 1)
-    if several and compared and not swept and wanted.top is None:
-        _compare(recommender, gpus, wanted)
-        return
+    form, tariff, query, network = wanted.printed.form, wanted.billed.tariff, wanted.query, wanted.network
     objects: list[dict[str, object]] = []
     rows: list[dict[str, object]] = []
-    notes = NotePrinter(wanted.why)
-    requests = [replace(request, batch=batch) for request in networks for batch in batches] or networks
     unfit: list[DoesNotFitError] = []
-    for number, (gpu, request) in enumerate((gpu, request) for gpu in gpus for request in requests):
+    notes, answered = NotePrinter(wanted.why), 0
+    for gpu, batch in product(wanted.named_gpus, wanted.batches):
         try:
-            answer = answer_network(recommender, gpu, request, query)
+            answer = answer_network(recommender, gpu, replace(network, batch=batch), query)
         except DoesNotFitError as error:
             unfit.append(error)
             continue
-        sweep = None
-        if swept:
-            from kernrec.recommender.networks.sweep import sweep_network
-
-            sweep = sweep_network(recommender, answer, swept, query.power_limit_w)
-        year = []
-        if tariff:
-            totals, reference = answer.distinct_totals, answer.today or answer.totals[0]
-            if sweep:
-                totals = sweep.billed
-                reference = totals[-1]
-            year = bills(totals, tariff, reference)
+        sweep = sweep_network(recommender, answer, wanted.swept, query.power_limit_w) if wanted.swept else None
+        bills = yearly_bills(answer, sweep, tariff) if tariff else []
         if form is Form.JSON:
-            objects.append(network_json(recommender, answer, sweep, year))
-            continue
-        if form is Form.CSV:
+            whole = answer.as_dict_with_regrets(recommender) if sweep is None else sweep.as_dict()
+            objects.append(whole | ({"bills": [bill.as_dict() for bill in bills]} if bills else {}))
+        elif form is Form.CSV:
             rows += network_csv(answer, sweep)
-            continue
-        if number:
-            print()
-        if sweep:
-            print_sweep(sweep, form, year, notes)
         else:
-            print_network(answer, form, year, wanted.top, notes)
-    if len(unfit) == len(gpus) * len(requests):
+            if answered:
+                print()
+            if sweep:
+                print_sweep(sweep, form, bills, notes)
+            else:
+                print_network(answer, form, bills, wanted.top, notes)
+        answered += 1
+    if unfit and not answered:
         raise unfit[0]
     if form is Form.JSON:
         _print_objects(objects)
@@ -269,18 +248,14 @@ def _answer_networks(
     notes.print(str(error) for error in unfit)
 
 
-def _compare(recommender: "Recommender", gpus: Sequence[str], wanted: RecommendOptions) -> None:
+def _compare(recommender: "Recommender", wanted: RecommendOptions) -> None:
+    """Print a table of GPUs and batches."""
     from kernrec.cli.network_tables import print_comparison
-    from kernrec.cli.output import NotePrinter
-    from kernrec.gpu import find_gpu
     from kernrec.recommender.networks.compare import compare_gpus
 
-    query, cards = wanted.query, [find_gpu(gpu) for gpu in gpus]
+    query = wanted.query
     limits = query.power_limit_w is None and query.clock_hz is None
-    rows, missing = compare_gpus(
-        recommender, cards, wanted.network(wanted.shape or []), query,
-        wanted.batches or [None], limits,
-    )  # fmt: skip
+    rows, missing = compare_gpus(recommender, wanted.named_gpus, wanted.network, query, wanted.batches, limits)
     print_comparison(rows, missing, wanted.printed.form, wanted.billed.tariff, NotePrinter(wanted.why))
 
 

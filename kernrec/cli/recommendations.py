@@ -1,7 +1,7 @@
 """Print tables of one problem for `recommend` and `analyze`: recommendations, and baselines of backends."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernrec.cli.output import (
     ALWAYS,
@@ -11,6 +11,8 @@ from kernrec.cli.output import (
     Column,
     Form,
     NotePrinter,
+    estimates,
+    interval_text,
     measurement_text,
     print_csv,
     print_json,
@@ -22,49 +24,19 @@ from kernrec.cli.output import (
 )
 from kernrec.cli.quantity import percent
 from kernrec.util.human import config_text, human, short_config
-from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
     from kernrec.gpu import GPU
     from kernrec.op import Problem
     from kernrec.recommender import Answer, Recommendation
     from kernrec.recommender.baselines import Baseline
-    from kernrec.recommender.estimate.operating_point import OperatingPoint
     from kernrec.recommender.result import Foreign, Saving
 
 
-@dataclass(frozen=True)
-class BaselineRow:
-    """A baseline as a table row, with the attribute names of a recommendation."""
-
-    baseline: "Baseline"
-    gpu: "GPU"
-
-    @property
-    def kernel(self) -> str:
-        """Return the backend."""
-        return self.baseline.name
-
-    @property
-    def point(self) -> "OperatingPoint":
-        """Return the power limit and clock of the baseline."""
-        from kernrec.recommender.estimate.operating_point import OperatingPoint
-
-        return OperatingPoint(self.baseline.power_limit_w, self.baseline.locked_clock_hz)
-
-    @property
-    def source(self) -> str:
-        """Return `published`, `learned`, `transferred` or `predicted`."""
-        return self.baseline.source
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("latency_s", "energy_j", "power_w"):
-            return getattr(self.baseline, name)
-        raise AttributeError(name)
-
-
 if TYPE_CHECKING:
-    Row = Recommendation | Foreign | BaselineRow
+    Row = Recommendation | Foreign | Baseline
 
 
 def print_recommendations(answer: "Answer", form: Form = Form.TABLE, notes: NotePrinter | None = None) -> None:
@@ -92,14 +64,16 @@ def print_recommendations(answer: "Answer", form: Form = Form.TABLE, notes: Note
         title = f"{about.kernel.name} {title}"
     if about:
         marks = [*[""] * len(shown), "<- occupancy heuristic"]
-        columns = [
-            *recommendation_columns([*shown, about.heuristic], form, of_op=False),
-            Column("", "left", marks, below=True),
-        ]
+        rows: list[Row] = [*shown, about.heuristic]
+        columns = recommendation_columns(rows, [answer.gpu] * len(rows), form, of_op=False)
+        columns.append(Column("", "left", marks, below=True))
     else:
         ranks = [str(row.place) if row in answer.recommendations else "" for row in shown]
         unsure = ["unsure" if hasattr(row, "place") and row.place.ambiguous else "" for row in shown]
-        columns = [Column("rank", "right", ranks, styles=unsure), *recommendation_columns(shown, form)]
+        columns = [
+            Column("rank", "right", ranks, styles=unsure),
+            *recommendation_columns(shown, [answer.gpu] * len(shown), form),
+        ]
     print_table_as(form, title, columns)
     if (faster := _may_be_faster(answer)) is not None:
         print_line(_measure_text(answer, faster))
@@ -119,21 +93,19 @@ def print_gpus(answers: "Sequence[Answer]", form: Form, notes: NotePrinter) -> N
         notes: Prints the notes.
     """
     first = answers[0]
-    cards: list[str] = []
+    gpus: list[GPU] = []
     shown: list[Row] = []
     for answer in answers:
-        rows: list[Row] = [BaselineRow(answer.ranked_baselines[0], answer.gpu)] if answer.baselines else []
+        rows: list[Row] = [answer.ranked_baselines[0]] if answer.baselines else []
         if answer.no_kernel is None:
             rows.insert(0 if answer.leading_baseline is None else 1, answer.best)
         shown += rows
-        cards += [answer.gpu.name] * len(rows)
+        gpus += [answer.gpu] * len(rows)
     title = f"{first.problem.title}, objective {first.objective}: the best config and the best baseline of each GPU"
-    columns = recommendation_columns(shown, form)
-    print_table_as(form, title, [Column("GPU", "left", cards), *columns])
+    columns = [Column("GPU", "left", [gpu.name for gpu in gpus]), *recommendation_columns(shown, gpus, form)]
+    print_table_as(form, title, columns)
     fastest = min(range(len(shown)), key=lambda number: shown[number].latency_s.value)
-    name = shown[fastest].kernel
-    runs = name if isinstance(name, str) else name.name
-    print_line(f"The fastest is expected to be {cards[fastest]} with {runs}.")
+    print_line(f"The fastest is expected to be {gpus[fastest].name} with {_name(shown[fastest])}.")
     notes.print(note for answer in answers for note in answer.notes)
     notes.print(f"{answer.gpu.name}: {answer.no_kernel}" for answer in answers if answer.no_kernel)
 
@@ -172,7 +144,7 @@ def _with_baseline(answer: "Answer", shown: "list[Recommendation | Foreign]") ->
         cost = answer.value_of(baseline.latency_s, baseline.energy_j)
         later = (place for place, row in enumerate(shown) if _value(answer, row) > cost)
         place = max(next(later, len(shown)), 1)
-    return [*shown[:place], BaselineRow(baseline, answer.gpu), *shown[place:]]
+    return [*shown[:place], baseline, *shown[place:]]
 
 
 def _may_be_faster(answer: "Answer") -> "Recommendation | None":
@@ -208,58 +180,52 @@ def _value(answer: "Answer", row: "Recommendation | Foreign") -> float:
     return answer.value_of(row.latency_s.value, row.energy_j.value if row.energy_j else None)
 
 
-def recommendation_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True) -> list[Column]:
-    """Return the columns of recommendations, most important first.
+def recommendation_columns(
+    shown: "Sequence[Row]", gpus: "Sequence[GPU]", form: Form, of_op: bool = True
+) -> list[Column]:
+    """Return the columns of recommendations and baselines, most important first.
 
     Args:
-        shown: A recommendation per row.
+        shown: A recommendation or baseline per row.
+        gpus: The GPU of each row.
         form: Format; in a wide table, configs have names and values.
         of_op: Whether rows may belong to several kernels; they then name the kernel, and compare with the fastest
             config.
     """
     config = config_text if form is Form.WIDE else short_config
-    kernels = [row.kernel if isinstance(row.kernel, str) else row.kernel.name for row in shown]
-    columns = [Column("kernel", "left", kernels, below=True)] if of_op else []
+    columns = [Column("kernel", "left", [_name(row) for row in shown], below=True)] if of_op else []
     alike = [getattr(row, "alike", 0) for row in shown]
     configs = [
-        "" if isinstance(row, BaselineRow) else config(row.config) + f" (and {n} alike)" * (n > 0)
+        config(row.config) + f" (and {n} alike)" * (n > 0) if hasattr(row, "config") else ""
         for row, n in zip(shown, alike, strict=True)
     ]
     columns.append(Column("config", "left", configs, below=True))
-    if not (of_op and all(map(_at_default, shown))):
-        limits = [row.power_limit_w if hasattr(row, "power_limit_w") else row.point.power_limit_w for row in shown]
+    locked = [row.locked_clock_hz for row in shown]
+    limits = [row.power_limit_w for row in shown]
+    default = [limit in (None, gpu.tdp_w) for limit, gpu in zip(limits, gpus, strict=True)]
+    if not (of_op and all(default) and not any(locked)):
+        clocks = ["-" if clock is None else f"{clock / 1e6:.0f}" for clock in locked]
         columns.append(quantities("power limit", "W", limits))
-        clocks = ["-" if row.point.clock_hz is None else f"{row.point.clock_hz / 1e6:.0f}" for row in shown]
-        locked = any(row.point.clock_hz is not None for row in shown)
-        columns.append(Column("locked clock [MHz]", "right", clocks, ALWAYS if locked else USUALLY))
-    costs = [
-        quantities(
-            name,
-            unit,
-            [None if estimate is None else estimate.value for estimate in estimates],
-            [None if estimate is None else (estimate.low, estimate.high) for estimate in estimates],
-        )
-        for name, unit, estimates in (
-            ("latency", "s", [row.latency_s for row in shown]),
-            ("energy", "J", [row.energy_j for row in shown]),
-        )
-    ]
+        columns.append(Column("locked clock [MHz]", "right", clocks, ALWAYS if any(locked) else USUALLY))
     columns += [
-        *costs,
+        estimates("latency", "s", [row.latency_s for row in shown]),
+        estimates("energy", "J", [row.energy_j for row in shown]),
         quantities("power", "W", [row.power_w for row in shown], importance=USUALLY),
         Column("source", "left", [_source_text(row) for row in shown], styles=[row.source for row in shown]),
         Column("bottleneck", "left", [getattr(row, "bottleneck", "") for row in shown], USUALLY),
     ]
-    for other in ("fastest", "occupancy") if of_op else ("occupancy",):
-        against = [getattr(row, f"versus_{other}", None) for row in shown]
+    if of_op:
+        against = [getattr(row, "versus_fastest", None) for row in shown]
         time = ["" if versus is None else percent(versus.slowdown) for versus in against]
         energy = ["" if versus is None else percent(-versus.energy_saved) for versus in against]
-        columns.append(Column(f"time vs {other}", "right", time, SELDOM))
-        columns.append(Column(f"energy vs {other}", "right", energy, SELDOM))
+        columns += [
+            Column("time vs fastest", "right", time, SELDOM),
+            Column("energy vs fastest", "right", energy, SELDOM),
+        ]
     launches = [row.launches[0] if hasattr(row, "launches") else None for row in shown]
     grids = ["" if launch is None else f"{launch.blocks} x {launch.threads}" for launch in launches]
     resident = [f"{row.occupancy * 100:.0f} %" if hasattr(row, "occupancy") else "" for row in shown]
-    measured = ["" if isinstance(row, BaselineRow) else measurement_text(row) for row in shown]
+    measured = ["" if _is_baseline(row) else measurement_text(row) for row in shown]
     return [
         *columns,
         *([Column("measured", "left", measured, below=True)] if any(measured) else []),
@@ -268,15 +234,22 @@ def recommendation_columns(shown: "Sequence[Row]", form: Form, of_op: bool = Tru
     ]
 
 
+def _is_baseline(row: "Row") -> "TypeIs[Baseline]":
+    """Return whether a row is the baseline of a backend."""
+    return not hasattr(row, "kernel")
+
+
+def _name(row: "Row") -> str:
+    """Return the name of a row's kernel, or of its backend."""
+    if _is_baseline(row):
+        return row.name
+    return row.kernel if isinstance(row.kernel, str) else row.kernel.name
+
+
 def _source_text(row: "Row") -> str:
-    if isinstance(row, BaselineRow):
+    if _is_baseline(row):
         return row.source
     return source_text(row) + (": may be faster" if getattr(row, "may_be_faster", False) else "")
-
-
-def _at_default(row: "Row") -> bool:
-    default_w = row.gpu.tdp_w if hasattr(row, "gpu") else row.point.power_limit_w
-    return row.point.clock_hz is None and row.point.power_limit_w in (None, default_w)
 
 
 def _saving_text(saving: "Saving", compared: str) -> str:
@@ -295,7 +268,7 @@ def baseline_texts(baselines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
     if not baselines:
         return []
     first, *others = baselines
-    text = f"{first.dated_name}: {_interval(first.latency_s, first.latency_interval_s, 's')}"
+    text = f"{first.dated_name}: {interval_text(first.latency_s, 's')}"
     if first.energy_j is not None and first.power_w is not None:
         of_others = first.power_transferred and first.source == "learned"
         basis = " predicted" if first.power_predicted else " transferred" * of_others
@@ -328,23 +301,14 @@ def _point(baseline: "Baseline", gpu: "GPU") -> str:
     return limit + clock
 
 
-def _interval(value: float, interval: tuple[float, float], unit: str) -> str:
-    low, high = (human(end, unit) for end in interval)
-    if low.split(" ")[1] == high.split(" ")[1]:
-        low = low.split(" ")[0]
-    return f"{human(value, unit)} ({low} to {high})"
-
-
 def baseline_columns(baselines: "Sequence[Baseline]") -> list[Column]:
     """Return the columns of an answer that has only baselines, with a row per backend."""
-    latencies = [baseline.latency_interval_s for baseline in baselines]
-    energies = [(baseline.energy_j, baseline.energy_interval_j) for baseline in baselines]
     versus = ["-", *(percent(baseline.latency_s / baselines[0].latency_s - 1) for baseline in baselines[1:])]
     return [
         Column("backend", "left", [baseline.dated_name for baseline in baselines]),
-        quantities("latency", "s", [baseline.latency_s for baseline in baselines], latencies),
+        estimates("latency", "s", [baseline.latency_s for baseline in baselines]),
         Column("vs first", "right", versus),
-        quantities("energy", "J", [value for value, _ in energies], [interval for _, interval in energies], USUALLY),
+        estimates("energy", "J", [baseline.energy_j for baseline in baselines], USUALLY),
         quantities("power", "W", [baseline.power_w for baseline in baselines], importance=USUALLY),
         Column(
             "source",

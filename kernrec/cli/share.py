@@ -39,7 +39,7 @@ class Selected(options.Options):
     def selection(self, database: Path) -> "Selection":
         """Return the measurements of a database that the options select."""
         from kernrec.gpu import find_gpu
-        from kernrec.store.share import Selection
+        from kernrec.store.share.outgoing import Selection
 
         gpu, op = self.gpu and find_gpu(self.gpu).name, self.op and op_name(database, self.op)
         return Selection(gpu, op, self.kernel)
@@ -77,7 +77,7 @@ def push(wanted: PushOptions) -> None:
     """
     from kernrec.gpu import find_gpu
     from kernrec.store.keys import Signer, key_file, make_own_key
-    from kernrec.store.share import Selection
+    from kernrec.store.share.outgoing import Selection
     from kernrec.store.share.push import push as push_rows
     from kernrec.store.share.servers import place_of
 
@@ -202,8 +202,8 @@ def withdraw(wanted: WithdrawOptions) -> None:
     from kernrec.store.connection import quoted
     from kernrec.store.keys import Signer, key_file
     from kernrec.store.rows import Row
-    from kernrec.store.share import Selection
     from kernrec.store.share.manifest import TEXT
+    from kernrec.store.share.outgoing import Selection
     from kernrec.store.share.servers import place_of
     from kernrec.store.share.withdraw import withdraw_here, withdraw_there
 

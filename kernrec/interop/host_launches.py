@@ -31,10 +31,13 @@ from kernrec.op.dtype import ELEMENT_BYTES
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+STRUCTURE = "structure"
 _MOST_STEPS = 64
 """Maximum number of definitions followed for one expression."""
 _MOST_NODES = 10_000
 """Maximum number of nodes read for one launch; mutually recursive definitions would take exponential time."""
+_READ_NUMBER = ("atoi", "atol", "atoll", "strtol", "strtoul", "strtoll", "strtoull", "stoi", "stol", "stoul")
+_ARGV = re.compile(r"argv\s*\[\s*(\d{1,3})\s*\]")
 _ALLOCATIONS = ("cudaMalloc", "cudaMallocManaged", "cudaMallocAsync", "cudaMallocHost", "cudaHostAlloc")
 
 
@@ -52,21 +55,26 @@ class HostLaunch:
     """Arguments in the form of `kernrec analyze --arg`: `n=4096` and `x=[n]`."""
 
 
-def host_launches(text: str, kernel: str, parameters: Sequence[tuple[str, str | None]]) -> tuple[HostLaunch, ...]:
+def host_launches(
+    text: str, kernel: str, parameters: Sequence[tuple[str, str | None]], argv: Sequence[str] = ()
+) -> tuple[HostLaunch, ...]:
     """Return the launches of a kernel.
 
     Args:
         text: CUDA C++ with host code.
         kernel: Name of the kernel, without template arguments.
-        parameters: (name, data type behind the pointer or None for a number) of each parameter.
+        parameters: (name, data type behind the pointer, `STRUCTURE` if kernrec has no such type, or None for a
+            number) of each parameter.
+        argv: Arguments of the program, if they are known.
     """
     if "<<<" not in text:
         return ()
-    program = HostProgram(parsed(text))
+    program = HostProgram(parsed(text), argv)
     launches = []
     for call in nodes(program.root, "call_expression"):
         configuration = next((child for child in call.named_children if child.type == "kernel_call_syntax"), None)
         name = text_of(call.child_by_field_name("function"))
+        name = name[name.partition("<")[0].rfind(":") + 1 :]  # without namespaces
         if configuration is not None and name.partition("<")[0].strip() == kernel:
             launches.append(_Launch(program, call, configuration, parameters).read(name))
     return tuple(launches)
@@ -133,12 +141,28 @@ class _Launch:
         if values is None:
             return name
         texts = []
+        arguments = self._template_arguments()
+        numbers = {name: text for name, text in arguments.items() if is_number(text)}
         for node in values.named_children:
             try:
-                texts.append(self._resolved(node, {}))
+                texts.append(self._resolved(node, numbers))
             except UnknownError:
-                texts.append(" ".join(text_of(node).split()))
+                text = " ".join(text_of(node).split())
+                texts.append(arguments.get(text, text))
         return f"{name.partition('<')[0].strip()}<{', '.join(texts)}>"
+
+    def _template_arguments(self) -> dict[str, str]:
+        """Return the template arguments of the launching function, as of its first instantiation or call."""
+        function = _function_of(self.call)
+        template = function.parent if function is not None else None
+        if function is None or template is None or template.type != "template_declaration":
+            return {}
+        declared = template.child_by_field_name("parameters")
+        names = [last_word(text_of(each).partition("=")[0]) for each in (declared.named_children if declared else ())]
+        text = text_of(self.program.root)
+        stated = re.search(rf"\b{re.escape(function_name(function))}\s*<([^<>;(){{}}]*)>\s*\(", text)
+        values = [each.strip() for each in stated[1].split(",")] if stated else []
+        return dict(zip(names, values, strict=False))
 
     def _block_names(self) -> dict[str, str]:
         """Return the host variables that hold the extents of the block."""
@@ -169,6 +193,8 @@ class _Launch:
                 return f"{name}={value}" if is_number(value) else None
             if _stripped(node) in ("NULL", "nullptr"):
                 return f"{name}=null"
+            if pointed == STRUCTURE:
+                return f"{name}=f32[{self._elements(node, 4)}]"
             return f"{name}=[{self._elements(node, ELEMENT_BYTES[pointed])}]"
         except (UnknownError, KeyError):
             return None
@@ -214,20 +240,26 @@ class _Launch:
 
     def _definition(self, node: "Node") -> "Node | None":
         """Return the last value assigned to a variable before a node, in its function or at namespace scope."""
-        name, function, latest = text_of(node), _function_of(node), None
+        return next(iter(self._definitions(node)), None)
+
+    def _definitions(self, node: "Node") -> "list[Node]":
+        """Return the values assigned to a variable before a node, the last one first."""
+        name, function = text_of(node), _function_of(node)
+        values: list[Node] = []
         for each in self.program.assignments.get(name, ()):
             scope = _function_of(each)
             if scope not in (None, function):
                 continue
             if each.end_byte <= node.start_byte or scope is None:
-                latest = each.child_by_field_name("value") or each.child_by_field_name("right")
-        if latest is None:  # The parser reads `dim3 block(16, 16);` as a function declaration.
+                value = each.child_by_field_name("value") or each.child_by_field_name("right")
+                values += [value] if value is not None else []
+        if not values:  # The parser reads `dim3 block(16, 16);` as a function declaration.
             for each in self.program.dim3_declarations:
                 if _function_of(each) == function:
                     for declarator in each.named_children:
                         if text_of(declarator).startswith((f"{name}(", f"{name} (", f"{name}{{")):
-                            latest = declarator
-        return latest
+                            values.append(declarator)
+        return values[::-1]
 
     def _resolved(self, node: "Node", names: Mapping[str, str], steps: int = 0) -> str:
         """Return an integer expression in Python notation. Raises `UnknownError` if the text does not determine it."""
@@ -248,10 +280,14 @@ class _Launch:
                 return literal(text)
             case "parenthesized_expression" | "condition_clause":
                 return resolved(node.named_children[0])
+            case "initializer_list" if len(node.named_children) == 1:
+                return resolved(node.named_children[0])
             case "cast_expression":
                 return resolved(node.child_by_field_name("value"))
             case "unary_expression" if text.startswith("-"):
                 return folded(f"-({resolved(node.child_by_field_name('argument'))})")
+            case "true" | "false":
+                return str(int(text == "true"))
             case "sizeof_expression":
                 return str(self.program.size_of(re.sub(r"^sizeof|[()]", " ", text).strip()))
             case "binary_expression":
@@ -275,9 +311,12 @@ class _Launch:
                 return self._resolved(constant, {**names, **sizes}, steps + 1)
             case "call_expression":
                 return self._called(node, names, steps)
-            case "identifier" | "type_descriptor":
-                if (value := self._definition(node)) is not None:
-                    return resolved(value)
+            case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
+                if re.search(rf"scanf\s*\([^;]*&\s*{re.escape(text)}\b", text_of(_function_of(node))):
+                    raise UnknownError
+                for value in self._definitions(node):
+                    with suppress(UnknownError):
+                        return resolved(value)
                 if text in self.program.macros and not self.program.macros[text][0]:
                     return resolved(_expression(self.program.macros[text][1]))
                 return resolved(self._passed(text, _function_of(node)))
@@ -294,6 +333,8 @@ class _Launch:
                 left, right = (self._resolved(side, names, steps + 1) for side in sides if side is not None)
                 return rounded_up(left, right)
             return self._resolved(inputs[0], names, steps + 1)
+        if name in _READ_NUMBER and inputs and (position := _ARGV.fullmatch(text_of(inputs[0]))):
+            return number(dict(enumerate(self.program.argv, 1)).get(int(position[1]), ""))
         values = [self._resolved(each, names, steps + 1) for each in inputs]
         if name in ("min", "max", "fmin", "fmax") and len(values) == 2:
             return folded(f"{name.removeprefix('f')}({', '.join(values)})")

@@ -5,7 +5,10 @@ constant expressions in Python notation.
 import ast
 import math
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernrec.kernel.cuda_program import function_name, nodes, text_of
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 _LARGEST, _MOST_CHARACTERS = 2**63, 2_000
 """Maximum value of a number, and maximum characters of an expression."""
+_LARGEST_MAKEFILE = 1 << 16
+POINTER_BYTES = 8
 _ROUNDED_UP = re.compile(r"\(?(.+?) \+ (\d+)\)? // (\d+)")
 
 
@@ -114,8 +119,14 @@ def by_block(text: str, axis: str, extent: int) -> str:
 class HostProgram:
     """Definitions of a program by name."""
 
-    def __init__(self, root: "Node") -> None:
-        self.root = root
+    def __init__(self, root: "Node", argv: Sequence[str] = ()) -> None:
+        """Read a program.
+
+        Args:
+            root: Syntax tree of the program.
+            argv: Arguments of the program, if they are known.
+        """
+        self.root, self.argv = root, argv
 
     @cached_property
     def functions(self) -> "dict[str, Node]":
@@ -147,10 +158,53 @@ class HostProgram:
 
     def size_of(self, kind: str) -> int:
         """Return the bytes of a type. Raises `UnknownError` for an unknown type."""
+        if kind.rstrip().endswith("*"):
+            return POINTER_BYTES
         dtype, lanes = element_type(kind, self.aliases)
-        if dtype is None:
+        return lanes * ELEMENT_BYTES[dtype] if dtype is not None else self._layout(kind)[0]
+
+    def _layout(self, kind: str, depth: int = 0) -> tuple[int, int]:
+        """Return (bytes, alignment) of a type. Raises `UnknownError` for an unknown type."""
+        dtype, lanes = element_type(kind, self.aliases)
+        if dtype is not None:
+            size = lanes * ELEMENT_BYTES[dtype]
+            return size, size if lanes in (1, 2, 4) and size <= 16 else ELEMENT_BYTES[dtype]
+        fields = self.structures.get(kind.replace("struct ", "").strip())
+        if fields is None or depth > 4:
             raise UnknownError
-        return lanes * ELEMENT_BYTES[dtype]
+        end, most = 0, 1
+        for field in fields:
+            for declarator in field.children_by_field_name("declarator"):
+                text = text_of(declarator)
+                size, align = (
+                    (POINTER_BYTES,) * 2
+                    if "*" in text
+                    else self._layout(text_of(field.child_by_field_name("type")), depth + 1)
+                )
+                counts = [int(number(self._constant(each))) for each in re.findall(r"\[([^\]]*)\]", text)]
+                end = -(-end // align) * align + size * math.prod(counts)
+                most = max(most, align)
+        return -(-end // most) * most, most
+
+    def _constant(self, text: str) -> str:
+        """Return the value of an array's extent: a number, or a macro or constant of this name."""
+        name = text.strip()
+        if name in self.macros:
+            return self.macros[name][1].strip("() ")
+        if name in self.assignments:
+            return text_of(self.assignments[name][0].child_by_field_name("value"))
+        return name
+
+    @cached_property
+    def structures(self) -> "dict[str, list[Node]]":
+        """Fields of each structure."""
+        structures: dict[str, list[Node]] = {}
+        for kind in nodes(self.root, "struct_specifier", "type_definition"):
+            if (body := next(nodes(kind, "field_declaration_list"), None)) is not None:
+                fields = [each for each in body.named_children if each.type == "field_declaration"]
+                name = kind.child_by_field_name("name") or kind.child_by_field_name("declarator")
+                structures.setdefault(text_of(name), fields)
+        return structures
 
     def constant(self, scope: str, member: str) -> "tuple[Node, dict[str, str]]":
         """Return (value of a class constant, sizes of its template's types). Raises `UnknownError` if the class or
@@ -197,6 +251,16 @@ class HostProgram:
         """Declarations of type `dim3`, in text order."""
         declarations = nodes(self.root, "declaration")
         return [node for node in declarations if text_of(node.child_by_field_name("type")) == "dim3"]
+
+
+def make_arguments(folder: Path) -> list[str]:
+    """Return the arguments with which the target `run` of a folder's Makefile starts its program."""
+    for name in ("Makefile", "makefile", "GNUmakefile"):
+        with suppress(OSError):
+            text = (folder / name).read_bytes()[:_LARGEST_MAKEFILE].decode(errors="replace")
+            if run := re.search(r"^run\s*:.*\n(?:\t\s*(?:#|@?echo).*\n)*\t\s*@?(.+)", text, re.MULTILINE):
+                return re.sub(r"^.*?\./\S+", "", run[1]).split() if "./" in run[1] else []
+    return []
 
 
 def last_word(text: str) -> str:

@@ -14,8 +14,9 @@ from kernrec.compile.compiled import CompileError, CompileJob, Result
 from kernrec.compile.nvcc import find_nvcc
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, nearest
-from kernrec.interop.draft import Draft, DraftLaunch, DraftTunable, select_kernel
-from kernrec.interop.host_launches import HostLaunch, filled_variables, host_launches
+from kernrec.interop.draft import Draft, DraftLaunch, DraftTunable, includer_of, select_kernel
+from kernrec.interop.host_launches import STRUCTURE, HostLaunch, filled_variables, host_launches
+from kernrec.interop.host_program import make_arguments
 from kernrec.interop.python_expressions import Translator
 from kernrec.interop.spec_arguments import SpecArguments, read_arguments
 from kernrec.interop.spec_text import (
@@ -30,7 +31,7 @@ from kernrec.interop.spec_text import (
     three_extents,
     whole_numbers,
 )
-from kernrec.kernel.cuda_program import device_code, has_host_code
+from kernrec.kernel.cuda_program import TOOLKIT_HEADER, device_code, has_host_code
 from kernrec.kernel.cuda_signature import macros
 from kernrec.kernel.expression import identifier
 from kernrec.kernel.source_files import whole_source
@@ -44,7 +45,11 @@ _PROVISIONAL = 16
 _UNDEFINED = re.compile(r'identifier "([A-Z][A-Z0-9_]*)" is undefined')
 _MOST_UNDEFINED = 8
 _AXES = "xyz"
-_BLOCKS = {1: ((64,), (128,), (256,), (512,)), 2: ((16, 16), (32, 4), (32, 8), (32, 16), (64, 4))}
+_BLOCKS = {
+    1: ((64,), (128,), (256,), (512,)),
+    2: ((16, 16), (32, 4), (32, 8), (32, 16), (64, 4)),
+    3: ((256, 1, 1), (32, 8, 1), (8, 8, 4), (32, 4, 2)),
+}
 """Default block sizes by number of axes, as people choose them by hand."""
 
 
@@ -75,6 +80,7 @@ class _Drafter:
         self.macros = {macro.name: macro for macro in macros(self.text)}
         self.tunables: dict[str, DraftTunable] = {}
         self.missing: list[str] = []
+        self.absent = [each for each in code.headers if "." in each and not TOOLKIT_HEADER.match(each)]
         self.assumed: list[str] = [note for note in (code.note, words.note) if note]
         self._read_tunables()
         self.facts = self._compiled(sm)
@@ -93,9 +99,9 @@ class _Drafter:
     def _host_launch(self, whole: str) -> HostLaunch | None:
         """Return the most complete launch in the file's host code."""
         parameters = [
-            (each.name, (each.dtype or "f32") if each.pointer else None) for each in self.signature.parameters
+            (each.name, (each.dtype or STRUCTURE) if each.pointer else None) for each in self.signature.parameters
         ]
-        launches = host_launches(whole, self.signature.name, parameters)
+        launches = host_launches(whole, self.signature.name, parameters, make_arguments(self.source.parent))
         return max(
             launches,
             key=lambda each: (each.kernel == self.instance, (each.grid is not None) + len(each.arguments)),
@@ -246,6 +252,14 @@ class _Drafter:
             if self.instance is not None and "kernrec_instance" in result.log:
                 name = self.instance.partition("<")[0].strip()
                 raise UsageError(f"{self.source.name}: {self.instance} is not an instance of the template {name}")
+            if "texture is not a template" in str(result):
+                raise UsageError(
+                    f"{self.source.name} uses texture references, which CUDA 12 removed: use texture objects"
+                )
+            if self.absent and not includer_of(self.source):
+                raise UsageError(f"{result}; {self.absent[0]} may declare it: name its folder with --include")
+            if including := includer_of(self.source):
+                raise UsageError(f"{result}{including}")
             raise result
         module = parse(result.ptx)
         return facts_of(module, entry_name(module.functions, self.signature.name), self.text)
@@ -270,6 +284,8 @@ class _Drafter:
             return DraftLaunch([MARK], block, shared, constraints)
         axes = split_expressions(self.words.grid.replace("blockDim.", "block_"))
         if block == [MARK] and any("block_" in axis for axis in axes):
+            if self.launch is not None and self.launch.grid == self.words.grid:
+                return DraftLaunch([MARK], block, shared, constraints)
             raise UsageError(
                 f"--grid {self.words.grid!r:.60}: {self.signature.name} never reads its block size; give it, for "
                 "example --block 128"
@@ -319,9 +335,6 @@ class _Drafter:
         own = self.launch.block if self.launch and self.launch.block else ()  # This is the host code's block.
         while own and own[-1] == 1 and len(own) > 1:
             own = own[:-1]
-        if not blocks and not own and self.facts.block_axes not in _BLOCKS:
-            self.missing.append("--block, such as --block 8x8x4")
-            return [MARK], {}
         if not blocks:
             usual = _BLOCKS.get(len(own) or self.facts.block_axes, ())
             blocks = [some for some in dict.fromkeys((own, *usual)) if some and math.prod(some) <= (most or 1024)]

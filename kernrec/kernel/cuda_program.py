@@ -49,8 +49,17 @@ _PRELUDE = "\n".join((
     *(f"#ifndef {name.partition('(')[0]}\n#define {name} {value}\n#endif" for name, value in _MACROS.items()), "",
 ))  # fmt: skip
 """Parts of C's headers that device code uses: types as on 64-bit Linux, and limits from the C standard."""
-_BRINGS = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
-"""Device headers that cuBLAS's and cuDNN's headers include."""
+_HALF = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
+_COMPLEX = "#include <cuComplex.h>\n"
+_BRINGS = {
+    "cublas": _HALF + _COMPLEX,
+    "cudnn": _HALF,
+    "cusparse": _COMPLEX,
+    "cufft": f"{_COMPLEX}typedef float cufftReal; typedef double cufftDoubleReal; typedef cuComplex cufftComplex;\n"
+    "typedef cuDoubleComplex cufftDoubleComplex;\n",
+}
+"""Parts of library headers that device code uses, by the start of the header's name."""
+_HOST_WORD = re.compile(r"\b(?:std|torch|at|c10)::|<<<")
 _DEVICE_WORD = re.compile(r"\b__(?:global|device|constant|managed)__\b")
 _STD = "".join(
     f"#include <cuda/std/{name}>\n" for name in ("type_traits", "limits", "utility", "algorithm", "cmath", "cstdint")
@@ -154,7 +163,7 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
         if not name or DEVICE_HEADER.match(name):
             continue
         instead = "" if headers else _PRELUDE + (_STD if uses_std else "")
-        instead += _BRINGS if name.startswith(("cublas", "cudnn")) else ""
+        instead += next((text for start, text in _BRINGS.items() if name.startswith(start)), "")
         edits.append((node, f"{instead}#line {node.start_point[0] + 1}\n" if instead else ""))
         headers[name] = None
     if instance is not None:
@@ -222,7 +231,8 @@ class _DeviceWords:
 
     def __init__(self, root: "Node") -> None:
         macros = nodes(root, "preproc_def", "preproc_function_def")
-        names = {text_of(m.child_by_field_name("name")) for m in macros if _DEVICE_WORD.search(text_of(m))}
+        self.macros = {text_of(m.child_by_field_name("name")): text_of(m.child_by_field_name("value")) for m in macros}
+        names = {name for name, text in self.macros.items() if _DEVICE_WORD.search(text)}
         self._pattern = re.compile("|".join([_DEVICE_WORD.pattern, *(rf"\b{re.escape(name)}\b" for name in names)]))
 
     def __contains__(self, text: str) -> bool:
@@ -255,8 +265,11 @@ def _is_host(node: "Node", marks: _DeviceWords) -> bool:
             return head not in marks and (not _CONSTANT.search(head) or "std::" in head or _is_prototype(node))
         case "using_declaration":
             return re.search(r"\bstd\b", text_of(node)) is not None
+        case "ERROR":
+            return text_of(node) not in marks and _HOST_WORD.search(text_of(node)) is not None
         case "expression_statement":
-            return re.search(r"\bstd::", text_of(node)) is not None
+            name = text_of(next(nodes(node, "call_expression"), None)).partition("(")[0]
+            return any(_HOST_WORD.search(text) for text in (text_of(node), marks.macros.get(name, "")))
     return False
 
 

@@ -95,7 +95,10 @@ def signatures(source: str) -> tuple[Signature, ...]:
         declared = re.compile(r"[\w\s]*?\b(\w+)\s*\(").match(text, start)
         if declared is None:
             continue
-        inside = text[declared.end() : _closing(text, declared.end()) - 1]
+        end = _closing(text, declared.end())
+        inside = text[declared.end() : end - 1]
+        if (mark := re.compile(r"[^;{]*([;{])").match(text, end)) and mark[1] == ";":  # a declaration only
+            continue
         parameters = tuple(_parameter(part, i, aliases) for i, part in enumerate(_parts(inside)))
         before = text[: match.start()].rstrip()
         template = re.search(r"template\s*<([^;{}]*)>\s*(?:static\s*|inline\s*)*$", before)

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ _INCLUDE = re.compile(
     r'^[ \t]*#[ \t]*include[ \t]*["<]([\w./+-]+)[">][ \t]*(?://[^\n]*|/\*(?:(?!\*/)[^\n])*\*/[ \t]*)?$', re.MULTILINE
 )
 _MOST_FILES = 256
+_MOST_FOLDERS = 4_000
+"""Maximum number of folders of a project that are searched for a header."""
+_PROJECT_MARKS = (".git", ".hg")
+"""Folders that mark the root of a project."""
+_LAUNCHES = re.compile(r"<<<|\bmain\s*\(")
+_SPLIT_BRACKETS = ((re.compile(r"<<[ \t]+<(?![<=])"), "<<<"), (re.compile(r">>[ \t]+>(?=\s*\()"), ">>>"))
+"""Editors write the launch `f<<<1, 32>>>()` with blanks between its brackets."""
 
 
 def read_source(path: Path, include: Sequence[str] = (), instance: str | None = None, whole: bool = False) -> str:
@@ -67,7 +75,9 @@ def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
     return pieces
 
 
-def _inline(path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tuple[str, str, int]]) -> None:
+def _inline(
+    path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tuple[str, str, int]], host_code: bool = False
+) -> None:
     seen.add(path.resolve())
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
     if len(seen) > _MOST_FILES:
@@ -77,20 +87,24 @@ def _inline(path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tup
         quoted = '"' in include[0]
         folders = (path.parent, *roots) if quoted else roots[2:]
         header = next((folder / include[1] for folder in folders if (folder / include[1]).is_file()), None)
-        if header is None and quoted and not (TOOLKIT_HEADER.match(include[1]) or DEVICE_HEADER.match(include[1])):
-            raise UsageError(
-                f"{place}: includes {include[1]!r}, which is neither in its folder nor in the folder above; name its"
-                " folder with --include"
-            )
         if header is None:
-            return None
-        if not any(header.resolve().is_relative_to(root.resolve()) for root in roots):
+            name = include[1]
+            is_own = "." in name and not (TOOLKIT_HEADER.match(name) or DEVICE_HEADER.match(name))
+            header = _project_header(roots[0], name) if is_own and ".." not in name else None
+            if header is None and quoted and is_own and not host_code:
+                raise UsageError(
+                    f"{place}: includes {name!r}, which is neither in its folder nor in the folder above; name its"
+                    " folder with --include"
+                )
+            return header
+        if not any(header.resolve().is_relative_to(root.resolve()) for root in (path.parent, *roots)):
             raise UsageError(
                 f"{place}: {include[1]!r} is in a folder that kernrec does not read; name it with --include"
             )
         return header
 
-    text, start, line = read_text(path, place), 0, 1
+    text, start, line = _read_program(path, place), 0, 1
+    host_code = host_code or _LAUNCHES.search(text) is not None
     for include in _INCLUDE.finditer(text):
         if (header := header_of(include)) is None:
             continue
@@ -98,8 +112,33 @@ def _inline(path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tup
         line += text.count("\n", start, include.end())
         start = include.end()
         if header.resolve() not in seen:
-            _inline(header, roots, seen, pieces)
+            _inline(header, roots, seen, pieces, host_code)
     pieces.append((text[start:], path.name, line))
+
+
+def _read_program(path: Path, place: str) -> str:
+    """Return the text of a source; comments may have any encoding."""
+    text = read_text(path, place, errors="replace").removeprefix("\ufeff")
+    for pattern, brackets in _SPLIT_BRACKETS:
+        text = pattern.sub(brackets, text)
+    return text
+
+
+def _project_header(folder: Path, name: str) -> Path | None:
+    """Return the header of a project, if the nearest folder that has any has one: at most two levels below this folder
+    or one of the four above, up to the root of the project.
+    """
+    for base in [folder.absolute(), *folder.absolute().parents][:5]:
+        if base in (Path.home(), Path(base.anchor)):
+            return None
+        for pattern in ("", "*/", "*/*/"):
+            folders = [base] if not pattern else islice(base.glob(pattern), _MOST_FOLDERS)
+            headers = [each / name for each in folders if (each / name).is_file()]
+            if headers:
+                return headers[0] if len({each.read_bytes() for each in headers}) == 1 else None
+        if any((base / mark).exists() for mark in _PROJECT_MARKS):
+            return None
+    return None
 
 
 def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
@@ -119,10 +158,14 @@ def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
                 tensor[digest] = digested[:16]
 
 
-def read_text(path: Path, place: str, most_bytes: int = 1 << 20) -> str:
-    """Return the text of a file of at most `most_bytes`. Error messages call the file `place`."""
+def read_text(path: Path, place: str, most_bytes: int = 1 << 20, errors: str = "strict") -> str:
+    """Return the text of a file of at most `most_bytes`. Error messages call the file `place`.
+
+    Args:
+        errors: Handling of bytes that are not UTF-8, as of `bytes.decode`.
+    """
     try:
-        text = io.TextIOWrapper(io.BytesIO(read_input(path, most_bytes, place)), encoding="utf-8").read()
+        text = io.TextIOWrapper(io.BytesIO(read_input(path, most_bytes, place)), encoding="utf-8", errors=errors).read()
     except OSError as error:
         raise UsageError(cannot_be("read", place, error)) from None
     except UnicodeDecodeError:

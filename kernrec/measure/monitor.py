@@ -5,43 +5,24 @@
 
 Reading does not slow the GPU, and takes about 0.1 ms of CPU time per sample. Values are for the whole board, including
 other processes and idle power. The GPU's settings do not change. A trace is a table in CSV with one row per sample and
-the fields of `TraceSample` as columns.
+the fields of `SensorReading` as columns.
 """
 
 import csv
-import errno
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
-from kernrec.errors import KernrecError, UsageError, cannot_be
-from kernrec.measure.device.nvml import NoGPUError, cards, gpu_of_slice, is_named, sensors
-
-
-@dataclass(frozen=True)
-class TraceSample:
-    """Sensor values at one time; None for a sensor that the device lacks."""
-
-    time_s: float
-    """Seconds since the start."""
-    power_w: float | None
-    energy_j: float | None
-    """Energy counter in joules, from an arbitrary start."""
-    sm_clock_hz: float | None
-    memory_clock_hz: float | None
-    temperature_c: float | None
-    reasons: str
-    """Throttle reasons, joined by `|`."""
-
-
-COLUMNS = tuple(field.name for field in fields(TraceSample))
+from kernrec.errors import KernrecError, UsageError, cannot_be, file_errors
+from kernrec.measure.device.interface import SensorReading
+from kernrec.measure.device.nvml import NoGPUError, gpu_of_slice, is_named, local_gpus, sensors
 
 
 @dataclass(frozen=True)
@@ -66,7 +47,7 @@ class TraceSummary:
         return dict(vars(self))
 
 
-def summarize_trace(samples: Sequence[TraceSample]) -> TraceSummary:
+def summarize_trace(samples: Sequence[SensorReading]) -> TraceSummary:
     """Return the summary of a trace; raise `UsageError` if it has no samples."""
     if not samples:
         raise UsageError("the trace has no samples")
@@ -78,7 +59,7 @@ def summarize_trace(samples: Sequence[TraceSample]) -> TraceSummary:
     mean = energy / duration if energy is not None and duration > 0 else None
     throttled: dict[str, float] = {}
     for sample in samples:
-        for reason in filter(None, sample.reasons.split("|")):
+        for reason in sample.reasons:
             throttled[reason] = throttled.get(reason, 0.0) + 1.0 / len(samples)
     return TraceSummary(
         duration_s=duration,
@@ -94,7 +75,7 @@ def summarize_trace(samples: Sequence[TraceSample]) -> TraceSummary:
     )
 
 
-def _energy(samples: Sequence[TraceSample], power: Sequence[tuple[float, float]]) -> tuple[float | None, str]:
+def _energy(samples: Sequence[SensorReading], power: Sequence[tuple[float, float]]) -> tuple[float | None, str]:
     """Return (joules, source): the difference of the counter, else power integrated by trapezoids."""
     first, last = samples[0].energy_j, samples[-1].energy_j
     if first is not None and last is not None and last >= first:
@@ -105,34 +86,28 @@ def _energy(samples: Sequence[TraceSample], power: Sequence[tuple[float, float]]
 
 
 class TraceFile:
-    """A CSV file of a trace that is complete at the end of a `with` block.
+    """A CSV file of a trace, written sample by sample.
 
-    Until then, samples are in `.NAME.part` beside the file, so a killed monitor loses nothing. If the file cannot be
-    created, `UsageError` is raised at once. If the disk is full, it is raised at the end, because the monitored program
-    must continue.
+    If the file cannot be created, `UsageError` is raised at once. If the disk is full, it is raised at the end of a
+    `with` block, because the monitored program must continue.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.part = path.with_name(f".{path.name}.part")
         self._full: OSError | None = None
-        try:
-            if path.is_dir():
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            self._file = self.part.open("w", newline="", encoding="utf-8")
+        with file_errors(path, "written"):
+            self._file = path.open("w", newline="", encoding="utf-8")
             self._writer = csv.writer(self._file)
-            self._writer.writerow(COLUMNS)
-        except OSError as error:
-            raise self._failed(error) from None
+            self._writer.writerow(SensorReading._fields)
 
     def __enter__(self) -> "TraceFile":
         return self
 
-    def add(self, sample: TraceSample) -> None:
+    def add(self, sample: SensorReading) -> None:
         """Write a sample to the file."""
         if self._full is None:
             try:
-                self._writer.writerow(["" if value is None else value for value in vars(sample).values()])
+                self._writer.writerow((*sample[:-1], "|".join(sorted(sample.reasons))))
                 self._file.flush()
             except OSError as error:
                 self._full = error
@@ -140,17 +115,10 @@ class TraceFile:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with suppress(OSError):
             self._file.close()
+            if kind is not None:  # The command was not started.
+                self.path.unlink()
         if self._full is not None:
-            raise self._failed(self._full) from None
-        if kind is None:  # Otherwise the command was not started.
-            try:
-                self.part.replace(self.path)
-            except OSError as error:
-                raise self._failed(error) from None
-        self.part.unlink(missing_ok=True)
-
-    def _failed(self, error: OSError) -> UsageError:
-        return UsageError(cannot_be("written", self.path, error))
+            raise UsageError(cannot_be("written", self.path, self._full)) from None
 
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # Exit statuses as in a shell.
@@ -159,7 +127,7 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # Exit statuses as in a shell.
 class Reader(Protocol):
     """A device that can be sampled."""
 
-    def read(self, time_s: float) -> TraceSample:
+    def read(self, time_s: float) -> SensorReading:
         """Return the present state of the device, with the time stamp `time_s`."""
 
 
@@ -182,9 +150,9 @@ class NvmlReader:
 
     def _find(self) -> str:
         """Return the UUID of the GPU."""
-        present = cards()
+        present = local_gpus()
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
-        visible = [card.uuid for card in present] if named is None else [name.strip() for name in named.split(",")]
+        visible = [each.uuid for each in present] if named is None else [name.strip() for name in named.split(",")]
         if len(visible) > 1:
             self.notes.append(
                 f"only the first of the {len(visible)} GPUs that the command can use is monitored;"
@@ -193,25 +161,16 @@ class NvmlReader:
         first = visible[0] if visible[0] not in ("", "-1") else "0"
         if first.startswith("MIG-"):
             return gpu_of_slice(first)
-        for card in present:
-            if is_named(first, card):
-                return card.uuid
+        for each in present:
+            if is_named(first, each):
+                return each.uuid
         raise UsageError(f"there is no GPU {first}; this machine has {len(present)}, numbered from 0")
 
-    def read(self, time_s: float) -> TraceSample:
-        sensed = self._sensors
-        return TraceSample(
-            time_s=time_s,
-            power_w=sensed.mean_power_w(),
-            energy_j=sensed.energy_j(),
-            sm_clock_hz=sensed.sm_clock_hz(),
-            memory_clock_hz=sensed.memory_clock_hz(),
-            temperature_c=sensed.temperature_c(),
-            reasons="|".join(sorted(sensed.reasons())),
-        )
+    def read(self, time_s: float) -> SensorReading:
+        return self._sensors.read(time_s)._replace(power_w=self._sensors.mean_power_w())
 
 
-ShowSample = Callable[[TraceSample], None]
+ShowSample = Callable[[SensorReading], None]
 
 
 def watch_command(command: Sequence[str], reader: Reader, period_s: float, show: ShowSample) -> int:

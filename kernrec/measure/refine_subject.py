@@ -21,7 +21,7 @@ from kernrec.measure.problems import context_of, layers_on, recordings_on
 from kernrec.measure.request import CollectRequest, WantedProblem
 from kernrec.model.search.joint_posterior import JointPosterior, Measured
 from kernrec.op import Problem
-from kernrec.recommender.candidates import CandidateSet
+from kernrec.recommender.candidates import CandidateSet, candidate_set
 from kernrec.recommender.contenders import (
     Key,
     ProblemContenders,
@@ -37,7 +37,6 @@ from kernrec.recommender.estimate.measured_rows import applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.infeasible import why_not
-from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.request import Objective
 from kernrec.store import Evidence, Stack
 from kernrec.store.measurement import Measurement, Outcome

@@ -6,7 +6,6 @@ Parameters come from a URL and are untrusted. Each is checked against a list of 
 import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
@@ -32,7 +31,6 @@ from kernrec.recommender.explain.report import advice, pick_config, what_if
 from kernrec.recommender.networks.network import NetworkRequest, answer_network, layers_of
 from kernrec.recommender.networks.sweep import sweep_network
 from kernrec.recommender.request import backends_named
-from kernrec.store.coverage import coverage
 
 
 def network_view(
@@ -110,7 +108,6 @@ class Answers:
             "front": (_OF_FRONT, self._front),
             "explain": ((*_OF_FRONT, "config", "power_limit_w", "clock_hz"), self._explain),
             "network": (("gpu", "workload", "dtype", "inputs"), self._network),
-            "database": ((), self._database),
         }
         """For each path, (accepted parameters, method)."""
 
@@ -189,10 +186,6 @@ class Answers:
         wanted = NetworkRequest(self._own.get(name, name), None, parameters.get("dtype") or None, backend=self._whose)
         gpu, inputs = find_gpu(parameters.get("gpu", "")), parameters.get("inputs") or RANDOM
         return network_view(self._recommender, gpu, wanted, inputs, self._stacks)
-
-    def _database(self, parameters: Parameters) -> dict[str, Any]:
-        rows = coverage(self._recommender.context.stack)
-        return {"rows": rows, "asked_at": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 _SHOWN = (

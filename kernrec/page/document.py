@@ -150,7 +150,6 @@ def report(
                 recorded[key("network", parameters)] = {"error": str(error)}
     if not shown and not any(name.startswith("network") and "error" not in recorded[name] for name in recorded):
         raise KernrecError(missing[0])
-    record("database", {})
     data = {
         "mode": "report",
         "version": __version__,

@@ -3,7 +3,7 @@
 request.py      the question: op or kernel, problem, GPU, objective, bounds
 context.py      databases, models, calibrations and static tables, opened once
 candidates.py   the configs of all kernels at each operating point, with their costs
-rank.py         the engine's costs (`estimate/prediction.py`), corrected by models, replaced by measurements
+rank.py         the engine's ranking: costs corrected by models, replaced by measurements, beside recorded times
 select.py, notes.py, answer.py   select configs and build the answer (`result.py`)
 infeasible.py   explain why nothing can run a problem
 recommender.py  the class that combines these modules; `analyze/` and `explain/` use it too

@@ -6,23 +6,20 @@ A rank is ambiguous if a neighbor could hold it. Between configs of a kernel, on
 shared error cancels. Between kernels, half of the shared variance counts too.
 """
 
-import math
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
 from kernrec.model.prior.launch_costs import NominalCosts
-from kernrec.model.prior.spread import Source
+from kernrec.model.prior.spread import SOURCES, Source
 from kernrec.op import Problem
 from kernrec.recommender.baseline_notes import baseline_notes, without_baseline
 from kernrec.recommender.baselines import PREDICTED
-from kernrec.recommender.candidates import CandidateSet
+from kernrec.recommender.candidates import BOTTLENECKS, OBJECTIVES, CandidateSet, Picked
 from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import EIGHT_BITS, none_runs
@@ -30,7 +27,7 @@ from kernrec.recommender.json_form import MeasuredOn
 from kernrec.recommender.notes import of_inputs, of_kernel, of_recommendations, of_triton
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Answer, Estimate, Foreign, KernelAnswer, Place, Recommendation, Remark, Saving
-from kernrec.recommender.select import Picked, rows_of
+from kernrec.recommender.select import bounds_of, rows_of
 from kernrec.store import MeasuredAnswer
 
 if TYPE_CHECKING:
@@ -42,8 +39,6 @@ NO_LOSS = 2.0 * LATENCY_DRIFT
 """Largest slowdown that counts as no slowdown: the accepted drift of a GPU, in both directions."""
 WORTH_SAYING = 2.0 * ENERGY_DRIFT
 """Minimum energy saving, as a fraction, that deserves a note: the accepted drift of a GPU, in both directions."""
-
-Interval = tuple[float, float]
 
 
 def build_recommendations(
@@ -62,103 +57,14 @@ def build_recommendations(
         alike: number of similar configs that each pick represents.
         beside: additional picks.
     """
-    every = [*picked, *beside]
-    places_of = tuple(zip(*every, strict=True))
-    latency, energy = candidates.costs.latency.items(places_of), candidates.costs.energy.items(places_of)
-    which = slice(int(objective is Objective.ENERGY), 1 + (objective is not Objective.LATENCY))
-    deciding, exact, numbers = [], [], set()
-    for (_, position), *pair in zip(picked, latency, energy, strict=False):
-        estimates = pair[which]
-        deciding.append(estimates)
-        exact.append(estimates[0].source == estimates[-1].source == Source.MEASURED)
-        numbers.add(bisect_right(candidates.starts, position))
-    if any(exact):
-        intervals = [[(each.low, each.high) for each in row] for row in deciding]
-    else:
-        intervals = _predicted_intervals(deciding, 0.5 * (len(numbers) > 1))
-    ranks = [*places(intervals, exact), *[Place(1, False, True)] * len(beside)]
-    counts = [*(alike or [0] * len(picked)), *[0] * len(beside)]
-    return _recommendations(candidates, every, zip(latency, energy, strict=True), ranks, counts)
-
-
-def _predicted_intervals(deciding: Sequence[Sequence[Estimate]], common: float) -> list[list[Interval]]:
-    """Return the intervals that decide whether predictions can be distinguished.
-
-    Args:
-        deciding: predicted costs of each recommendation.
-        common: fraction of the shared error's variance that counts.
-    """
-    intervals: list[list[Interval]] = []
-    for estimates in deciding:
-        row = []
-        for estimate in estimates:
-            whole = 0.5 * math.log(estimate.high / estimate.low)
-            own = math.log(estimate.high / estimate.value) if estimate.own is None else estimate.own
-            variance = own * own + common * max(whole * whole - own * own, 0.0)
-            factor = math.exp(math.sqrt(0.5 * variance))  # Two of these widths add up to a ratio's width.
-            row.append((estimate.value / factor, estimate.value * factor))
-        intervals.append(row)
-    return intervals
-
-
-def best_of_other_kinds(
-    candidates: CandidateSet, picked: Sequence[Picked], query: Query, first: int = 0
-) -> tuple[Picked, ...]:
-    """Pick the best CUDA kernel or the best Triton kernel, if the picks contain none of its kind.
-
-    The objective decides; latency decides for a Pareto front. The query's bounds apply.
-    """
-    starts = candidates.starts
-    in_triton = [kernel.table.kernel.triton is not None for kernel in candidates.kernels]
-    if len({*in_triton}) == 1:
-        return ()
-    missing = {True, False} - {in_triton[bisect_right(starts, position) - 1] for _, position in picked}
-    if not missing:
-        return ()
-    objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
-    best: list[tuple[float, int, int]] = []
-    for number, triton in enumerate(in_triton):
-        if triton in missing:
-            start, end = starts[number : number + 2]
-            value = objective.value_of(candidates.latency_s[first:, start:end], candidates.energy_j[first:, start:end])
-            if query.max_power_w is not None:
-                value = np.where(candidates.power_w[first:, start:end] <= query.max_power_w, value, np.inf)
-            point, own = divmod(int(value.argmin()), end - start)
-            best.append((value.item(point, own), first + point, start + own))
-    least, point, position = min(best)
-    return ((point, position),) if math.isfinite(least) else ()
-
-
-def build_recommendation(candidates: CandidateSet, point: int, position: int) -> Recommendation:
-    """Return one candidate at one operating point as a single recommendation, without ranks of neighbors."""
-    costs, place = costs_at(candidates, point, position), Place(1, False, True)
-    return _recommendations(candidates, [(point, position)], [costs], [place], [0])[0]
-
-
-def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estimate, Estimate]:
-    """Return latency and energy of one candidate at one operating point."""
-    costs, place = candidates.costs, (point, position)
-    return costs.latency.item(place), costs.energy.item(place)
-
-
-def _recommendations(
-    candidates: CandidateSet,
-    picked: Sequence[Picked],
-    costs: Iterable[tuple[Estimate, Estimate]],
-    ranks: Sequence[Place],
-    alike: Sequence[int],
-) -> tuple[Recommendation, ...]:
-    """Return the picked candidates, given costs, rank and number of similar configs of each."""
-    starts, fastest, seconds, joules = candidates.starts, candidates.fastest, candidates.latency_s, candidates.energy_j
-    fastest_s, fastest_j = seconds.item(0, fastest), joules.item(0, fastest)
+    *rows, fastest = described(candidates, picked, objective, alike, beside)
     recommendations = []
-    for (point, position), (latency, energy), place, count in zip(picked, costs, ranks, alike, strict=True):
-        number = bisect_right(starts, position) - 1
-        kernel, own = candidates.kernels[number], position - starts[number]
-        row, unsure, measured = kernel.rows.item(own), kernel.risk.item(own), None
-        if kernel.measurements is not None:
-            measured = kernel.measurements.measured[point].get(own)
-        heuristic, (clock_hz, bottleneck) = starts[number] + kernel.heuristic, kernel.running(point, own)
+    for point, (number, own, row, latency, energy, *rest), count, rank in rows:
+        power_w, clock_hz, bottleneck, occupancy, unsure, may_be_faster, heuristic = rest
+        kernel = candidates.ranked.kernels[number].costs
+        measured = None
+        if candidates.any_measured:
+            measured = candidates.kernel(number).measured(point).get(own)
         recommendations.append(
             Recommendation(
                 kernel=kernel.table.kernel,
@@ -166,23 +72,65 @@ def _recommendations(
                 problem=candidates.problem,
                 gpu=candidates.gpu,
                 point=candidates.points[point],
-                place=place,
-                latency_s=latency,
-                energy_j=energy,
-                power_w=candidates.power_w.item(point, position),
+                place=Place(*rank),
+                latency_s=_estimate(*latency),
+                energy_j=_estimate(*energy),
+                power_w=power_w,
                 clock_hz=clock_hz,
-                bottleneck=bottleneck,
-                occupancy=kernel.occupancy.item(row),
+                bottleneck=BOTTLENECKS[bottleneck],
+                occupancy=occupancy,
                 # Reference configs are compared at the first operating point.
-                fastest=(fastest_s, fastest_j),
-                heuristic=(seconds.item(0, heuristic), joules.item(0, heuristic)),
+                fastest=fastest,
+                heuristic=heuristic,
                 measurement=None if measured is None else _measured_on(measured),
                 alike=count,
                 unsure=unsure,
-                may_be_faster=latency.value < fastest_s and position != fastest and point == 0 and unsure > 1.0,
+                may_be_faster=may_be_faster,
             )
         )
     return tuple(recommendations)
+
+
+def described(
+    candidates: CandidateSet,
+    picked: Sequence[Picked],
+    objective: Objective,
+    alike: Sequence[int] | None = None,
+    beside: Sequence[Picked] = (),
+) -> list[Any]:
+    """Return the engine's figures of each pick, then of the fastest candidate; see `build_recommendations`."""
+    every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
+    ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
+    rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which)
+    return rows
+
+
+def _estimate(value: float, low: float, high: float, source: int, own: float) -> Estimate:
+    return Estimate(value, low, high, SOURCES[source], own)
+
+
+def best_of_other_kinds(
+    candidates: CandidateSet, picked: Sequence[Picked], query: Query, first: int = 0
+) -> Sequence[Picked]:
+    """Pick the best CUDA kernel or the best Triton kernel, if the picks contain none of its kind.
+
+    The objective decides; latency decides for a Pareto front. The query's bounds apply.
+    """
+    best: Sequence[Picked] = candidates.ranked.ranking.best_of_other_kind(
+        candidates.part, picked, bounds_of(query), first
+    )
+    return best
+
+
+def build_recommendation(candidates: CandidateSet, point: int, position: int) -> Recommendation:
+    """Return one candidate at one operating point as a single recommendation, without ranks of neighbors."""
+    return build_recommendations(candidates, [], Objective.LATENCY, beside=[(point, position)])[0]
+
+
+def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estimate, Estimate]:
+    """Return latency and energy of one candidate at one operating point."""
+    costs, place = candidates.costs, (point, position)
+    return costs.latency.item(place), costs.energy.item(place)
 
 
 def _measured_on(row: MeasuredAnswer) -> MeasuredOn:
@@ -201,39 +149,6 @@ def _measured_on(row: MeasuredAnswer) -> MeasuredOn:
     )
 
 
-def places(intervals: Sequence[Sequence[Interval]], exact: Sequence[bool]) -> list[Place]:
-    """Return the rank of each recommendation, best first.
-
-    Args:
-        intervals: for each recommendation, the interval of each cost that the objective counts. Two recommendations
-            overlap if all of these intervals overlap.
-        exact: whether all of these costs were measured.
-    """
-    numbers: list[int] = []
-    leader: int | None = None  # Compare with the best of a tie, because a chain of neighbors could drift away.
-    tied = set()
-    for i, interval in enumerate(intervals):
-        numbers.append(i + 1)
-        if exact[i]:
-            if leader is not None and _overlap(intervals[leader], interval):
-                numbers[i] = numbers[leader]
-                tied.add(numbers[leader])
-            else:
-                leader = i
-    follows = [False, *map(_overlap, intervals, intervals[1:]), False]
-    return [
-        Place(number, exact[i], number in tied if exact[i] else follows[i] or follows[i + 1])
-        for i, number in enumerate(numbers)
-    ]
-
-
-def _overlap(a: Sequence[Interval], b: Sequence[Interval]) -> bool:
-    for (low, high), (other_low, other_high) in zip(a, b, strict=True):
-        if low > other_high or other_low > high:
-            return False
-    return True
-
-
 def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
     """Return the largest energy saving of a pick at another operating point that costs no time.
 
@@ -246,9 +161,10 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
     if query.power_limit_w is not None or query.clock_hz is not None:
         return None
     _, position = picked
-    points: Sequence[OperatingPoint] = candidates.points[1:]
-    seconds, joules, _ = candidates.costs.values[..., position]
-    if not points:
+    points: Sequence[OperatingPoint] = candidates.points
+    if len(points) > 1:
+        best = candidates.ranked.ranking.saving(candidates.part, position, NO_LOSS, WORTH_SAYING)
+    else:
         gpu, (_, kernel, own) = candidates.gpu, candidates.locate(position)
         nominal, power = kernel.prediction.at(own), kernel.table.power
         if nominal.core_s * power.boost_hz > nominal.dram_s * power.running_hz:
@@ -256,14 +172,15 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         limits = np.append(gpu.tdp_w, np.arange(gpu.power_min_w, gpu.tdp_w, LIMIT_STEP_W))
         repeated = NominalCosts(*(np.full(len(limits), part) for part in vars(nominal).values()))
         limited = power.apply_power_limit(repeated, limits)
-        seconds, joules = limited.latency_s, limited.energy_j
-        points = [OperatingPoint(limit_w) for limit_w in limits[1:].tolist()]
-    slowdown, saved = seconds[1:] / seconds[0] - 1.0, 1.0 - joules[1:] / joules[0]
-    free = np.where(slowdown <= NO_LOSS, saved, -1.0)
-    if not free.size or free.max() < WORTH_SAYING:
+        points = [OperatingPoint(limit_w) for limit_w in limits.tolist()]
+        slowdown, saved = (1.0 - values / values[0] for values in (limited.latency_s, limited.energy_j))
+        free = np.where(-slowdown <= NO_LOSS, saved, -1.0)
+        place = int(free.argmax())
+        best = None if free[place] < WORTH_SAYING else (place, -slowdown.item(place), saved.item(place))
+    if best is None:
         return None
-    best = int(free.argmax())
-    return Saving(points[best].limit_w(candidates.gpu), points[best].clock_hz, slowdown.item(best), saved.item(best))
+    number, *costs = best
+    return Saving(points[number].limit_w(candidates.gpu), points[number].clock_hz, *costs)
 
 
 def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
@@ -273,7 +190,7 @@ def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
     """
     objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
     valued = []
-    for row in candidates.foreign:
+    for row in candidates.foreign if candidates.ranked.space.evidence.foreign else ():
         if row.energy_j is not None or objective is Objective.LATENCY:
             latency, energy = np.array(row.latency_s), np.array(row.energy_j or 0.0)
             valued.append((float(objective.value_of(latency, energy)), row))
@@ -312,16 +229,14 @@ def answer(
     Raises:
         KernrecError: no config of the kernel can run the problem.
     """
-    considered = candidates.considered[0]
-    if of_one_kernel and not candidates.kernels:
-        raise none_runs(considered)
-    kernel, first = candidates.kernels[0], 0
+    if of_one_kernel and not len(candidates):
+        raise none_runs(candidates.considered[0])
+    first = 0
     if of_one_kernel and query.power_limit_w is not None:
         # The default limit comes first, as the reference for one kernel. The requested limit is another point.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
-    rows = rows_of(candidates, query, first, of_op=not of_one_kernel)
-    picked, alike = map(list, zip(*rows, strict=True))
-    others = (
+    picked, alike = rows_of(candidates, query, first, of_op=not of_one_kernel)
+    others: Sequence[Picked] = (
         () if of_one_kernel or query.top == 1 or query.source else best_of_other_kinds(candidates, picked, query, first)
     )
     every = build_recommendations(candidates, picked, query.objective, alike, others)
@@ -330,10 +245,11 @@ def answer(
     foreign = () if of_one_kernel else foreign_rows(candidates, query)
     about = None
     if of_one_kernel:
+        (kernel,), (considered,) = candidates.kernels, candidates.considered
         heuristic = build_recommendation(candidates, 0, kernel.heuristic)
         about = KernelAnswer(kernel.table.kernel, heuristic, considered.sampled_blocks)
-    if of_one_kernel and kernel.table.kernel.declares_problem:
-        context = None  # Backends run only the problems of ops.
+        if kernel.table.kernel.declares_problem:
+            context = None  # Backends run only the problems of ops.
     remarks: list[Remark] = [partial(of_inputs, query.inputs), of_recommendations(candidates, recommendations, beside)]
     if of_one_kernel:
         lines = tuple(of_kernel(considered, recommendations[0]))
@@ -351,8 +267,8 @@ def answer(
         candidates=candidates.runnable,
         remarks=tuple(remarks),
         inputs=query.inputs,
-        calibration=kernel.table.calibration,
-        models=tuple(filter(None, map(attrgetter("scope"), candidates.kernels))),
+        calibration=candidates.tables[0].calibration,
+        models=tuple(candidates.scopes),
         about_kernel=about,
         saving=saving,
         beside=beside,

@@ -1,156 +1,115 @@
-"""Candidates of a problem: every runnable config of all kernels, with its costs at each operating point."""
+"""Candidates of a problem: every runnable config of all kernels, with its costs at each operating point.
+
+The costs are in the engine's `Ranking`. Objects of this module are views of it, made when they are first needed.
+"""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernrec.gpu import GPU
-from kernrec.model.prior.launch_costs import CLOCK_HZ, REGIME, LimitedCosts
+from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.model.prior.launch_time import RESOURCES
-from kernrec.model.prior.microarchitecture import CAPPED
+from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
-from kernrec.recommender.estimate.costs import LATENCY, Costs, Rescaling
+from kernrec.recommender.estimate.costs import Costs
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.estimate.prediction import Prediction
-from kernrec.recommender.estimate.reference import UNCHECKED, risk, unsure
-from kernrec.store import MeasuredAnswer
-from kernrec.util.light_dataclass import dataclass
+from kernrec.recommender.estimate.physics import refuse_too_large, violation_notes
+from kernrec.recommender.estimate.prediction import KernelCosts, Prediction, Space
+from kernrec.recommender.estimate.reference import Belief
+from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.recommender.rank import KernelMeasurements, RankedSpace
+from kernrec.recommender.request import Objective
+from kernrec.store import Evidence, MeasuredAnswer
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import ModelScope
+    from kernrec.recommender.estimate.model_store import ModelStore
 
 Array = np.ndarray
 
 POWER_LIMIT = "power limit"
 """Bottleneck of a config if the power limit lowers the core clock."""
-_HELD = 0.95
-"""Fraction of the boost clock below which a power limit is the bottleneck."""
+BOTTLENECKS = (*RESOURCES, POWER_LIMIT)
+"""Bottlenecks by the engine's numbers."""
+OBJECTIVES = tuple(Objective)
+"""Objectives by the engine's numbers."""
 
-
-@dataclass(frozen=True, eq=False)
-class KernelMeasurements:
-    """Measurements of a kernel's candidates, and the predictions that they correct."""
-
-    measured: tuple[dict[int, MeasuredAnswer], ...]
-    """Measurements at each operating point, by position of the candidate."""
-    predicted: Costs
-    """Costs on the scale of the measurements, as if no candidate had been measured; shape (points, C)."""
-    rescaling: Rescaling
-    """Factors that put the predictions on the scale of the measurements."""
+Picked = tuple[int, int]
+"""Index of the operating point, and position of the candidate."""
 
 
 class KernelCandidates:
-    """Estimated candidates of one kernel."""
+    """Candidates of one kernel in a candidate set."""
 
-    def __init__(
-        self,
-        prediction: Prediction,
-        heuristic: int,
-        part: slice,
-        all_limited: LimitedCosts,
-        all_costs: Costs,
-        measurements: KernelMeasurements | None = None,
-        scope: "ModelScope | None" = None,
-        remarks: tuple[str, ...] = (),
-    ) -> None:
-        """Collect the kernel's part of a candidate set.
+    def __init__(self, candidates: "CandidateSet", number: int, part: slice) -> None:
+        """View a kernel's part of a candidate set.
 
         Args:
-            prediction: the configs, and the analytical model's nominal costs of the candidates.
-            heuristic: position of the candidate that the occupancy heuristic picks.
-            part: slice of the candidate set.
-            all_limited: the engine's costs at the operating points.
-            all_costs: costs of the candidate set.
-            measurements: measurements of the candidates; None if none was measured.
-            scope: model that corrects the analytical model; None if no trained model applies.
-            remarks: notes on costs that `physics.possible` rejected.
+            candidates: the set.
+            number: number of the kernel among all kernels of the problem.
+            part: slice of the set that belongs to the kernel.
         """
-        self.prediction, self.heuristic, self.part = prediction, heuristic, part
-        self.table, self.rows = prediction.table, prediction.rows
-        self._limited, self.all_costs = all_limited, all_costs
-        self.measurements, self.scope, self.remarks, self.belief = measurements, scope, remarks, UNCHECKED
-        trained = scope is not None and scope.gpu_known and scope.kernel_known
-        self.of_card = trained and measurements is None
-        """Whether the costs come from a model trained on this kernel and GPU, without measurements of this problem."""
-        self.ran = trained or measurements is not None
-        """Whether the kernel was measured on this GPU, or learned from recordings of this GPU."""
+        self._set, self.number, self.part = candidates, number, part
+        kernel = candidates.ranked.kernels[number]
+        self.table, self.scope = kernel.costs.table, kernel.scope_on(candidates.number)
+        self.prediction: Prediction = candidates.considered[number if len(candidates.considered) > 1 else 0]
+        self.rows, self.ran = self.prediction.rows, kernel.trained or kernel.is_measured
+        self.heuristic = kernel.costs.heuristics[candidates.number] or 0
+        """Position of the candidate that the occupancy heuristic picks. `ran`: whether the kernel was measured on this
+        GPU, or learned from recordings of this GPU."""
+
+    @cached_property
+    def measurements(self) -> KernelMeasurements | None:
+        """Measurements of the candidates; None if none was measured."""
+        if (every := self._set.ranked.measurements.get(self.number)) is None or self._set.every_point:
+            return every
+        points = self._set.point_range
+        return KernelMeasurements(every.measured[points], every.predicted.at(points), every.rescaling)
+
+    @cached_property
+    def belief(self) -> Belief:
+        """Shrinkage of the kernel's lead over recorded times."""
+        return self._set.ranked.belief(self.number, self._set.number)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Notes on costs that violated a law of physics."""
+        ranking, number = self._set.ranked.ranking, self._set.number
+        if not ranking.violated:
+            return ()
+        analytical, own = (violation_notes(*ranking.violations(each, number)) for each in (-1, self.number))
+        return (*analytical, *own)
 
     @property
     def costs(self) -> Costs:
         """Costs of the candidates, (points, C)."""
-        return self.all_costs.part(self.part)
+        return self._set.costs.part(self.part)
 
     @cached_property
     def limited(self) -> LimitedCosts:
         """The analytical model's costs of the candidates, (points, C)."""
-        first = self.prediction.column
-        return self._limited.part(slice(first, first + len(self.rows)))
-
-    @property
-    def to_default(self) -> Array:
-        """Latency at the default power limit and clock over latency at the first operating point, (C,).
-
-        Both latencies are those of the analytical model.
-        """
-        return np.asarray(self.prediction.limited().latency_s / self.limited.latency_s[0])
+        first, costs = self.prediction.column, self._set.ranked.costed.limited.at(self._set.point_range)
+        return costs.part(slice(first, first + len(self.rows)))
 
     @cached_property
     def risk(self) -> Array:
         """Risk factor of each config's costs when it is compared with a config that was run, (C,)."""
-        if self.measurements is None and self.scope is None:
-            factor = np.empty(len(self.rows))
-            factor.fill(unsure(self.belief.deviation))
-            return factor
-        costs, is_measured = self.all_costs, self.measurements is not None
-        by_kind = risk(costs.kinds[LATENCY], self.belief.deviation, self.of_card, is_measured)
-        factor = by_kind.take(costs.kind[LATENCY, 0, self.part].astype(np.int64))
-        for measured in self.measurements.measured if self.measurements else ():
-            factor[list(measured)] = 1.0
-        return factor
-
-    @cached_property
-    def occupancy(self) -> Array:
-        """Occupancy of each row's first launch: resident warps as a fraction of an SM's maximum, (rows,)."""
-        return self.table.geometry(self.prediction.on_problem, 0).occupancy
-
-    def within(self, costs: Costs, points: slice, part: slice) -> "KernelCandidates":
-        """Return the candidates as a part of another candidate set.
-
-        Args:
-            costs: costs of the other set.
-            points: slice of this set's operating points that the other set has.
-            part: slice of the other set that belongs to the kernel.
-        """
-        limited, there = self._limited.at(points), self.measurements
-        if there is not None:
-            there = KernelMeasurements(there.measured[points], there.predicted.at(points), there.rescaling)
-        own = self.prediction, self.heuristic, part, limited, costs, there, self.scope, self.remarks
-        kernel = KernelCandidates(*own)
-        kernel.belief = self.belief
-        return kernel
+        first = self.prediction.column
+        return np.asarray(self._set.ranked.ranking.risk[first : first + len(self.rows)])
 
     def running(self, point: int, position: int) -> tuple[float, str]:
         """Return the expected core clock in Hz and the bottleneck of a candidate at an operating point.
 
         The bottleneck is the slowest part: a resource of the longest launch, or `POWER_LIMIT`.
         """
-        engine, column = self.prediction.in_engine, self.prediction.column + position
-        resource, clock_hz = (
-            RESOURCES[int(engine.longest.item(1, column))],
-            self._limited.costs.item(CLOCK_HZ, point, column),
+        first = self._set.point_range.start
+        clock_hz, number = self._set.ranked.ranking.running(
+            self.number, first + point, self.prediction.column + position
         )
-        if resource == "launch":
-            return clock_hz, resource
-        faster = clock_hz / self.table.gpu.boost_clock_hz  # Core-bound times are valid at the boost clock.
-        nominal = engine.nominal
-        core_s, dram_s = nominal.item(0, column) / faster, nominal.item(1, column)
-        if resource != "DRAM" and faster > 1.0 and dram_s > core_s:
-            return clock_hz, "DRAM"
-        held = faster < _HELD and self._limited.costs.item(REGIME, point, column) == CAPPED
-        return clock_hz, POWER_LIMIT if held and (resource != "DRAM" or core_s > dram_s) else resource
+        return clock_hz, BOTTLENECKS[number]
 
     def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
         """Return the measurements at an operating point, by position of the candidate."""
@@ -165,38 +124,114 @@ class CandidateSet:
     """All C candidates of a problem, kernel after kernel. The position of a candidate identifies it."""
 
     def __init__(
-        self,
-        problem: Problem,
-        gpu: GPU,
-        points: tuple[OperatingPoint, ...],
-        kernels: Sequence[KernelCandidates],
-        considered: Sequence[Prediction],
-        costs: Costs,
-        foreign: Sequence[MeasuredAnswer] = (),
+        self, ranked: RankedSpace, number: int, kernels: range | None = None, points: range | None = None
     ) -> None:
-        """Collect the candidates.
+        """View the candidates of a problem.
 
         Args:
-            problem: the problem.
-            gpu: the GPU.
-            points: operating points; recommendations are compared at the first one.
-            kernels: kernels with at least one candidate.
-            considered: all kernels, including those without a runnable config.
-            costs: costs of the candidates, (points, C).
-            foreign: measurements of kernels outside `kernels`, fastest first.
+            ranked: ranked candidates of several problems.
+            number: number of the problem.
+            kernels: numbers of the kernels; None for all.
+            points: numbers of the operating points; recommendations are compared at the first one. None for all.
         """
-        self.problem, self.gpu, self.points, self.kernels = problem, gpu, points, kernels
-        self.considered, self.costs, self.foreign = considered, costs, foreign
+        self.ranked, self.number = ranked, number
+        self.problem, self.gpu = ranked.problems[number], ranked.gpu
+        self._numbers = range(len(ranked.kernels)) if kernels is None else kernels
+        points = range(len(ranked.points)) if points is None else points
+        self.point_range = slice(points.start, points.stop)
+        self.points: tuple[OperatingPoint, ...] = ranked.points[points.start : points.stop]
+        self.every_point = len(points) == len(ranked.points)
+        self.part = number, self._numbers.start, self._numbers.stop, points.start, points.stop
+        """Part of the engine's candidates: problem, range of kernels, range of operating points."""
         self.starts = [0]
         """Position of each kernel's first candidate, then the total number of candidates."""
-        self.latency_s, self.energy_j, self.power_w = costs.values
-        """Expected costs, (points, C)."""
+        self._nonempty = []
         self.any_measured = self.any_ran = False
         """Whether any candidate was measured; whether any kernel was measured, or learned on this GPU."""
-        for kernel in kernels:
-            self.any_measured |= kernel.measurements is not None
-            self.any_ran |= kernel.ran
-            self.starts.append(kernel.part.stop)
+        for place in self._numbers:
+            kernel = ranked.kernels[place]
+            first, end = kernel.costs.starts[number : number + 2]
+            if end > first:
+                self._nonempty.append(place)
+                self.starts.append(self.starts[-1] + end - first)
+                self.any_measured |= kernel.is_measured
+                self.any_ran |= kernel.is_measured or kernel.trained
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    @cached_property
+    def considered(self) -> list[Prediction]:
+        """Predictions of all kernels, including those without a runnable config."""
+        return [self.ranked.kernels[number].costs.on(self.number) for number in self._numbers]
+
+    @cached_property
+    def kernels(self) -> list[KernelCandidates]:
+        """Kernels with at least one candidate."""
+        starts = self.starts
+        return [
+            KernelCandidates(self, number, slice(starts[place], starts[place + 1]))
+            for place, number in enumerate(self._nonempty)
+        ]
+
+    @property
+    def every_kernel(self) -> list[KernelCosts]:
+        """The analytical model's costs of all kernels, including those without a runnable config."""
+        return [self.ranked.kernels[number].costs for number in self._numbers]
+
+    @property
+    def tables(self) -> list[StaticTable]:
+        """Static tables of the kernels with at least one candidate."""
+        return [self.ranked.kernels[number].costs.table for number in self._nonempty]
+
+    @property
+    def scopes(self) -> "list[ModelScope]":
+        """Trained models of the kernels with at least one candidate."""
+        kernels = [self.ranked.kernels[number] for number in self._nonempty]
+        return [scope for kernel in kernels if kernel.model and (scope := kernel.scope_on(self.number))]
+
+    def kernel(self, number: int) -> KernelCandidates:
+        """Return the kernel with this number among all kernels of the problem."""
+        return self.kernels[self._nonempty.index(number)]
+
+    @cached_property
+    def foreign(self) -> list[MeasuredAnswer]:
+        """Measurements of kernels outside the library at the first operating point, fastest first."""
+        return self.ranked.foreign(self.problem, self.points[0])
+
+    @cached_property
+    def costs(self) -> Costs:
+        """Expected costs of the candidates, (points, C)."""
+        ranking, number = self.ranked.ranking, self.number
+        places = []
+        for place in self._nonempty:
+            kernel = self.ranked.kernels[place].costs
+            first, end = kernel.starts[number : number + 2]
+            places.append(slice(kernel.column + first, kernel.column + end))
+        if len(self.ranked.problems) == 1 or len(places) < 2:
+            some = slice(places[0].start, places[-1].stop) if places else slice(0, 0)
+            values, kind = ranking.values[:, self.point_range, some], ranking.kind[:, self.point_range, some]
+        else:
+            values, kind = (
+                np.concatenate([table[:, self.point_range, some] for some in places], axis=2)
+                for table in (ranking.values, ranking.kind)
+            )
+        return Costs(values, kind, ranking.kinds)
+
+    @property
+    def latency_s(self) -> Array:
+        """Expected latency, (points, C)."""
+        return self.costs.latency.value
+
+    @property
+    def energy_j(self) -> Array:
+        """Expected energy, (points, C)."""
+        return self.costs.energy.value
+
+    @property
+    def power_w(self) -> Array:
+        """Expected mean power while running, (points, C)."""
+        return self.costs.power_w
 
     @cached_property
     def latency_source(self) -> Array:
@@ -206,13 +241,13 @@ class CandidateSet:
     @cached_property
     def fastest(self) -> int:
         """Position of the candidate with the lowest risk-adjusted latency at the first operating point."""
-        latency_s = self.latency_s[0]
-        return int((latency_s if self.risk is None else latency_s * self.risk).argmin())
+        position: int = self.ranked.ranking.fastest(self.part)
+        return position
 
     @property
     def runnable(self) -> int:
         """Number of runnable configs of all kernels, estimated or not."""
-        return sum([prediction.count for prediction in self.considered])
+        return sum([self.ranked.kernels[number].costs.counts[self.number] for number in self._numbers])
 
     @cached_property
     def risk(self) -> Array | None:
@@ -231,18 +266,66 @@ class CandidateSet:
         return number, self.kernels[number], position - self.starts[number]
 
     def at(self, point: int) -> "CandidateSet":
-        """Return a copy with one operating point only."""
+        """Return a view of one operating point only."""
         if len(self.points) == 1:
             return self
-        alone = slice(point, point + 1)
-        costs = self.costs.at(alone)
-        kernels = [kernel.within(costs, alone, kernel.part) for kernel in self.kernels]
-        return CandidateSet(
-            self.problem, self.gpu, (self.points[point],), kernels, self.considered, costs, self.foreign
-        )
+        first = self.point_range.start + point
+        return CandidateSet(self.ranked, self.number, self._numbers, range(first, first + 1))
 
     def only(self, number: int) -> "CandidateSet":
-        """Return a copy with the candidates of one kernel only."""
-        kernel = self.kernels[number]
-        alone = kernel.within(kernel.costs, slice(None), slice(0, len(kernel.rows)))
-        return CandidateSet(self.problem, self.gpu, self.points, [alone], [kernel.prediction], kernel.costs)
+        """Return a view of the candidates of one kernel only."""
+        place, points = self._nonempty[number], range(self.point_range.start, self.point_range.stop)
+        return CandidateSet(self.ranked, self.number, range(place, place + 1), points)
+
+
+ROWS = 1 << 15
+"""Maximum product of configs and problems evaluated together. More would be slower, because columns leave the CPU
+cache."""
+TOGETHER = 64
+"""Maximum number of problems evaluated together. The backend model caches the times of this many problems."""
+
+
+def candidate_set(
+    tables: Sequence[StaticTable],
+    problem: Problem,
+    points: Sequence[OperatingPoint],
+    evidence: Evidence,
+    models: "ModelStore | None" = None,
+    whole_space: bool = False,
+    inputs: str = RANDOM,
+) -> CandidateSet:
+    """Return the candidates of one problem; the set may be empty.
+
+    Args:
+        tables: static tables of the kernels that implement the problem on a GPU; at least one.
+        problem: any problem for which the tables are valid.
+        points: operating points; at least one.
+        evidence: database rows about the problem and GPU.
+        models: trained models; None to use only the analytical model.
+        whole_space: whether to estimate every config, not only the most promising configs.
+        inputs: input data that the tables were made for.
+
+    Raises:
+        KernrecError: the problem does not fit the GPU's memory.
+    """
+    refuse_too_large(problem, tables[0].gpu)
+    return CandidateSet(RankedSpace(Space(tables, evidence, whole_space), [problem], tuple(points), models, inputs), 0)
+
+
+def candidate_sets(
+    space: Space,
+    problems: Sequence[Problem],
+    points: Sequence[OperatingPoint],
+    models: "ModelStore | None" = None,
+    inputs: str = RANDOM,
+) -> Iterator[CandidateSet]:
+    """Yield the candidates of each problem, in order; a set may be empty.
+
+    The arguments are those of `prediction.SpaceCosts` and `candidate_set`. Each set is bit-identical to the set of its
+    problem computed separately.
+    """
+    size = max(1, min(TOGETHER, ROWS // sum(map(len, space.tables))))
+    for first in range(0, len(problems), size):
+        ranked = RankedSpace(space, problems[first : first + size], tuple(points), models, inputs)
+        for number in range(len(ranked.problems)):
+            yield CandidateSet(ranked, number)

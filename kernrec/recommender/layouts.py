@@ -19,10 +19,9 @@ from kernrec.kernel.library import triton_kernels
 from kernrec.op import Problem
 from kernrec.op.equivalent import equivalents
 from kernrec.recommender.baselines import PREDICTED, baselines_of
-from kernrec.recommender.candidates import CandidateSet
+from kernrec.recommender.candidates import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.request import Query, op_points
 from kernrec.recommender.result import Answer
 from kernrec.store import Evidence

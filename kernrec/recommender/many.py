@@ -11,18 +11,20 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
+from kernrec.model.prior.spread import SOURCES
 from kernrec.op import Op, Problem, find_op
+from kernrec.recommender.answer import described
 from kernrec.recommender.baselines import Baseline
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.json_form import FormerNames
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Answer, Recommendation
+from kernrec.recommender.select import rows_of
 from kernrec.recommender.tabular import arrow_table
 from kernrec.util.light_dataclass import dataclass
 
 _NOTHING = (float("nan"),) * 3
-_TOGETHER = 64
-"""Number of shapes that are answered together, so that their candidate sets stay cached."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,11 +106,14 @@ def answer_many(
         )
     definition, card = find_op(op), find_gpu(gpu)
     problems = tuple(_problems(definition, dims, kind))
-    by_problem = recommender.answer_many(problems, card, replace(query, top=1), kind.get("layout") is not None)
-    rows = {problem: _row(problem, answer) for problem, answer in by_problem.items()}
+    query = replace(query, top=1)
+    rows, failed = {}, {}
+    for problem, answer in recommender.answer_many(problems, card, query, kind.get("layout") is not None):
+        rows[problem] = _best(answer, query) if isinstance(answer, CandidateSet) else _row(problem, answer)
+        if isinstance(answer, KernrecError):
+            failed[problem] = str(answer)
     columns: Sequence[Sequence[Any]] = [*zip(*map(rows.__getitem__, problems), strict=True)] or [()] * 8
     answered, names, configs, latencies, energies, limits, sources, backends = columns
-    failed = {problem: str(answer) for problem, answer in by_problem.items() if isinstance(answer, KernrecError)}
     return ManyAnswers(
         problems=tuple(answered),
         kernels=tuple(names),
@@ -120,6 +125,15 @@ def answer_many(
         backends=tuple(backends),
         failures={number: failed[problem] for number, problem in enumerate(problems) if problem in failed},
     )
+
+
+def _best(candidates: CandidateSet, query: Query) -> tuple[Any, ...]:
+    """Return the values of `_row` for the best candidate."""
+    picked, _ = rows_of(candidates, query)
+    ((_, (number, _, row, latency, energy, *_), *_), _) = described(candidates, picked, query.objective)
+    table, point = candidates.ranked.kernels[number].costs.table, candidates.points[picked[0][0]]
+    costs = table.config(row), latency[:3], energy[:3], point.limit_w(candidates.gpu), str(SOURCES[latency[3]])
+    return candidates.problem, table.kernel.name, *costs, ""
 
 
 def _row(problem: Problem, answer: Answer | KernrecError) -> tuple[Any, ...]:

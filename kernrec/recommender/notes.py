@@ -60,16 +60,13 @@ def of_recommendations(
         beside: additional rows of the answer.
     """
     gpu = candidates.gpu
-    scopes, calibrations, refused, measured = [], [], [], list[str]()
-    for kernel in candidates.kernels:
-        if kernel.scope:
-            scopes.append(kernel.scope)
-        if kernel.table.calibration:
-            calibrations.append(kernel.table.calibration)
-        for line in kernel.remarks:
-            refused.append(f"{kernel.table.kernel.name}: {line}")
-    for considered in candidates.considered:
-        if considered.table.coverage.unprofiled or considered.measured[0] is not NOTHING:
+    scopes, refused, measured = candidates.scopes, list[str](), list[str]()
+    calibrations = [table.calibration for table in candidates.tables if table.calibration]
+    if candidates.ranked.ranking.violated:
+        refused = [f"{each.table.kernel.name}: {line}" for each in candidates.kernels for line in each.remarks]
+    for number, costs in enumerate(candidates.every_kernel):
+        if costs.table.coverage.unprofiled or costs.measured[0] is not NOTHING:
+            considered = candidates.considered[number]
             predicts = sources_of(recommendations) != {Source.MEASURED}
             estimated = [kernel for kernel in candidates.kernels if predicts and kernel.prediction is considered]
             measured += of_measurements(considered, estimated[0] if estimated else None)
@@ -105,9 +102,9 @@ def of_inputs(inputs: str) -> Iterator[str]:
 def of_triton(candidates: CandidateSet) -> Remark:
     """Return a remark that explains why an answer about an op contains none of its Triton kernels."""
     problem, gpu, tables = candidates.problem, candidates.gpu, []
-    for each in candidates.considered:
+    for each in candidates.every_kernel:
         if each.table.kernel.triton:
-            if each.count:
+            if each.counts[candidates.number]:
                 return tuple
             tables.append(each.table)
     if not tables:

@@ -20,7 +20,7 @@ from kernrec.model.prior.spread import SOURCES, Source
 from kernrec.op import Problem
 from kernrec.recommender.answer import answer, answer_by_baselines
 from kernrec.recommender.baselines import predict_baselines
-from kernrec.recommender.candidates import CandidateSet
+from kernrec.recommender.candidates import CandidateSet, candidate_set, candidate_sets
 from kernrec.recommender.context import Context, Kind, kind_of
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
@@ -28,7 +28,6 @@ from kernrec.recommender.estimate.physics import fits
 from kernrec.recommender.estimate.prediction import Space
 from kernrec.recommender.infeasible import instead_of, no_kernel_runs
 from kernrec.recommender.layouts import Asking, Fastest, gain_elsewhere, in_best_layout, layouts_that_matter
-from kernrec.recommender.rank import candidate_set, candidate_sets
 from kernrec.recommender.request import Query, Request, kernel_points, measured_limits, op_points
 from kernrec.recommender.result import Answer
 from kernrec.store import Evidence
@@ -200,8 +199,8 @@ class Recommender:
             candidates = self._cached_candidates(problem, gpu, points)
         except KernrecError:
             return None
-        _, kernel, _ = candidates.locate(candidates.fastest)
-        return Fastest(kernel.table.kernel, candidates.latency_s.item(0, candidates.fastest))
+        number, latency_s = candidates.ranked.ranking.fastest_kernel(candidates.part)
+        return Fastest(candidates.ranked.kernels[number].costs.table.kernel, latency_s)
 
     def answer_calls(self, request: Request) -> list[Answer]:
         """Return an answer for every call of a user's function that was analyzed for the GPU."""
@@ -214,8 +213,11 @@ class Recommender:
 
     def answer_many(
         self, problems: Sequence[Problem], gpu: GPU, query: Query, fixed: bool = False
-    ) -> "dict[Problem, Answer | KernrecError]":
-        """Return the answer for each distinct problem of an op, or the error if nothing runs it.
+    ) -> "Iterator[tuple[Problem, CandidateSet | Answer | KernrecError]]":
+        """Yield the candidates of each distinct problem of an op.
+
+        If a problem has no candidates, or cannot be estimated side by side with others, yield its answer instead, or
+        the error if nothing runs it.
 
         Args:
             problems: problems of one op, data type and layout.
@@ -224,24 +226,22 @@ class Recommender:
             fixed: whether the user fixed the layout.
         """
         if query.inputs != self.context.inputs:
-            return self.for_inputs(query.inputs).answer_many(problems, gpu, query, fixed)
+            yield from self.for_inputs(query.inputs).answer_many(problems, gpu, query, fixed)
+            return
         distinct, points = list(dict.fromkeys(problems)), op_points(gpu, query)
-        answers: dict[Problem, Answer | KernrecError] = {}
         for first in range(0, len(distinct), _AHEAD):
             some = distinct[first : first + _AHEAD]
             free = not fixed and len(some[0].definition.layouts) > 1
             answered = self.as_answered(some, gpu, points) if free else some
-            self.prepare(answered, gpu, points)
-            predict_baselines(
-                self.context, [each for each in answered if (each, gpu.name, points) not in self._sets], gpu
-            )
+            wanted = () if query.source else dict.fromkeys(answered)
+            sets = {each.problem: each for each in self.candidate_sets(list(wanted), gpu, points) if len(each)}
+            predict_baselines(self.context, [each for each in answered if each not in sets], gpu)
             for original, problem in zip(some, answered, strict=True):
                 try:
-                    answers[original] = self.answer_problem(problem, gpu, query)
+                    yield original, sets.get(problem) or self.answer_problem(problem, gpu, query)
                 except KernrecError as error:
                     error.__traceback__ = error.__context__ = None  # A traceback's frames would keep databases open.
-                    answers[original] = error
-        return answers
+                    yield original, error
 
     def _in_some_dtype(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
         """Return the answer. Use another data type if no kernel runs the problem and the GPU lacks the arithmetic."""
@@ -273,7 +273,7 @@ class Recommender:
         if query.source != "predicted":
             return self._cached_candidates(problem, gpu, points)
         candidates = candidate_set(self.context.tables(problem, gpu), problem, points, Evidence())
-        if not candidates.kernels:
+        if not len(candidates):
             raise no_kernel_runs(candidates)
         return candidates
 
@@ -320,7 +320,7 @@ class Recommender:
             self._sets.move_to_end(key)
         distinct = wanted if not there else [each for each in wanted if (each, gpu.name, points) not in self._sets]
         for candidates in self.candidate_sets(distinct, gpu, points):
-            if candidates.kernels:
+            if len(candidates):
                 self._sets[candidates.problem, gpu.name, points] = candidates
         self._sets.shrink()
 
@@ -337,7 +337,7 @@ class Recommender:
             sets = {each.problem: each for each in self.candidate_sets(list(dict.fromkeys(some)), gpu, points)}
             for problem in some:
                 together = sets.get(problem)
-                yield together if together and together.kernels else self.candidates(problem, gpu, points)
+                yield together if together else self.candidates(problem, gpu, points)
 
     def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
         """Return the candidates of a problem with their costs, independent of the query's bounds.
@@ -350,7 +350,7 @@ class Recommender:
                 dict.fromkeys([*points, *(OperatingPoint(limit) for limit in measured if limit != gpu.tdp_w)])
             )
         candidates = candidate_set(tables, problem, points, evidence, self.context.models, inputs=self.context.inputs)
-        if not candidates.kernels:
+        if not len(candidates):
             raise no_kernel_runs(candidates)
         return candidates
 

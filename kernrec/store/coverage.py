@@ -1,4 +1,4 @@
-"""Summarize databases: measurements by GPU and kernel, their outcomes and age, and the width of their intervals."""
+"""Summarize databases: measurements by GPU, op and kernel, their outcomes and signers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,22 +9,6 @@ from kernrec.store.keys import signer_name
 from kernrec.store.schema import with_derived
 from kernrec.store.stack import Stack
 
-_MEASURED = {
-    "gpu": "gpu",
-    "op": "op",
-    "kernel": "kernel",
-    "replayed": "replayed",
-    "problems": "count(DISTINCT problem_id)",
-    "answers": "count(*)",
-    "sessions": "sum(sessions)",
-    "first_measured_at": "min(measured_at)",
-    "last_measured_at": "max(measured_at)",
-    "devices": "list_sort(list(DISTINCT device) FILTER (device IS NOT NULL))",
-    "latency_half_width": "median((latency_high_s - latency_low_s) / (2 * latency_s))",
-    "energy_half_width": "median((energy_high_j - energy_low_j) / (2 * energy_j))",
-    "with_energy": "count(energy_j)",
-}
-"""SQL of the columns of a row about a kernel's measurements on a GPU."""
 _COUNTED = {
     **{name: name for name in ("gpu", "op", "kernel", "outcome")},
     "measurements": "count(*)",
@@ -34,33 +18,6 @@ _COUNTED = {
     "problems": "count(DISTINCT problem_id)",
 }
 """SQL of the columns of a row of `tally`."""
-_FAILED = """
-    SELECT gpu, op, kernel, count(*) FROM db.measurement JOIN db.problem USING (problem_id)
-    WHERE outcome <> 'ok' GROUP BY ALL
-"""
-
-
-def coverage(stack: Stack) -> list[dict[str, Any]]:
-    """Return one row of plain values per database, GPU, op and kernel with measurements.
-
-    `answers` counts the pairs of config and operating point. Half widths are fractions of the value: the median of the
-    rows with an interval, or None. `failed` counts the rows of failed configs. Times are UTC, ISO 8601.
-
-    Raises:
-        UsageError: A database cannot be read.
-    """
-    query = _grouped(_MEASURED, "answer")
-    rows: list[dict[str, Any]] = []
-    for title, database in stack.databases():
-        failed = {(gpu, op, kernel): count for gpu, op, kernel, count in database.query(_FAILED)}
-        for values in database.query(with_derived("answer", query)):
-            row = dict(zip(_MEASURED, values, strict=True))
-            row["devices"] = row["devices"] or []
-            row["sessions"] = int(row["sessions"])
-            row["failed"] = failed.get((row["gpu"], row["op"], row["kernel"]), 0)
-            row |= {name: row[name].isoformat() + "Z" for name in ("first_measured_at", "last_measured_at")}
-            rows.append({"database": title, **row})
-    return rows
 
 
 def tally(database: Database) -> list[dict[str, Any]]:
@@ -112,7 +69,7 @@ class MeasuredProblem:
 
 
 def measured_problems(stack: Stack) -> list[MeasuredProblem]:
-    """Return each measured problem of each database; raise the errors of `coverage`."""
+    """Return each measured problem of each database. Raises `UsageError` if a database cannot be read."""
     query = (
         "SELECT gpu, op, problem.key, count(*), count(energy_j), strftime(max(measured_at), '%Y-%m-%d') FROM answer"
         " JOIN db.problem AS problem USING (problem_id) WHERE NOT coalesce(replayed, false) GROUP BY ALL ORDER BY ALL"

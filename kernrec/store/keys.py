@@ -31,11 +31,17 @@ _LARGEST_SETTINGS = 16 << 20
 
 def trusted() -> dict[str, str]:
     """Return the names of the keys that the user trusts, by key; the user's own key is not among them."""
-    values = read_settings("trusted.json", list)
-    for each in values:
+    path = paths.config() / "trusted.json"
+    try:
+        values = json.loads(read_input(path, _LARGEST_SETTINGS))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    for each in values if isinstance(values, list) else [None]:
         entry = each if isinstance(each, dict) and set(each) == {"key", "name"} else {"key": "", "name": ""}
         if not (_KEY.fullmatch(str(entry["key"])) and _NAME.fullmatch(str(entry["name"]))):  # names are printed
-            raise UsageError(f"{paths.config() / 'trusted.json'} is not a list of keys and names")
+            raise UsageError(f"{path} is not a list of keys and names")
     return {str(each["key"]): str(each["name"]) for each in values}
 
 
@@ -70,7 +76,10 @@ def distrust(key_or_name: str) -> str:
 
 
 def _write_trusted(names: dict[str, str]) -> None:
-    write_settings("trusted.json", [{"key": key, "name": name} for key, name in names.items()])
+    path, content = paths.config() / "trusted.json", [{"key": key, "name": name} for key, name in names.items()]
+    with file_errors(path, "written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(content, indent=1).encode() + b"\n", shared=True)
 
 
 def trusts(signer: str | None) -> bool:
@@ -150,11 +159,7 @@ class Signer:
 
     def sign(self, content: bytes) -> bytes:
         """Return the content of the signature file for `content`, the bytes of a manifest."""
-        return json.dumps({"key": self.key, "signature": self.signature(content)}).encode() + b"\n"
-
-    def signature(self, content: bytes) -> str:
-        """Return the signature of some bytes, as hexadecimal digits."""
-        return str(self.private.sign(content).hex())
+        return json.dumps({"key": self.key, "signature": self.private.sign(content).hex()}).encode() + b"\n"
 
 
 def signer_of(content: bytes, signature: bytes, title: str) -> str:
@@ -204,26 +209,3 @@ def _ed25519() -> Any:
 
     module = "cryptography.hazmat.primitives.asymmetric.ed25519"
     return import_optional(module, "making or checking a signature", "share")
-
-
-def read_settings(name: str, kind: type) -> Any:
-    """Return the JSON value in a settings file of the user; an empty value of type `kind` if the file does not
-    exist."""
-    path = paths.config() / name
-    try:
-        value = json.loads(read_input(path, _LARGEST_SETTINGS))
-    except FileNotFoundError:
-        return kind()
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
-    if not isinstance(value, kind):
-        raise UsageError(f"{path} cannot be read; expected a JSON {kind.__name__}")
-    return value
-
-
-def write_settings(name: str, value: Any) -> None:
-    """Replace a file of the user's settings."""
-    path = paths.config() / name
-    with file_errors(path, "written"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(value, indent=1).encode() + b"\n", shared=True)

@@ -41,13 +41,6 @@ class DatabaseQueries:
         with one_line(self.path):
             return self._connection.execute(query, values).fetchall()
 
-    def batches(self, query: str, most: int) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield the rows of a query in batches of at most `most`."""
-        with one_line(self.path):
-            cursor = self._connection.cursor().execute(query)
-            while rows := cursor.fetchmany(most):
-                yield rows
-
     def keep(self, name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
         """Store the rows of a query in a temporary table of this connection, and replace a table of this name.
 
@@ -155,14 +148,6 @@ class DatabaseQueries:
     def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[MeasuredAnswer]:
         """Return the measured answers of these kernels on a GPU and problem, fastest first."""
         return list(evidence([self.log(gpu, [problem_key])], kernels, problem_key).measured)
-
-    def measured_problems(self, gpu: str) -> frozenset[str]:
-        """Return the keys of all problems with a successful measurement on `gpu`."""
-        query = """
-            SELECT DISTINCT problem.key FROM whole_card_rows JOIN db.problem AS problem USING (problem_id)
-            WHERE gpu = ? AND outcome = 'ok'
-        """
-        return frozenset(key for (key,) in self.query(with_derived("whole_card_rows", query), [gpu]))
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int, *, own: bool = False) -> dict[int, ProfileTable]:
         """Return the static profiles of a kernel's source on one architecture, by launch; empty if there are none.

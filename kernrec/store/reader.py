@@ -201,16 +201,10 @@ def checked_segments(groups: Sequence[Mapping[str, Sequence[Path]]], folder: Pat
     Returns:
         The result of `read_file.read_segments`; `exchange.SOURCES` lists the groups of each measurement.
     """
-    return list(_read_segments("segments", groups, folder, title)["groups"])
-
-
-def check_own_segments(files: Mapping[str, Sequence[Path]], title: str) -> None:
-    """Raise `UsageError` for Parquet files that others would refuse; this program has just written the files.
-
-    The keys are known to be right. The arguments are those of `checked_segments`.
-    """
-    with scratch_folder() as folder:
-        _read_segments("own segments", [files], folder, title)
+    every = {file for files in groups for names in files.values() for file in names}
+    size = sum(file.stat().st_size for file in every)
+    named = [{table: [str(file.absolute()) for file in names] for table, names in files.items()} for files in groups]
+    return list(read_apart("segments", {"groups": named}, title, size, folder)["groups"])
 
 
 def _read_file(task: str, path: Path, folder: Path, **request: object) -> dict[str, Any]:
@@ -222,12 +216,3 @@ def _read_file(task: str, path: Path, folder: Path, **request: object) -> dict[s
     except OSError:
         raise UsageError(f"there is no database at {path}") from None
     return read_apart(task, {"path": str(path), **request}, str(path), size, folder)
-
-
-def _read_segments(
-    task: str, groups: Sequence[Mapping[str, Sequence[Path]]], folder: Path, title: str
-) -> dict[str, Any]:
-    every = {file for files in groups for names in files.values() for file in names}
-    size = sum(file.stat().st_size for file in every)
-    named = [{table: [str(file.absolute()) for file in names] for table, names in files.items()} for files in groups]
-    return read_apart(task, {"groups": named}, title, size, folder)

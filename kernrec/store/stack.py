@@ -126,10 +126,6 @@ class Stack:
             self._logs[gpu, problem_key] = logs
         return evidence(logs, kernels, problem_key)
 
-    def measured_problems(self, gpu: str) -> frozenset[str]:
-        """Return the keys of all problems with a successful measurement on a GPU."""
-        return frozenset[str]().union(*(database.measured_problems(gpu) for _, database in self.databases()))
-
     def measurements(self) -> int:
         """Return the number of rows in all logs, except pulled rows, which train no model."""
         self._refresh()

@@ -20,7 +20,7 @@ from kernrec.util.optional import require_optional
 
 Array = np.ndarray
 
-METHODS = ("learned", "calibrated", "prior", "occupancy", "random")
+METHODS = ("learned", "calibrated", "predicted", "occupancy", "random")
 QUANTITIES = ("latency", "energy", "edp")
 TOPS = (1, 5, 10)
 """Numbers k of top recommendations; the best of the first k is scored."""
@@ -158,7 +158,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
         "reduction": scores.reduction(measured, order),
         "rank_correlation": scores.rank_correlation(expected, measured),
     }
-    if method in ("learned", "calibrated", "prior"):
+    if method in ("learned", "calibrated", "predicted"):
         values["median_error"] = scores.median_error(measured, expected)
         if quantity != "edp":
             widths = OF_TIME if quantity == "latency" else OF_ENERGY

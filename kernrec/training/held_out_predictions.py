@@ -2,7 +2,7 @@
 
     learned      a model trained on the rest
     calibrated   the analytical model with coefficients fitted to the rest, if fitting helps on the rest
-    prior        the analytical model with the data sheet's coefficients
+    predicted    the analytical model with the data sheet's coefficients
     occupancy    most resident warps; in a tie, the largest block
 
 Random choice, the last method that `kernrec evaluate` scores, needs no prediction.
@@ -155,7 +155,7 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
     )
     prior = _concatenated([_prior(group) for group in members])
     if np.ptp(prior["latency"]) > 0:  # Without a source, the roofline is equal for every config.
-        problem.predicted["prior"] = prior
+        problem.predicted["predicted"] = prior
     problem.predicted["occupancy"] = dict.fromkeys(("latency", "energy"), joined(_occupancy_rank))
     models = [fold[0] for fold in folds if fold is not None and fold[0] is not None]
     if len(models) == len(members):

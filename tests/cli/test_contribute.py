@@ -11,8 +11,9 @@ import pytest
 from kernrec import paths
 from kernrec.kernel.fixed_part import fixed_part
 from kernrec.store import Database
-from kernrec.store.share import place_at, read_bundle
+from kernrec.store.share.bundle import read_bundle
 from kernrec.store.share.manifest import bundle_name
+from kernrec.store.share.place import place_at
 from tests.helpers.command import run_here
 from tests.helpers.simulated_library import GPU, UUID_HASH, in_this_machine
 

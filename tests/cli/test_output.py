@@ -19,7 +19,7 @@ from kernrec.cli.output import (
     print_line,
     print_notes,
     quantities,
-    table_lines,
+    text_columns,
     text_width,
 )
 from kernrec.kernel import all_kernels
@@ -45,7 +45,7 @@ ANSWERS = [
 
 
 def test_row_without_a_width_limit_is_one_line():
-    lines = table_lines("title", COLUMNS, ROWS, None)
+    lines = column_lines("title", text_columns(COLUMNS, ROWS), None)
     assert len(lines) == 1 + 2 + len(ROWS)
     assert all(row[1] in line and line.endswith(CONFIG) for row, line in zip(ROWS, lines[3:], strict=True))
 
@@ -53,7 +53,7 @@ def test_row_without_a_width_limit_is_one_line():
 @given(width=st.integers(60, 400))
 def test_wrapped_lines_fit_the_terminal_and_keep_every_word(width):
     title = "a title that is longer than sixty characters, as those of convolutions are"
-    lines = table_lines(title, COLUMNS, ROWS, width)
+    lines = column_lines(title, text_columns(COLUMNS, ROWS), width)
     assert max(map(len, lines)) <= width
     shown = " ".join(lines).split()
     assert all(shown.count(word) >= 1 for row in ROWS for cell in row for word in cell.split())
@@ -61,13 +61,13 @@ def test_wrapped_lines_fit_the_terminal_and_keep_every_word(width):
 
 def test_wide_problem_wraps_after_a_comma():
     problem = f"attention[{','.join(f'dimension_{number}=8' for number in range(6))}]f32,bhsd"
-    title, rest, *_ = table_lines(f"{problem} on a card", COLUMNS[:2], [], 90)
+    title, rest, *_ = column_lines(f"{problem} on a card", text_columns(COLUMNS[:2], []), 90)
     assert title.endswith("=8,")
     assert title + rest == f"{problem} on a card"
 
 
 def test_wrapped_cell_stays_under_its_heading():
-    lines = table_lines(None, COLUMNS[:3], [row[:3] for row in ROWS], 32)
+    lines = column_lines(None, text_columns(COLUMNS[:3], [row[:3] for row in ROWS]), 32)
     assert lines[1].index("energy") + len("energy vs occupancy") == len(lines[4])
 
 

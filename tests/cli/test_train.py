@@ -97,15 +97,15 @@ def test_evaluate_scores_every_ranking_method(measured, tmp_path, capsys):
     assert run(["evaluate", "--db", str(measured), "--json"]) == 0
     evaluation = json.loads(capsys.readouterr().out)
     by_method = {(s["method"], s["quantity"]): s for s in evaluation["scores"]}
-    assert {method for method, _ in by_method} >= {"learned", "prior", "occupancy", "random"}
+    assert {method for method, _ in by_method} >= {"learned", "predicted", "occupancy", "random"}
     learned, random = by_method["learned", "latency"], by_method["random", "latency"]
     assert learned["problems"] == 12
     assert learned["efficiency"]["1"] > random["efficiency"]["1"]
-    assert learned["median_error"] < by_method["prior", "latency"]["median_error"]
+    assert learned["median_error"] < by_method["predicted", "latency"]["median_error"]
     assert by_method["occupancy", "energy"]["energy_saved"] == pytest.approx(0.0, abs=0.5)
     # The simulated GPU differs from the analytical model only by a factor on latency.
     calibrated = by_method["calibrated", "latency"]
-    assert calibrated["median_error"] < 0.1 < by_method["prior", "latency"]["median_error"]
+    assert calibrated["median_error"] < 0.1 < by_method["predicted", "latency"]["median_error"]
     assert {quantity for _, quantity in by_method} == {"latency", "energy", "edp"}
     assert learned["rank_correlation"] > 0.9
     assert by_method["learned", "edp"]["problems"] == 12
@@ -170,7 +170,7 @@ def test_model_is_used_with_the_calibration_it_was_trained_on(calibrated, tmp_pa
     refused = Recommender([own]).recommend("matmul", GPU, SHAPE, query=query)
     assert refused.best.latency_s.source == "predicted"
     (note,) = [note for note in refused.notes if note.startswith("model matmul")]
-    assert note.startswith("model matmul corrects the prior with the data sheet's coefficients of sm_89, in use are")
+    assert note.startswith("model matmul was trained with the data sheet's coefficients of sm_89, but kernrec now uses")
     again = Recommender([own], calibrated=False).recommend("matmul", GPU, SHAPE, query=query)
     assert again.best.latency_s == before.best.latency_s
     assert run(["train", "--op", "mm", "--db", str(own)]) == 0
@@ -182,7 +182,7 @@ def test_model_is_used_with_the_calibration_it_was_trained_on(calibrated, tmp_pa
     calibration, model = json.loads(capsys.readouterr().out)["learned"]
     assert (calibration["what"], calibration["problems"]) == ("calibration of sm_89", 12)
     assert 48 <= calibration["configs"] <= 144
-    assert (model["what"], model["prior"]) == ("model matmul", f"calibrated: sm_89 {calibration['hash']}")
+    assert (model["what"], model["calibration"]) == ("model matmul", f"calibrated: sm_89 {calibration['hash']}")
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"format": 1}'])
@@ -227,7 +227,7 @@ def test_train_refuses_too_few_measurements(tmp_path, capsys):
     assert run(["evaluate", "--db", str(path), "--json"]) == 0
     printed = capsys.readouterr()
     assert "no learned estimate is scored: the other folds have 1 measured config to learn from" in printed.err
-    assert {score["method"] for score in json.loads(printed.out)["scores"]} >= {"prior", "random"}
+    assert {score["method"] for score in json.loads(printed.out)["scores"]} >= {"predicted", "random"}
     assert run(["train", "--db", str(path)]) == 0
 
 

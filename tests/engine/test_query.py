@@ -58,7 +58,8 @@ def launch(**changed: object) -> object:
 def costs(rows: np.ndarray, problems: int = 1, **changed: object) -> object:
     """Compute the costs of some rows of a kernel that has one launch."""
     made, space = launch(**changed)  # type: ignore[misc]
-    kernel = query.Kernel(space, [made], np.ones(2, bool), np.ones(2), np.ones((4, 2)), 1.0, 1.0)
+    figures = np.ones(2, bool), np.ones(2), np.ones((4, 2)), np.ones((2, 2), np.int64)
+    kernel = query.Kernel(space, [made], *figures, False, 1.0, 1.0)
     each = [query.Problem(space, {}, {"x": 4.0}, False, 1.0, 1.0) for _ in range(problems)]
     return query.Costs([(kernel, each, rows, None, None, None)], None, 0, 0)
 

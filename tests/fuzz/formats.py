@@ -262,17 +262,10 @@ def _crashed(path: Path, measurements: Sequence[Measurement]) -> None:
 
 def _bundled(work: Path) -> Iterator[Format]:
     from kernrec.store.keys import Signer, make_key
-    from kernrec.store.share import (
-        Manifest,
-        Selection,
-        import_bundle,
-        place_at,
-        read_bundle,
-        write_bundle,
-        write_segments,
-    )
-    from kernrec.store.share.outgoing import provenance
-    from kernrec.store.share.place import MANIFEST
+    from kernrec.store.share.bundle import import_bundle, read_bundle, write_bundle
+    from kernrec.store.share.manifest import Manifest
+    from kernrec.store.share.outgoing import Selection, provenance, write_segments
+    from kernrec.store.share.place import MANIFEST, place_at
 
     selection = Selection()
     (folder := work / "segments").mkdir()

@@ -11,8 +11,8 @@ from unittest.mock import patch
 from kernrec.compile import CompileCache, NoCompilerError, compile_source
 from kernrec.compile.nvrtc import compiler
 from kernrec.store.keys import Signer, make_own_key
-from kernrec.store.share import Folder
 from kernrec.store.share.manifest import Withdrawal, parse_manifest
+from kernrec.store.share.place import Folder
 from kernrec.store.share.servers import WebServer
 from tests.fuzz.formats import Format
 from tests.helpers.paths import ROOT

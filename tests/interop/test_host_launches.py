@@ -4,9 +4,10 @@ import tomllib
 
 import pytest
 
+from kernrec.errors import UsageError
 from kernrec.interop.draft import Draft, kernel_names
 from kernrec.interop.host_launches import filled_variables, host_launches
-from kernrec.interop.host_program import literal
+from kernrec.interop.host_program import literal, make_arguments
 from kernrec.interop.spec_arguments import SpecTensor
 from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords, quoted
@@ -56,11 +57,35 @@ KERNEL = "__global__ void f(float *x, int n) { int i = blockIdx.x * blockDim.x +
             "typedef Pack<real> pack;\nint main() { f<<<1024 / pack::size, 64>>>(0, 1024); }",
             "256", (64,), ("n=1024",),
         ),
+        (
+            "const int N = 1 << 10;\n"
+            "int main() { int T = 32; dim3 threads(T, T); int B = N / T; dim3 g(B, B); f<<<g, threads>>>(0, N); }",
+            "n/32, n/32", (32, 32), ("n=1024",),
+        ),
+        (
+            "int main(int argc, char **argv) { int n = 4096; if (argc > 1) n = atoi(argv[1]); f<<<8, 64>>>(0, n); }",
+            "8", (64,), ("n=4096",),
+        ),
+        (
+            "struct Pair { double a; float b[N]; char *c; };\n#define N 3\nnamespace g { void h(); }\n"
+            "int main() { float *x; cudaMalloc(&x, 2 * sizeof(Pair)); g::f<<<sizeof(Pair), 64>>>(x, 5); }",
+            "32", (64,), ("x=[16]", "n=5"),
+        ),
+        ("int main() { int n = -1; scanf(\"%d\", &n); f<<<1, 64>>>(0, n); }", "1", (64,), ()),
     ],
 )  # fmt: skip
 def test_launch_arguments_resolve_to_parameters_and_numbers(host, grid, block, arguments):
     (launch,) = host_launches(KERNEL + host, "f", [("x", "f32"), ("n", None)])
     assert (launch.grid, launch.block, launch.arguments) == (grid, block, arguments)
+
+
+def test_program_arguments_come_from_the_makefile(tmp_path):
+    (tmp_path / "Makefile").write_text("run: $(program)\n\t@echo starts\n\t$(LAUNCHER) ./$(program) 512 3\n")
+    argv = make_arguments(tmp_path)
+    text = KERNEL + "int main(int argc, char **argv) { int n = atoi(argv[1]); f<<<n, std::stoi(argv[3])>>>(0, n); }"
+    (launch,) = host_launches(text, "f", [("x", "f32"), ("n", None)], argv)
+    assert (argv, launch.arguments, launch.block) == (["512", "3"], ("n=512",), None)
+    assert make_arguments(tmp_path / "none") == []
 
 
 def test_names_that_define_each_other_end():
@@ -113,6 +138,28 @@ def test_empty_initializer_leaves_instance_and_variable_unknown():
     )
     assert filled_variables(program) == {"c": ""}
     assert [launch.kernel for launch in host_launches(program, "f", ())] == ["f<s[0]>"]
+
+
+def test_template_arguments_of_the_launching_function_are_followed():
+    text = """template <typename T, int B> __global__ void f(T *x) {}
+template <typename T, int B> void launch(T *x) { constexpr int half{B / 2}; f<T, half><<<4, B>>>(x); }
+template void launch<double, 64>(double *);"""
+    (launch,) = host_launches(text, "f", [("x", "f64")])
+    assert (launch.kernel, launch.grid) == ("f<double, 32>", "4")
+
+
+def test_kernels_in_other_files_are_named(tmp_path):
+    for name, text in (
+        ("main.cu", "__global__ void f(int *x);\nint main() { f<<<1, 2>>>(0); }"),
+        ("f.cu", "__global__ void f(int *x) { *x = 1; }"),
+        ("part.cu", "__global__ void part(real *x) { *x = 1; }"),
+        ("all.cu", 'typedef float real;\n#include "part.cu"\n'),
+    ):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=r"f\.cu defines f: kernrec analyze \S*f\.cu"):
+        draft_spec(tmp_path / "main.cu", LaunchWords())
+    with pytest.raises(UsageError, match=r"all\.cu includes this file: kernrec analyze \S*all\.cu"):
+        draft_spec(tmp_path / "part.cu", LaunchWords())
 
 
 def test_instance_on_two_lines_has_a_name_on_one():

@@ -7,7 +7,7 @@ import pytest
 from kernrec.compile.nvrtc import compile_source
 from kernrec.kernel.cuda_program import device_code, has_host_code
 from kernrec.kernel.cuda_signature import element_type, is_only_assigned, macros, signatures
-from kernrec.kernel.source_files import read_source
+from kernrec.kernel.source_files import read_source, whole_source
 from tests.helpers.needs import needs
 
 PROGRAM = """#include <stdio.h>
@@ -79,6 +79,23 @@ def test_only_the_launched_template_instance_is_compiled():
     assert set(re.findall(r"\.entry (\w+)", ptx)) == {"_Z1fIfLi8EEvPT_"}
 
 
+def test_program_is_read_as_editors_and_projects_store_it(tmp_path):
+    (tmp_path / ".git").mkdir()
+    for name in ("a/app", "a/common", "a/other"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "a/common/sizes.h").write_text("#define SIZE 7\n")
+    (tmp_path / "sizes.h").write_text("#define SIZE 9\n")
+    (tmp_path / "a/other/twice.h").write_text("1")
+    (tmp_path / "a/common/twice.h").write_text("2")
+    program = tmp_path / "a/app/main.cu"
+    text = '#include <sizes.h>\n#include "twice.h"\n#include "absent.h"\n// \u00e9\nint main() { f<< <1, 2>> >(); }\n'
+    program.write_bytes(b"\xef\xbb\xbf" + text.encode("latin-1"))
+    whole = whole_source(program)
+    assert whole.startswith("#define SIZE 7")
+    assert "f<<<1, 2>>>()" in whole
+    assert '#include "twice.h"\n#include "absent.h"' in whole
+
+
 @needs("tree_sitter_cuda")
 def test_headers_are_found_beside_the_file_and_in_named_folders(tmp_path):  # type: ignore[no-untyped-def]
     for name, text in (
@@ -122,6 +139,26 @@ def test_kernels_and_their_parameters_are_read():
         ("a", "f32", 4, True, False), ("b", "f32", 1, True, True), ("n", "i64", 1, False, False),
         ("c", "f64", 1, True, True), ("h", "f16", 2, True, True), ("p", None, 1, False, False),
     ]  # fmt: skip
+
+
+@needs("tree_sitter_cuda")
+def test_bindings_of_another_package_are_host_code():
+    text = """#include <torch/extension.h>
+#define BIND(name) torch::Tensor name(torch::Tensor a) { f<<<1, 2>>>(a); return a; }
+__global__ void f(int *x) { *x = 1; }
+BIND(first)
+BIND(second)
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("first", &torch::first); }
+"""
+    code = device_code(text).text
+    assert "*x = 1" in code
+    assert "\nBIND" not in code
+    assert "PYBIND11" not in code
+
+
+def test_declaration_without_a_body_is_no_kernel():
+    declared = "__global__ void f(int *);\n__global__ void g(float *x);\n__global__ void f(int *counts) {}\n"
+    assert [(each.name, each.parameters[0].name) for each in signatures(declared)] == [("f", "counts")]
 
 
 def test_macro_guard_decides_whether_a_value_can_be_set():

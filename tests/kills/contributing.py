@@ -9,8 +9,8 @@ from pathlib import Path
 
 from kernrec.store import Database
 from kernrec.store.exchange import CHECKED
-from kernrec.store.share import Folder, place_at, read_bundle
-from kernrec.store.share.bundle import take_groups
+from kernrec.store.share.bundle import read_bundle, take_groups
+from kernrec.store.share.place import Folder, place_at
 from kernrec.store.share.push import check_place
 from tests.helpers.simulated_library import in_this_machine
 from tests.kills.forked_command import ForkedCommand

@@ -17,9 +17,8 @@ from kernrec.errors import KernrecError
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
-from kernrec.store.share import Folder
 from kernrec.store.share.bundle import fetch
-from kernrec.store.share.place import BUNDLE
+from kernrec.store.share.place import BUNDLE, Folder
 from kernrec.store.share.pull import placed_bundle
 from tests.kills.forked_command import ForkedCommand
 

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.measure.monitor import TraceFile, TraceSample, summarize_trace
+from kernrec.measure.device.interface import SensorReading
+from kernrec.measure.monitor import TraceFile, summarize_trace
 
 
-def sample(time_s: float, power_w: float | None, energy_j: float | None = None, reasons: str = "") -> TraceSample:
-    return TraceSample(time_s, power_w, energy_j, 1.5e9, None, 60.0, reasons)
+def sample(time_s: float, power_w: float | None, energy_j: float | None = None, *reasons: str) -> SensorReading:
+    return SensorReading(time_s, energy_j, power_w, 1.5e9, None, 60.0, frozenset(reasons))
 
 
 def test_energy_counter_is_preferred_to_power_samples() -> None:
@@ -34,28 +35,24 @@ def test_constant_power_gives_power_times_time(power: float, steps: list[float])
 
 def test_throttling_is_a_fraction_of_the_samples() -> None:
     samples = [
-        sample(0, 1, reasons="idle"),
-        sample(1, 1, reasons="power cap|idle"),
+        sample(0, 1, None, "idle"),
+        sample(1, 1, None, "power cap", "idle"),
         sample(2, 1),
         sample(3, 1),
     ]
     assert summarize_trace(samples).throttled == {"idle": 0.5, "power cap": 0.25}
 
 
-def test_trace_is_written_beside_its_path_until_complete(tmp_path: Path) -> None:
-    samples = [sample(0.0, 100.25, 3.5, "power cap|idle"), sample(0.125, None)]
+def test_trace_file_has_each_sample_at_once(tmp_path: Path) -> None:
     path = tmp_path / "it's a trace.csv"
     with TraceFile(path) as file:
-        for each in samples:
-            file.add(each)
-        assert not path.exists()
-        before = file.part.read_text()
-    assert path.read_text() == before
-    with path.open() as text:
-        rows = list(csv.DictReader(text))
-    assert [row["power_w"] for row in rows] == ["100.25", ""]
-    assert rows[0]["reasons"] == "power cap|idle"
-    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+        file.add(sample(0.0, 100.25, 3.5, "power cap", "idle"))
+        with path.open() as text:
+            rows = list(csv.DictReader(text))
+        file.add(sample(0.125, None))
+    assert [row["power_w"] for row in rows] == ["100.25"]
+    assert rows[0]["reasons"] == "idle|power cap"
+    assert path.read_text().splitlines()[-1].startswith("0.125,,,")
 
 
 def test_empty_trace_has_no_summary() -> None:

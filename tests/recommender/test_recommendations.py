@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Recommender
-from kernrec.recommender.answer import build_recommendations, places
+from kernrec.recommender.answer import build_recommendations
+from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.rank import candidate_set
+from kernrec.recommender.result import Place
 from kernrec.store import Evidence
+from kernrec.util.engine import query as engine
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +39,15 @@ def test_predictions_have_an_approximate_rank(candidates):
     assert recommendations[0].latency_s.low < recommendations[0].latency_s.value < recommendations[0].latency_s.high
 
 
+def places(intervals: list[tuple[float, float]], exact: list[bool]) -> list[Place]:
+    return [Place(*rank) for rank in engine.ranks(intervals, exact)]
+
+
 drawn_choices = st.lists(st.tuples(st.floats(1, 2), st.floats(0, 0.3), st.booleans()), max_size=12)
 
 
 def shown(*drawn: tuple[float, float, bool]) -> list[str]:
-    return [str(place) for place in places([[(low, high)] for low, high, _ in drawn], [exact for *_, exact in drawn])]
+    return [str(place) for place in places([(low, high) for low, high, _ in drawn], [exact for *_, exact in drawn])]
 
 
 def test_tie_is_with_the_first_of_the_group():
@@ -51,7 +57,7 @@ def test_tie_is_with_the_first_of_the_group():
 @given(drawn_choices)
 def test_ranks_begin_at_one_and_never_decrease_among_exact_ones(drawn):
     ordered = sorted(drawn)
-    intervals = [[(value - width, value + width)] for value, width, _ in ordered]
+    intervals = [(value - width, value + width) for value, width, _ in ordered]
     ranks = places(intervals, [exact for *_, exact in ordered])
     numbers = [place.number for place in ranks]
     assert not numbers or numbers[0] == 1

@@ -12,9 +12,9 @@ from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import find_op
 from kernrec.recommender import Answer, Objective, Query, Recommender, Request
+from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.explain.report import report
-from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence, shipped_profiles
 from tests.helpers.depth import DEEP, few_examples
 

@@ -1,8 +1,5 @@
 """Test selection by bounds and objective, Pareto fronts, and rows of distinct configs."""
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,42 +13,43 @@ from kernrec.profile.triton_call_file import TritonCall
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
-from kernrec.recommender.candidates import CandidateSet
-from kernrec.recommender.estimate.costs import MEASURED, PRIOR
-from kernrec.recommender.select import pareto_front, select, spread
+from kernrec.recommender.candidates import Picked
+from kernrec.recommender.estimate.costs import PRIOR
+from kernrec.recommender.select import bounds_of, pareto_front, reachable
 from kernrec.training.scores import hypervolume
+from kernrec.util.engine import query as engine
 from tests.helpers.paths import ROOT
 from tests.helpers.refusals import Refuses
 
 
-def table(latency: Any, energy: Any, source: Any = None) -> CandidateSet:
-    """Return the fields of a candidate set that selection reads, as arrays (points, C)."""
+def selected(
+    latency: list[list[float]], energy: list[list[float]], query: Query, top: int | None = None
+) -> list[Picked]:
+    """Return the picks from costs (points, C) without measurements, whose risk is equal."""
     latency_s, energy_j = np.array(latency, dtype=float), np.array(energy, dtype=float)
-    sources = np.full(latency_s.shape, PRIOR) if source is None else np.array(source)
-    columns: dict[str, Any] = {"any_measured": bool((sources == MEASURED).any())}
-    columns |= {"latency_s": latency_s, "energy_j": energy_j, "latency_source": sources}
-    columns["risk"] = None
-    columns["power_w"] = energy_j / np.where(np.isinf(latency_s), 1.0, latency_s)
-    return cast("CandidateSet", SimpleNamespace(**columns))
+    source = np.full(latency_s.shape, float(PRIOR))
+    picked = engine.select(latency_s, energy_j, energy_j / latency_s, source, bounds_of(query, top))
+    result: list[Picked] = reachable(picked, query, "a GPU")
+    return result
 
 
 def test_each_candidate_is_selected_once_at_its_best_point() -> None:
-    candidates = table([[1, 2, 3], [2, 2.5, 3]], [[9, 5, 7], [4, 3, 8]])
-    assert select(candidates, Query(Objective.ENERGY)) == [(1, 1), (1, 0), (0, 2)]
-    assert select(candidates, Query(Objective.LATENCY, top=2)) == [(0, 0), (0, 1)]
-    assert select(candidates, Query(Objective.EDP, top=1)) == [(1, 1)]
+    costs = [[1, 2, 3], [2, 2.5, 3]], [[9, 5, 7], [4, 3, 8]]
+    assert selected(*costs, Query(Objective.ENERGY)) == [(1, 1), (1, 0), (0, 2)]
+    assert selected(*costs, Query(Objective.LATENCY, top=2)) == [(0, 0), (0, 1)]
+    assert selected(*costs, Query(Objective.EDP, top=1)) == [(1, 1)]
 
 
 def test_front_covers_configs_and_points() -> None:
-    candidates = table([[1, 2, 3], [2, 2.5, 3]], [[9, 5, 7], [4, 3, 8]])
-    assert select(candidates, Query()) == [(0, 0), (1, 0), (1, 1)]
+    assert selected([[1, 2, 3], [2, 2.5, 3]], [[9, 5, 7], [4, 3, 8]], Query()) == [(0, 0), (1, 0), (1, 1)]
 
 
 def test_bounds_are_kept_and_unreachable_ones_refused(refuses: Refuses) -> None:
-    candidates = table([[1, 2, 4]], [[400, 400, 100]])
-    assert select(candidates, Query(Objective.LATENCY, max_power_w=250.0)) == [(0, 1), (0, 2)]
-    assert select(candidates, Query(Objective.ENERGY, max_slowdown=1.0, top=1)) == [(0, 0)]
-    refuses(lambda: select(candidates, Query(max_power_w=20.0)))
+    costs = [[1.0, 2.0, 4.0]], [[400.0, 400.0, 100.0]]
+    assert selected(*costs, Query(Objective.LATENCY, max_power_w=250.0)) == [(0, 1), (0, 2)]
+    assert selected(*costs, Query(Objective.ENERGY, max_slowdown=1.0, top=1)) == [(0, 0)]
+    refuses(lambda: selected(*costs, Query(max_power_w=20.0)))
+    refuses(lambda: selected(*costs, Query(source="measured")))
 
 
 costs = st.integers(1, 60).flatmap(
@@ -94,7 +92,7 @@ def test_front_has_the_hypervolume_of_all_points(both):
 def test_trimmed_front_keeps_its_ends_and_order(both, count):
     x, y = both
     front = pareto_front(x, y)
-    trimmed = spread(front, x, y, count)
+    trimmed = engine.spread(front.tolist(), x, y, count)
     assert len(trimmed) == min(count, len(front))
     assert trimmed[0] == front[0]
     assert trimmed[-1] == front[-1]

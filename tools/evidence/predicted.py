@@ -27,11 +27,10 @@ from kernrec.profile.emulation_cache import emulator_hash
 from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
-from kernrec.recommender.candidates import CandidateSet
+from kernrec.recommender.candidates import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence, ProfileTable
 from kernrec.util.files import try_lock
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -64,16 +64,6 @@ class Task:
         return compile_job_for(self.kernel, self.config, self.problem, sm)
 
 
-class Search(Protocol):
-    """Strategy that chooses a problem's next configs from measurements, such as `ExpectedImprovement`."""
-
-    def order(self, tried: np.ndarray, latency_s: np.ndarray) -> np.ndarray:
-        """Return all untried configs, the most promising first; see `ExpectedImprovement.order`."""
-
-    def batch(self, measured: int) -> int:
-        """Return the number of configs to measure before the next call of `order`."""
-
-
 class EnergyRule(Enum):
     """Rule that selects the screened configs whose energy is measured."""
 
@@ -90,7 +80,7 @@ class PlannedProblem:
         name: Name of the layer, or of the problem.
         probability: Probability with which each config became a task; None if the tasks are no random sample.
         most: Maximum number of tasks to measure; None: all.
-        search: Strategy that chooses the next tasks from measurements.
+        search: Search that chooses the next tasks from measurements.
         baseline: Config whose output other configs must reproduce; None if an op or a spec defines the result.
         energy: Rule that selects tasks for energy measurements.
         finals: Whether to measure tasks near the front in the final tier.
@@ -103,7 +93,7 @@ class PlannedProblem:
     tasks: tuple[Task, ...]
     probability: float | None = None
     most: int | None = None
-    search: Search | None = None
+    search: ExpectedImprovement | None = None
     baseline: dict[str, int] | None = None
     energy: EnergyRule = EnergyRule.GUIDE
     finals: bool = True
@@ -250,9 +240,9 @@ class _Ranking:
         cls, problem: Problem, gpu: GPU, context: "Context", only: Kernel | None, draw: np.random.Generator
     ) -> "_Ranking":
         """Rank the configs of one or all kernels for the problem; raise `UsageError` if no config can run it."""
+        from kernrec.recommender.candidates import candidate_set
         from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
         from kernrec.recommender.infeasible import why_not
-        from kernrec.recommender.rank import candidate_set
         from kernrec.store import Evidence
 
         if only:
@@ -319,12 +309,12 @@ class Chooser:
     def begin(self, earlier: Iterable[Measurement]) -> None:
         """Learn from measurements of earlier campaigns."""
 
-    def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
+    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
         """Return the next visit; None if enough is measured, or if the choice depends on a visit in progress.
 
         Args:
-            card: Name of the GPU that makes the visit.
-            cards: Names of all GPUs of the model.
+            gpu: Name of the GPU that makes the visit.
+            gpus: Names of all GPUs of the model.
         """
         raise NotImplementedError
 

@@ -14,7 +14,6 @@ from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task
 from kernrec.measure.campaign.results import ConfigKey, ProblemHistory
 from kernrec.measure.protocol import measure_config
 from kernrec.model.search.energy_guide import EnergyGuide
-from kernrec.model.search.expected_improvement import ExpectedImprovement
 from kernrec.store.measurement import Tier
 
 
@@ -97,7 +96,7 @@ class Schedule:
 
     def _guided(self, ran: Mapping[int, float]) -> list[int]:
         """Return the configs that may be on the front of latency and energy, given the latency of each config."""
-        assert isinstance(self._planned.search, ExpectedImprovement)
+        assert self._planned.search is not None
         guide = EnergyGuide(self._planned.search, None)
         for i, seconds in ran.items():
             guide.tell_latency(i, seconds)

@@ -90,11 +90,11 @@ class Extent:
         deviations. The group with the largest r counts, because a shape of another size differs in few features.
         """
         distances = np.empty(len(matrix))
-        self._in_engine.fill(np.asarray(matrix, dtype=np.float64), distances)
+        self.in_engine.fill(np.asarray(matrix, dtype=np.float64), distances)
         return distances
 
     @cached_property
-    def _in_engine(self) -> Any:
+    def in_engine(self) -> Any:
         # np.unique would import np.ma, which is slow.
         members = np.asarray(self.part)[:, None] == sorted(set(np.asarray(self.part).tolist()))
         figures = (np.asarray(values, dtype=np.float64) for values in (self.low, self.high, self.spread))

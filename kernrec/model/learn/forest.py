@@ -105,11 +105,11 @@ class Forest:
     def predict(self, matrix: Array) -> Array:
         """Return the prediction for each row of a matrix (C, F), whose NaNs are missing values; float64 (C,)."""
         sums = np.empty(len(matrix))
-        self._in_engine.predict(np.asarray(matrix, dtype=np.float32), sums)
+        self.in_engine.predict(np.asarray(matrix, dtype=np.float32), sums)
         return sums
 
     @cached_property
-    def _in_engine(self) -> Any:
+    def in_engine(self) -> Any:
         return query.Forest(self.features, _width(self.trees), self.levels, self.column, self.value, self.base)
 
     def packed(self) -> bytes:

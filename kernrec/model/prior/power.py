@@ -9,13 +9,14 @@ The power of a running GPU has four parts:
   L2 sector, ...). Both are proportional to the square of the core voltage;
 - DRAM: an energy per byte, by memory type, which does not depend on the core's clock and voltage.
 
-The core voltage is constant up to a knee frequency, or rises slowly (Blackwell). Above it, it rises faster the higher
-the clock (`VoltageCurve`; Schoonhoven et al., "Going green", PMBS 2022, arXiv 2211.07260, use a linear form). A GPU
-runs at its highest clock, which on GeForce GPUs is above the data sheet's boost clock, unless the mean power of a
-launch would exceed the limit. Then the clock is lowered, which stretches core-bound time and leaves DRAM-bound time
-unchanged. A launch that exceeds its limit even at the lowest clock pauses between pulses, as a GPU does under a
-hardware slowdown, until its mean power equals the limit: time grows, and power never exceeds the limit. The
-coefficients, each with its source, are in `power.toml`.
+The core voltage is constant up to a knee frequency, or rises slowly (Blackwell, laptops, and boards that only the slot
+feeds; other boards have a higher minimum voltage). Above the knee, it rises faster the higher the clock
+(`VoltageCurve`; Schoonhoven et al., "Going green", PMBS 2022, arXiv 2211.07260, use a linear form). A GPU runs at its
+highest clock, which on GeForce GPUs is above the data sheet's boost clock, unless the mean power of a launch would
+exceed the limit. Then the clock is lowered, which stretches core-bound time and leaves DRAM-bound time unchanged. A
+launch that exceeds its limit even at the lowest clock pauses between pulses, as a GPU does under a hardware slowdown,
+until its mean power equals the limit: time grows, and power never exceeds the limit. The coefficients, each with its
+source, are in `power.toml`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -105,6 +106,9 @@ TDP: 450 W on a recorded RTX 3090 (anchor matmul_tf32_limits_rtx3090.csv; refere
 (450 W).
 """
 
+SLOT_W = 75.0
+"""Maximum power in watts of a PCI Express slot (PCI Express CEM specification)."""
+
 _DESKTOP = ("GeForce", "RTX", "Quadro", "TITAN")
 """Words in the titles of desktop and laptop GPUs, whose clock can be set above the data sheet's boost clock."""
 
@@ -160,7 +164,9 @@ class PowerModel:
             (name, figures) for name, figures in chip["memory"].items() if gpu.memory_rate_hz <= figures[0]
         )
         memory, boost, board = coefficients["memory"][memory_type], gpu.boost_clock_hz, coefficients["board"]
-        curve = VoltageCurve(chip["knee_hz"], chip["steepness"], chip.get("slope", 1.0), chip.get("rise", 0.0))
+        saves = "Laptop" in gpu.title or gpu.tdp_w <= SLOT_W
+        rise = chip.get("low_power_rise" if saves else "rise", chip.get("rise", 0.0))
+        curve = VoltageCurve(chip["knee_hz"], chip["steepness"], chip.get("slope", 1.0), rise)
         volts = float(curve.over_knee(boost))
         # A board has as many memory devices as its bus needs, or more if its memory needs more devices.
         devices = max(gpu.memory_bus_bits / memory["device_bits"], gpu.memory_bytes / 2**30 / device_gib)

@@ -168,26 +168,5 @@
     return parts;
   }
 
-  function age(from, to) {
-    const days = Math.max(0, Math.floor((Date.parse(to) - Date.parse(from)) / 86_400_000));
-    return days === 0 ? "today" : days === 1 ? "1 day" : days < 730 ? `${days} days` : `${Math.floor(days / 365)} years`;
-  }
-
-  function databaseView(answer) {
-    if (!answer.rows.length) {
-      return [element("p", {}, "No database has measurements: everything on this page is predicted from static analysis."
-        + " Measure with kernrec collect, or take in what others measured with kernrec db import or db pull.")];
-    }
-    const width = (value, count) => (count && value !== null ? `± ${percent(value, 1)}` : count ? "not stated" : "not measured");
-    return [table("What was measured where, how long ago, and how sure it is (half of the 90 % interval, the median of the rows)", [
-      ["GPU", (row) => row.gpu, "text"], ["op", (row) => row.op, "text"], ["kernel", (row) => row.kernel, "text"],
-      ["problems", (row) => row.problems], ["measured configs", (row) => row.answers], ["failed", (row) => row.failed],
-      ["latency", (row) => width(row.latency_half_width, row.answers)], ["energy", (row) => width(row.energy_half_width, row.with_energy)],
-      ["last measured", (row) => row.last_measured_at.slice(0, 10)], ["age", (row) => age(row.last_measured_at, answer.asked_at)],
-      ["source", (row) => (row.replayed ? "replayed" : "measured"), "text"], ["device", (row) => row.devices.join(", ") || "not stated", "text"],
-      ["database", (row) => row.database, "text"],
-    ], answer.rows)];
-  }
-
-  Object.assign(kernrec, { describe, codes, frontTable, lineText, linesTable, showExplanation, networkTables, databaseView });
+  Object.assign(kernrec, { describe, codes, frontTable, lineText, linesTable, showExplanation, networkTables });
 })();

@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,14 +22,12 @@ from kernrec.model.learn.conformal import (
     NEW_KERNEL,
     Interval,
     groups_needed,
-    half_width_at,
     on_dtype,
     on_rows,
     unknown_interval,
 )
 from kernrec.model.learn.features import QUANTITIES, ModelInputs, of_tunables, plan_of, row_kind
-from kernrec.model.learn.lower_bound import least_log_ratio_of
-from kernrec.model.learn.model import Model, top1_score, transfer_score
+from kernrec.model.learn.model import SHAPE, Model, top1_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.costs import (
@@ -42,74 +39,23 @@ from kernrec.recommender.estimate.costs import (
     TRANSFERRED,
     Costs,
     kinds_of,
-    median,
 )
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.store import MeasuredAnswer
+from kernrec.util.engine import query
 from kernrec.util.human import Note
 from kernrec.util.light_dataclass import dataclass
 
 
 def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -> ModelInputs:
     """Return the inputs of the candidates at some positions of a prediction and its costs."""
-    table, candidates = prediction.table, ModelCandidates(prediction, limited.costs, positions)
-    tunables = {t.name: table.space.columns[t.name].take(candidates.configs) for t in table.kernel.tunables}
-    return ModelInputs.of(table.gpu, candidates.quantities, tunables)
+    table, quantities = prediction.table, np.empty((len(QUANTITIES), len(positions)))
+    prediction.in_engine.fill(prediction.number, prediction.start, positions, limited.costs, quantities)
+    configs = prediction.rows.take(positions)
+    tunables = {t.name: table.space.columns[t.name].take(configs) for t in table.kernel.tunables}
+    return ModelInputs.of(table.gpu, quantities, tunables)
 
-
-class ModelCandidates:
-    """Candidates for models; C is their number."""
-
-    def __init__(self, prediction: Prediction, limited: Array, positions: Array) -> None:
-        """Collect the candidates at some positions of a prediction and its `LimitedCosts.costs`."""
-        self.configs: Array = prediction.rows.take(positions)
-        """Rows of the space, (C,)."""
-        cached = prediction.table.model_features
-        if not cached:
-            cached.append(_TableFeatures(prediction.table))
-        self._of_table: _TableFeatures = cached[0]
-        self.quantities = np.empty((len(QUANTITIES), len(positions)))
-        """Rows of `features.QUANTITIES`, (Q, C); only rows that are inputs are filled."""
-        place = prediction.number, prediction.start, positions
-        prediction.in_engine.fill(*place, limited, self.quantities)
-
-    def features(self, columns: tuple[str, ...]) -> Array:
-        """Return the named columns of `features.matrix`, (C, F)."""
-        plan, of_space = self._of_table.features(columns)
-        features: Array = of_space.take(self.configs, axis=0)
-        plan.fill(self.quantities, features)
-        return features
-
-    def row_kind(self, candidate: int) -> str:
-        """Return a candidate's kind of rows; empty for a position after the last candidate."""
-        return self._of_table.row_kinds[self.configs[candidate]] if candidate < len(self.configs) else ""
-
-
-class _TableFeatures:
-    """Features that depend only on the tunables of a table, so that they are equal for every problem."""
-
-    def __init__(self, table: StaticTable) -> None:
-        self._table = table
-        self._features: dict[tuple[str, ...], tuple[Any, Array]] = {}
-
-    @cached_property
-    def row_kinds(self) -> list[str]:
-        """Kind of rows of the problems that each config belongs to (`features.row_kind`)."""
-        columns = self._table.space.columns
-        return [row_kind(columns, row) for row in range(len(self._table))]
-
-    def features(self, columns: tuple[str, ...]) -> tuple[Any, Array]:
-        """Return the plan for computing ratio columns, and the values of the other columns for all rows, (rows, F)."""
-        if (cached := self._features.get(columns)) is None:
-            space = self._table.space
-            cached = plan_of(self._table.gpu, columns), of_tunables(space.columns, columns, len(space))
-            self._features[columns] = cached
-        return cached
-
-
-SCORED = 64
-"""Maximum number of candidates that the trees evaluate."""
 
 FEWEST, MOST = 5, 64
 """Minimum number of a problem's measurements for adaptation, and the maximum number used."""
@@ -281,127 +227,92 @@ def interval_of(
     return max(intervals, key=lambda interval: interval.width)
 
 
-@dataclass(frozen=True)
-class Correction:
-    """Predictions of a model for N candidates, which may belong to several problems."""
+class AppliedModel:
+    """Model applied to a table: the engine's form, and the scope for each kind of rows."""
 
-    scopes: Sequence[ModelScope]
-    """Model for each problem."""
-    scored: Array
-    """Positions of the candidates that the model evaluated, ascending, (N,)."""
-    features: Array
-    """Features of these candidates, (N, F)."""
-    ratios: Mapping[str, Array]
-    """Logarithm of expected cost over the analytical model's, by head (`latency`, `power`), each (N,)."""
-    distance: Array
-    """Distance of the candidates from the training data, (N,)."""
-    starts: Sequence[int]
-    """Position of each problem's first candidate, then the total number of candidates."""
+    def __init__(self, scope: ModelScope, table: StaticTable) -> None:
+        space, self.scope = table.space, scope
+        kinds = [row_kind(space.columns, row) for row in range(len(table))]
+        self.by_row_kind = [scope.on_rows(kind) for kind in dict.fromkeys(kinds)]
+        """Scope for each of the engine's numbers of a kind of rows."""
+        numbers = {each.row_kind: number for number, each in enumerate(self.by_row_kind)}
+        layers, different_gpu = [], []
+        for each in (scope.beneath, scope):
+            if each is not None:
+                model = each.model
+                parts = model.parts(each.gpu_known)
+                trees = [model.forests[part].in_engine for part in parts]
+                of_space = of_tunables(space.columns, model.columns, len(space))
+                plan = plan_of(table.gpu, model.columns)
+                layers.append((plan, of_space, model.extent.in_engine, trees[0], trees[1] if trees[1:] else None))
+                different_gpu.append(parts == (SHAPE,))
+        widths = [[each.interval(name).width for name in ("latency", "energy")] for each in self.by_row_kind]
+        self.in_engine = query.LearnedModel(
+            layers,
+            different_gpu,
+            not (scope.gpu_known and (scope.beneath is None or scope.beneath.gpu_known)),
+            table.gpu.memory_bandwidth,
+            table.gpu.boost_clock_hz,
+            LEARNED if scope.gpu_known else TRANSFERRED,
+            unknown_interval("problem").width,
+            [numbers[kind] for kind in kinds],
+            np.array(widths, dtype=np.float64).reshape(-1, 2),
+        )
 
-    @classmethod
-    def of(
-        cls, scope: ModelScope, prediction: Prediction, limited: Array, scored: Array, starts: Sequence[int]
-    ) -> "Correction":
-        """Evaluate the model for the candidates at positions `scored`, given `LimitedCosts.costs` of all."""
-        candidates, least, model = ModelCandidates(prediction, limited, scored), None, scope.trained.model
-        if not (scope.gpu_known and (scope.beneath is None or scope.beneath.gpu_known)):
-            least = least_log_ratio_of(prediction.table.gpu, candidates.quantities)
-        ratios: dict[str, Array] = {}
-        if (under := scope.beneath) is not None:
-            ratios, _ = under.model.log_ratio(candidates.features(under.model.columns), under.gpu_known, least)
-            if least is not None:
-                least = least - ratios["latency"]
-        features = candidates.features(model.columns)
-        own, distance = model.log_ratio(features, scope.gpu_known, least)
-        for head, ratio in own.items():
-            ratios[head] = ratios[head] + ratio if head in ratios else ratio
-        firsts = scored.searchsorted(starts[:-1]).tolist()
-        scopes = [scope.on_rows(candidates.row_kind(first)) for first in firsts]
-        return cls(scopes, scored, features, ratios, distance, starts)
 
-    @cached_property
-    def factors(self) -> tuple[Array, Array, Array | float]:
-        """Factors on latency, energy and power of all candidates, (C,) each.
+def applied(scope: ModelScope, table: StaticTable) -> AppliedModel:
+    """Return a model in the form for a table, cached in the table."""
+    models: list[AppliedModel] = table.models
+    for model in models:
+        if model.scope is scope:
+            return model
+    models.append(AppliedModel(scope, table))
+    return models[-1]
 
-        Candidates that the model did not evaluate use the median factor of their problem. A model without measured
-        power does not change the power. Energy is then the analytical model's power times the learned time.
-        """
-        latency_log, power_log = self.ratios["latency"], self.ratios.get("power")
-        latency = self._factor(latency_log)
-        if power_log is None:
-            return latency, latency, 1.0
-        return latency, self._factor(latency_log + power_log), self._factor(power_log)
 
-    def _factor(self, log: Array) -> Array:
-        of_scored: Array = np.exp(log)
-        if len(log) == self.starts[-1]:
-            return of_scored
-        factors = np.empty(self.starts[-1])
-        ends = self.scored.searchsorted(self.starts).tolist()
-        for part, some in zip(pairwise(self.starts), pairwise(ends), strict=True):
-            if part[0] < part[1]:
-                factors[slice(*part)] = math.exp(median(log[slice(*some)]))
-        factors[self.scored] = of_scored
-        return factors
+def adapted(
+    predicted: Costs, scored: Array, features: Array, positions: Array, measured: Sequence[MeasuredAnswer]
+) -> Costs:
+    """Return a model's costs, adapted to the measurements on this GPU and problem.
 
-    def correct(self, predicted: Costs) -> Costs:
-        """Return the estimates of the analytical model, `predicted`, corrected by the trained model."""
-        source = LEARNED if self.scopes[0].gpu_known else TRANSFERRED
-        half_widths = [self._half_widths("latency")]
-        if "power" in self.ratios:
-            half_widths.append(self._half_widths("energy"))
-        return predicted.learned(self.factors, self.scored, half_widths, source)
+    With fewer than `FEWEST` measurements, only the common scale in `costs.with_measured` applies.
 
-    def corrected_values(self, latency_s: Array, energy_j: Array) -> tuple[Array, Array]:
-        """Return the corrected expected latency and energy, (C,) each, as from `correct`."""
-        by_latency, by_energy, _ = self.factors
-        return latency_s * by_latency, energy_j * by_energy
+    Args:
+        predicted: costs of candidates at one operating point.
+        scored: candidates that the model evaluated, ascending, (N,).
+        features: their features, (N, F).
+        positions: measured candidates, a subset of `scored`.
+        measured: their measurements, in the same order.
+    """
+    if len(positions) < FEWEST:
+        return predicted
+    from kernrec.model.learn.adaptation import adapt, thinned
 
-    def _half_widths(self, quantity: str) -> Array:
-        """Return the logarithmic half-widths of the model's intervals at `scored`, (N,)."""
-        widths = [scope.interval(quantity).width for scope in self.scopes]
-        each = widths[0] if len(widths) == 1 else np.repeat(widths, np.diff(self.scored.searchsorted(self.starts)))
-        return half_width_at(each, self.distance)
+    place = np.searchsorted(scored, positions)
+    if len(place) > MOST:
+        keep = thinned(len(place), MOST)
+        place, measured = place[keep], [measured[i] for i in keep]
+    candidates = scored[place]
+    latency = np.array([row.latency_s for row in measured])
+    energy = np.array([np.nan if row.energy_j is None else row.energy_j for row in measured])
+    adaptations = {"latency": adapt(features[place], np.log(latency / predicted.values[LATENCY, candidates]))}
+    has_energy = np.isfinite(energy)
+    if has_energy.sum() >= FEWEST:
+        residual = np.log(energy[has_energy] / predicted.values[ENERGY, candidates[has_energy]])
+        adaptations["energy"] = adapt(features[place[has_energy]], residual)
+    factors = {name: np.exp(adaptation.correction(features)) for name, adaptation in adaptations.items()}
+    # Without measured energy, the power is not corrected.
+    factors.setdefault("energy", factors["latency"])
 
-    def adapted(self, predicted: Costs, positions: Array, measured: Sequence[MeasuredAnswer]) -> Costs:
-        """Return corrected costs, adapted to the measurements on this GPU and problem.
-
-        With fewer than `FEWEST` measurements, only the common scale in `costs.with_measured` applies.
-
-        Args:
-            predicted: costs from `correct`.
-            positions: measured candidates, a subset of `scored`.
-            measured: their measurements, in the same order.
-        """
-        if len(positions) < FEWEST:
-            return predicted
-        from kernrec.model.learn.adaptation import adapt, thinned
-
-        place = np.searchsorted(self.scored, positions)
-        if len(place) > MOST:
-            keep = thinned(len(place), MOST)
-            place, measured = place[keep], [measured[i] for i in keep]
-        candidates = self.scored[place]
-        latency = np.array([row.latency_s for row in measured])
-        energy = np.array([np.nan if row.energy_j is None else row.energy_j for row in measured])
-        adaptations = {"latency": adapt(self.features[place], np.log(latency / predicted.values[LATENCY, candidates]))}
-        has_energy = np.isfinite(energy)
-        if has_energy.sum() >= FEWEST:
-            residual = np.log(energy[has_energy] / predicted.values[ENERGY, candidates[has_energy]])
-            adaptations["energy"] = adapt(self.features[place[has_energy]], residual)
-        factors = {name: np.exp(adaptation.correction(self.features)) for name, adaptation in adaptations.items()}
-        # Without measured energy, the power is not corrected.
-        factors.setdefault("energy", factors["latency"])
-
-        after = predicted
-        for number, (quantity, estimates) in enumerate((("latency", predicted.latency), ("energy", predicted.energy))):
-            value, adaptation = estimates.value[self.scored] * factors[quantity], adaptations.get(quantity)
-            below, above, source, own = (estimates.by_kind(row)[self.scored] for row in range(4))
-            source = np.where(source == TRANSFERRED, LEARNED, source)  # The model now uses rows of this GPU.
-            if adaptation is not None and adaptation.interval.groups >= groups_needed():
-                low, high = adaptation.interval.around(value)
-                below, above = value / low, high / value
-            own = math.sqrt(OWN) * 0.5 * np.log(above * below)
-            after = after.replaced(number, self.scored, value, kinds_of(below, above, source, own))
-        after.values[POWER, self.scored] *= factors["energy"] / factors["latency"]
-        return after
+    after = predicted
+    for number, (quantity, estimates) in enumerate((("latency", predicted.latency), ("energy", predicted.energy))):
+        value, adaptation = estimates.value[scored] * factors[quantity], adaptations.get(quantity)
+        below, above, source, own = (estimates.by_kind(row)[scored] for row in range(4))
+        source = np.where(source == TRANSFERRED, LEARNED, source)  # The model now uses rows of this GPU.
+        if adaptation is not None and adaptation.interval.groups >= groups_needed():
+            low, high = adaptation.interval.around(value)
+            below, above = value / low, high / value
+        own = math.sqrt(OWN) * 0.5 * np.log(above * below)
+        after = after.replaced(number, scored, value, kinds_of(below, above, source, own))
+    after.values[POWER, scored] *= factors["energy"] / factors["latency"]
+    return after

@@ -29,9 +29,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from kernrec.model.prior.launch_costs import ENERGY_J, LATENCY_S, POWER_W, REGIME, LimitedCosts
 from kernrec.model.prior.spread import INTERVAL, OF_ENERGY, OF_TIME, SOURCES, Estimate
 from kernrec.store import MeasuredAnswer
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
@@ -39,7 +39,7 @@ Array = np.ndarray
 
 PRIOR, TRANSFERRED, LEARNED, MEASURED = range(4)
 
-OWN = 0.35
+OWN: float = query.OWN_SHARE
 """Default fraction of a prediction's variance due to the config's own error. For times and energies of the analytical
 model, `kernrec.model.prior.spread` states both parts. On recorded convolution spaces of three GPUs, scaling to five
 measurements reduced a transferred model's error from 44 / 16 / 30 % to 26 / 10 / 7 %. The median ratio is 0.59, so the
@@ -133,9 +133,6 @@ _VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # This is the variance of th
 
 LATENCY, ENERGY, POWER = range(3)
 """Rows of `Costs.values`."""
-_QUANTITIES, _REGIMES = [LATENCY_S, ENERGY_J, POWER_W], [REGIME, REGIME]
-"""Rows of `LimitedCosts.costs` for the rows of `Costs.values` and of `Costs.kind`."""
-
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
 """Minimum half-width of a measured interval, as a fraction. The protocol accepts this drift of a GPU without
 another measurement. The interval stated by one session does not include it."""
@@ -178,27 +175,6 @@ class Costs:
         """Select some of the candidates."""
         return Costs(self.values[..., part], self.kind[..., part], self.kinds)
 
-    def with_parts(self, parts: Sequence[tuple[slice, "Costs"]]) -> "Costs":
-        """Return a copy in which some candidates have other costs."""
-        if not parts:
-            return self
-        if parts[0][0] == slice(0, self.values.shape[-1]):
-            return parts[0][1]
-        values, kind, tables, count = self.values.copy(), self.kind.copy(), [self.kinds], self.kinds.shape[-1]
-        for part, costs in parts:
-            values[..., part] = costs.values
-            kind[..., part] = costs.kind + count
-            tables.append(costs.kinds)
-            count += costs.kinds.shape[-1]
-        return Costs(values, kind, np.concatenate(tables, -1))
-
-    def gathered(self, parts: Sequence[slice]) -> "Costs":
-        """Return the costs of several parts of the candidates, concatenated."""
-        if len(parts) < 2:
-            return self.part(parts[0] if parts else slice(0, 0))
-        values, kind = (np.concatenate([table[..., part] for part in parts], -1) for table in (self.values, self.kind))
-        return Costs(values, kind, self.kinds)
-
     @classmethod
     def stacked(cls, points: Sequence["Costs"]) -> "Costs":
         """Return one table from the tables of several operating points."""
@@ -214,43 +190,12 @@ class Costs:
             np.multiply(before, factor, out=after)
         return Costs(values, self.kind, self.kinds)
 
-    def raised(self, factor: float, wide: float) -> "Costs":
-        """Return a copy with times and energies multiplied by `factor`, and intervals wider by a factor `wide`.
-
-        Upper ends never decrease. The part of the error that belongs to a config is at most its usual fraction of
-        `wide`.
-        """
-        _, above, source, own = self.kinds.swapaxes(0, 1)
-        own = np.minimum(own, math.sqrt(OWN) * math.log(wide))
-        values = self.values.copy()
-        values[:POWER] *= factor
-        return Costs(values, self.kind, kinds_of(wide, np.maximum(above / factor, wide), source, own))
-
     def replaced(self, quantity: int, positions: Array, values: Array, kinds: Array) -> "Costs":
         """Return a copy with other values of a quantity at some positions of C, with these columns of `kinds`."""
         changed, kind = self.values.copy(), self.kind.copy()
         changed[quantity, ..., positions] = values
         kind[quantity, ..., positions] = np.arange(len(positions)) + self.kinds.shape[-1]
         return Costs(changed, kind, np.concatenate((self.kinds, np.stack((kinds, kinds))), -1))
-
-    def learned(
-        self, factors: Sequence[Array | float], positions: Array, half_widths: Sequence[Array], source: int
-    ) -> "Costs":
-        """Return a copy with values multiplied by a model's correction, with the model's intervals at some positions.
-
-        Args:
-            factors: corrections of latency, energy and power of all candidates.
-            positions: candidates that the model evaluated, ascending, (N,).
-            half_widths: logarithmic half-widths of their 90 % intervals of latency and, if the model has learned
-                energy, of energy; (N,) each.
-            source: `LEARNED` or `TRANSFERRED`.
-        """
-        widths = np.empty((2, len(positions)))
-        widths[:] = half_widths if len(half_widths) > 1 else half_widths[0]
-        wide, kind, learned = np.exp(widths), self.kind.copy(), slice(len(half_widths))
-        kind[learned, ..., positions] = np.arange(len(positions)) + self.kinds.shape[-1]
-        kinds = np.concatenate((self.kinds, kinds_of(wide, wide, source, math.sqrt(OWN) * widths)), -1)
-        return Costs(self.scaled(*factors).values, kind, kinds)
 
 
 @dataclass(frozen=True)
@@ -280,13 +225,8 @@ class Rescaling:
         return Costs(scaled.values, scaled.kind, kinds)
 
 
-_PREDICTED = np.stack([kinds_of(widths.factors, widths.factors, PRIOR, widths.own) for widths in (OF_TIME, OF_ENERGY)])
-"""Kinds of the analytical model's times and energies, indexed like `spread.REGIMES`."""
-
-
-def prior_costs(limited: LimitedCosts) -> Costs:
-    """Return a copy of the analytical model's predictions as a cost table."""
-    return Costs(limited.costs[_QUANTITIES], limited.costs[_REGIMES], _PREDICTED)
+OF_REGIMES = np.stack([kinds_of(widths.factors, widths.factors, PRIOR, widths.own) for widths in (OF_TIME, OF_ENERGY)])
+"""Kinds of the analytical model's times and energies, indexed like `spread.REGIMES`, (2, 4, regimes)."""
 
 
 def with_measured(

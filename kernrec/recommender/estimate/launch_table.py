@@ -88,14 +88,6 @@ class LaunchGeometry:
         """Return the positions in `rows` that perform the launch, ascending."""
         return np.arange(len(rows)) if self._everywhere else self.performed.take(rows).nonzero()[0]
 
-    @cached_property
-    def occupancy_score(self) -> Array:
-        """Score of the occupancy heuristic, in the order of `cudaOccupancyMaxPotentialBlockSize`, (rows,).
-
-        Most resident warps come first, then the largest block, then the first config in canonical order.
-        """
-        return np.asarray(self.occupancy * 4096.0 + self.warps)
-
 
 def prefetched(launch: LaunchTable, declared: Array) -> Array:
     """Return the number of prefetched trips; 0 for sampled code without asynchronous copies."""
@@ -126,8 +118,9 @@ def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:
     shapes[3] = launch.profiles.static_smem_bytes.take(launch.variant) + on_problem.column(first.shared)
     slower = table.calibration.core_time if table.calibration else 1.0
     clk_j = slower * table.power.static_w / table.gpu.boost_clock_hz
-    able, score = table.able_configs(on_problem), geometries[0].occupancy_score
-    return query.Kernel(table.space.in_engine, launches, able, score, shapes, clk_j, table.dram_byte_j)
+    able, occupancy = table.able_configs(on_problem), geometries[0].occupancy
+    of_configs = able, occupancy, shapes, table.machine_code(on_problem)
+    return query.Kernel(table.space.in_engine, launches, *of_configs, table.is_call, clk_j, table.dram_byte_j)
 
 
 def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Any:

@@ -202,15 +202,15 @@ class ModelStore:
         if (changed := fingerprint_change(training["prior"]["probe"])) > SAME_PRIOR:
             by = f"by up to {changed:.0%}" if changed < 10 else "beyond recognition"
             self._warn(
-                f"model {name} corrects another version of the prior, which has changed {by.replace('%', ' %')} since;"
-                " not used (`kernrec train` renews it)"
+                f"model {name} was trained with an older analytical model, which has changed {by.replace('%', ' %')}"
+                " since; not used (`kernrec train` renews it)"
             )
             return None
         own, prior = (card["scores"].get(f"median latency error{whose}") for whose in ("", " of the prior"))
         if own is not None and prior is not None and own > prior:
             kind = card["scores"].get("held out by", "problem")
             self._warn(
-                f"model {name} is further off than the prior on {kind}s left out"
+                f"model {name} is less accurate than the analytical model on held-out {kind}s"
                 f" ({own * 100:.1f} against {prior * 100:.1f} % of latency); not used"
             )
             return None
@@ -241,7 +241,7 @@ class ModelStore:
             return then == now
         names = [f"calibration {fit}" if fit else "the data sheet's coefficients" for fit in (then, now)]
         self._warn(
-            f"model {model.name} corrects the prior with {names[0]} of {gpu.arch}, in use are {names[1]}; not used"
+            f"model {model.name} was trained with {names[0]} of {gpu.arch}, but kernrec now uses {names[1]}; not used"
             " (`kernrec train` renews it)"
         )
         return False
@@ -268,12 +268,19 @@ def stored_models(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             wrong.append(str(error))
             continue
         training = card["training"]
-        prior = ", ".join(f"{arch} {fit}" for arch, fit in sorted(training["prior"]["calibrations"].items()))
+        fits = ", ".join(f"{arch} {fit}" for arch, fit in sorted(training["prior"]["calibrations"].items()))
         counts = training["rows"], problem_count(training), model.gpus
         title, digest = f"model {path.stem}", training["data_sha256"][:12]
-        rows.append(_row(title, digest, *counts, f"calibrated: {prior}" if prior else "data sheets"))
+        rows.append(_row(title, digest, *counts, f"calibrated: {fits}" if fits else "data sheets"))
     return rows, wrong
 
 
-def _row(name: str, digest: str, rows: int, problems: int, gpus: Sequence[str], prior: str) -> dict[str, Any]:
-    return {"what": name, "hash": digest, "configs": rows, "problems": problems, "gpus": " ".join(gpus), "prior": prior}
+def _row(name: str, digest: str, rows: int, problems: int, gpus: Sequence[str], calibration: str) -> dict[str, Any]:
+    return {
+        "what": name,
+        "hash": digest,
+        "configs": rows,
+        "problems": problems,
+        "gpus": " ".join(gpus),
+        "calibration": calibration,
+    }

@@ -8,7 +8,6 @@
 
 from collections.abc import Sequence
 from functools import cached_property, partial
-from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -174,31 +173,65 @@ class Space:
     """Whether to estimate every config, not only the most promising ones."""
 
 
-@dataclass(frozen=True, eq=False)
 class KernelCosts:
-    """Configs of one kernel on all problems; arrays are ordered by problem."""
+    """Configs of one kernel on all problems, problem after problem."""
 
-    whole: Prediction
-    """Prediction for the configs on all problems."""
-    predictions: Sequence[Prediction]
-    """Prediction for each problem."""
-    part: slice
-    """Slice of `SpaceCosts.limited` that belongs to the kernel."""
-    starts: Sequence[int]
-    """Position of each problem's first config among the kernel's configs, then the total number of configs."""
-    heuristics: Sequence[int | None]
-    """Position of the occupancy heuristic's pick for each problem; None if no config can run it."""
+    def __init__(
+        self,
+        costs: Any,
+        table: StaticTable,
+        on_problems: Sequence[ProblemSpace],
+        number: int,
+        column: int,
+        measured: tuple[MeasuredRows, ...],
+        estimated: tuple[Array, Sequence[int], Sequence[int | None], Sequence[int]],
+    ) -> None:
+        """Collect the configs of a kernel in the engine's costs.
+
+        Args:
+            costs: the engine's cost object.
+            table: static table of the kernel.
+            on_problems: its space on each problem.
+            number: number of the kernel in the engine's costs.
+            column: position of its first config among the configs of all kernels.
+            measured: measured rows at each operating point.
+            estimated: the engine's estimated rows, starts, picks of the occupancy heuristic and numbers of runnable
+                configs.
+        """
+        self.table, self.number, self.column, self.measured = table, number, column, measured
+        self._in_engine, self._on_problems = costs, on_problems
+        self.rows, self.starts, self.heuristics, self.counts = estimated
+
+    @property
+    def part(self) -> slice:
+        """Slice of all configs that belongs to the kernel."""
+        return slice(self.column, self.column + len(self.rows))
+
+    @property
+    def whole(self) -> Prediction:
+        """Prediction of the configs on all problems."""
+        return Prediction(
+            self.table, self._on_problems[0], self.rows, self._in_engine, self.number, 0, self.column, 0,
+            self.counts[0], self.measured,
+        )  # fmt: skip
+
+    def on(self, problem: int) -> Prediction:
+        """Return the prediction of the configs on one problem."""
+        start, end = self.starts[problem : problem + 2]
+        return Prediction(
+            self.table, self._on_problems[problem], self.rows[start:end], self._in_engine, self.number, start,
+            self.column + start, problem, self.counts[problem], self.measured,
+        )  # fmt: skip
 
 
 class SpaceCosts:
     """The analytical model's costs of all kernels' configs on all problems: C candidates, kernel after kernel.
 
-    Initially, only the first operating point is filled in. `sweep` adds the others, for all or some candidates.
+    Costs at operating points after the first are infinite until the engine's `Ranking` estimates some candidates there.
     """
 
     def __init__(self, space: Space, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> None:
-        self.points = points
-        self._power = power = space.tables[0].power
+        self.space, self.problems, self.points = space, problems, points
         nothing, evidence = (NOTHING,) * len(points), space.evidence
         any_rows = bool(evidence.measured or evidence.failed)
         on_problems, measured = [], []
@@ -220,52 +253,17 @@ class SpaceCosts:
             measured.append(rows)
             parts.append((table.plan(here[0]), list(map(_in_engine, here)), None, able, ran, more))
         most = 0 if space.whole else SHORTLIST
-        costs = costs_in_engine(parts, power.setting(points[:1]), len(points), most)
+        setting = space.tables[0].power.setting(points[:1])
+        self.in_engine = costs = costs_in_engine(parts, setting, len(points), most)
         self.kernels: list[KernelCosts] = []
         """Costs of each table's kernel, in order."""
         column = 0
         each_kernel = zip(space.tables, on_problems, measured, costs.kernels, strict=True)
-        for number, (table, here, rows, (estimated, starts, heuristics, counts)) in enumerate(each_kernel):
-            whole = Prediction(table, here[0], estimated, costs, number, 0, column, 0, counts[0], rows)
-            each = [whole]
-            if len(here) > 1:
-                each = [
-                    Prediction(
-                        table, on, estimated[start:end], costs, number, start, column + start, i, counts[i], rows
-                    )
-                    for i, (on, (start, end)) in enumerate(zip(here, pairwise(starts), strict=True))
-                ]
-            part = slice(column, column + len(estimated))
-            self.kernels.append(KernelCosts(whole, each, part, starts, heuristics))
-            column = part.stop
-        self.costed = [kernel for kernel in self.kernels if kernel.starts[-1]]
-        """Kernels with at least one candidate."""
-        self._nominal = costs.nominal
-        self.limited = LimitedCosts(costs.limited, self._nominal[4])
-        """Latency, power and energy, (points, C); infinite at points that are not swept."""
+        for number, (table, here, rows, estimated) in enumerate(each_kernel):
+            self.kernels.append(KernelCosts(costs, table, here, number, column, rows, estimated))
+            column += len(estimated[0])
 
-    def sweep(self, swept: Sequence[Array | None]) -> None:
-        """Fill in the costs at all operating points except the first.
-
-        Args:
-            swept: for each of `costed`, the positions of the candidates to estimate; None for all.
-        """
-        positions = [
-            np.arange(kernel.part.start, kernel.part.stop) if some is None else some + kernel.part.start
-            for some, kernel in zip(swept, self.costed, strict=True)
-        ]
-        costs = self.limited.costs[:, 1:]
-        self._power.limit_some(self._nominal, np.concatenate(positions), self.points[1:], costs)
-
-
-def promising_of_each(costs: Sequence[Array], starts: Sequence[int], count: int) -> Array:
-    """Return a mask of each problem's promising candidates, half by lowest latency, half by lowest energy; bool (C,).
-
-    Args:
-        costs: latency and energy, (C,) each.
-        starts: position of each problem's first candidate, then C.
-        count: maximum number of candidates per problem.
-    """
-    chosen = np.empty(len(costs[0]), dtype=bool)
-    query.promising(*costs, starts, count, chosen)
-    return chosen
+    @cached_property
+    def limited(self) -> LimitedCosts:
+        """Latency, power and energy, (points, C); infinite at points where a candidate is not estimated."""
+        return LimitedCosts(self.in_engine.limited, self.in_engine.nominal[4])

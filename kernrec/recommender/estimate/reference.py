@@ -6,7 +6,7 @@ Two facts constrain the logarithm of the kernel's time:
 
     prediction      the analytical model's value, with the standard deviation of its error on such kernels (`own`)
     reference time  an independent kernel is about as fast as the best backend: the reference time, with its deviation
-                    on this GPU and the deviation among such kernels (`AMONG_KERNELS`)
+                    on this GPU and the deviation among such kernels (`kAmongKernels`)
 
 Weighting both by the inverse of the variance keeps this fraction of a lead:
 
@@ -15,37 +15,26 @@ Weighting both by the inverse of the variance keeps this fraction of a lead:
 A reference time learned on the GPU (deviation 2 to 4 %) keeps about half of a lead. A time transferred from other GPUs
 (20 to 40 %) keeps nearly all. So does a time from single calls that took mostly host time
 (`kernrec.model.vendor.recorded_set`; its deviation is about 1). A kernel slower than the reference time does not
-change, because no error needs an explanation. The deviations were fitted at 0.1.0, by kind of kernel, data type and
-architecture.
+change, because no error needs an explanation. The engine computes the shrinkage (`belief_of`). The deviations were
+fitted at 0.1.0, by kind of kernel, data type and architecture.
 """
 
 from collections.abc import Sequence
-from math import exp, hypot, inf, log, sqrt
-from operator import attrgetter
+from math import exp, inf, log
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.microarchitecture import LAUNCH_S, START_S
 from kernrec.model.prior.power import RANDOM
-from kernrec.model.prior.spread import INTERVAL, Estimate
+from kernrec.model.prior.spread import INTERVAL
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
-from kernrec.recommender.estimate.costs import LEARNED, PRIOR, TRANSFERRED, Costs
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.model_store import ModelStore
 
-CERTAIN = 1.28
-"""Standard deviations added to the expected cost of an unmeasured kernel when it is compared with a measured kernel. It
-ranks first if it is faster with a probability of 90 %."""
-AMONG_KERNELS = 0.10
-"""Standard deviation of log(time of a kernel / time of the best backend) for kernels of independent authors. It is
-estimated from Triton's best kernel and cuBLAS, on problems where Triton is faster (A100 .07 in bf16 and TF32, .08 in
-f32, .24 in f16 with its odd sizes; H100 .05 to .18; RTX 3090 .07 to .11)."""
 _WHOLE = {
     ("matmul", "16"): 0.15, ("matmul", "32"): 0.15, ("matmul", "8"): 0.42, ("attention", "16"): 0.40,
     ("conv2d", "32"): 0.50,
@@ -55,7 +44,7 @@ arithmetic. It includes the model's error and the difference between kernels. Ma
 A6000 .08 to .15, L40S .19, H100 and H200 .08 to .17, B200 none leads; 8 bits .16 to .61; attention A100 .34, H200 .42;
 f32 convolutions .39 to .86 (cuDNN has Winograd's). Architectures differ less than the recordings of one of them, so
 they share a value."""
-_UNMEASURED = log(INTERVAL) / DEVIATIONS
+UNMEASURED = log(INTERVAL) / DEVIATIONS
 """Standard deviation used for kernels without recordings."""
 _BITS = {"f16": "16", "bf16": "16", "tf32": "16", "f32": "32", "f8e4m3": "8", "f8e5m2": "8", "i8": "8", "u8": "8"}
 _START_S = START_S + LAUNCH_S
@@ -91,34 +80,10 @@ class Belief:
         """Factor that raises the kernel's times."""
         return exp(self.lead * (1.0 - self.share))
 
-    def believed(self, costs: Costs) -> Costs:
-        """Return the costs of an unmeasured kernel, with its lead shrunk.
-
-        One factor raises all configs, because they share most of the error. The lower ends of the intervals follow from
-        the reference time; the upper ends do not change.
-        """
-        return costs.raised(self.slower, exp(DEVIATIONS * self.deviation))
-
-
-UNCHECKED = Belief(None, 0.0, 1.0, _UNMEASURED)
-"""No shrinkage, for a kernel with measurements or a problem without recordings."""
-
 
 def whole_deviation(problem: Problem) -> float:
     """Return the standard deviation of log(predicted / true) of a kernel's best config, for the analytical model."""
-    return _WHOLE.get((as_matmul(problem).op, _BITS.get(problem.dtype, "")), _UNMEASURED)
-
-
-def beliefs(problem: Problem, latency_s: Sequence[float], reference: ReferenceTime | None) -> list[Belief]:
-    """Return the shrinkage for kernels whose best configs are predicted to take `latency_s`."""
-    whole = whole_deviation(problem)
-    if reference is None:
-        return [Belief(None, 0.0, 1.0, whole)] * len(latency_s)
-    own = sqrt(max(whole * whole - AMONG_KERNELS * AMONG_KERNELS, 0.25 * whole * whole))
-    room = hypot(AMONG_KERNELS, reference.deviation)
-    share = room * room / (own * own + room * room)
-    deviation = own * sqrt(share)
-    return [Belief(reference, max(log(reference.latency_s / best_s), 0.0), share, deviation) for best_s in latency_s]
+    return _WHOLE.get((as_matmul(problem).op, _BITS.get(problem.dtype, "")), UNMEASURED)
 
 
 def reference_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM) -> ReferenceTime | None:
@@ -160,81 +125,16 @@ def predict_references(
         roofs_s([first, *others], gpu)
 
 
-def fastest(references: Sequence[ReferenceTime]) -> ReferenceTime | None:
-    """Return the fastest reference time learned on the GPU, or else the fastest transferred reference time.
+def derived_reference(problem: Problem, gpu: GPU) -> tuple[ReferenceTime, float] | None:
+    """Return the time of a library that physics predicts, and the upper end of its interval in seconds.
 
-    Times that are nearly equal are averaged, the more certain ones with more weight. So a lead does not change when
-    another reference becomes the fastest by a little.
-    """
-    learned = [each for each in references if not each.transferred]
-    alike = learned or references
-    if len(alike) < 2:
-        return alike[0] if alike else None
-    first = min(alike, key=attrgetter("latency_s"))
-    lags, weights = [], []
-    for each in alike:
-        lags.append(log(each.latency_s / first.latency_s))
-        weights.append(exp(-0.5 * (lags[-1] / AMONG_KERNELS) ** 2) / (AMONG_KERNELS**2 + each.deviation**2))
-    total, lag, variance = sum(weights), 0.0, 0.0
-    for each, own_lag, weight in zip(alike, lags, weights, strict=True):
-        lag += weight / total * own_lag
-        variance += weight / total * each.deviation**2
-    name = alike[weights.index(max(weights))].name
-    return ReferenceTime(name, first.latency_s * exp(lag), sqrt(variance), first.transferred)
-
-
-def without_slow(references: Sequence[ReferenceTime], problem: Problem, gpu: GPU) -> list[ReferenceTime]:
-    """Return the reference times of Triton kernels, or the physical baseline if it is certainly faster than all.
-
-    If no backend was recorded on the problem, libraries may have kernels that Triton's template lacks, such as
-    kernels for f32 matmuls of few rows.
+    If no backend was recorded on a problem, libraries may have kernels that Triton's template lacks, such as kernels
+    for f32 matmuls of few rows.
     """
     from kernrec.model.vendor.physics import derived
 
-    by_physics = derived(as_matmul(problem), gpu) if references else None
-    if by_physics is None or by_physics.latency_s.high >= min(each.latency_s for each in references):
-        return list(references)
+    if (by_physics := derived(as_matmul(problem), gpu)) is None:
+        return None
     latency = by_physics.latency_s
     deviation = log(latency.high / latency.low) / (2.0 * DEVIATIONS)
-    return [ReferenceTime(by_physics.backend, latency.value, deviation, True)]
-
-
-def learned_reference(name: str, latency_s: float, best: Estimate) -> ReferenceTime:
-    """Return the fastest config of a kernel by a model of the GPU as a reference time.
-
-    Args:
-        name: name of the kernel.
-        latency_s: latency of its fastest config at the default operating point.
-        best: latency of this config at the requested operating point, whose interval is as wide.
-    """
-    return ReferenceTime(name, latency_s, log(best.high / best.low) / (2.0 * DEVIATIONS), False)
-
-
-def unsure(deviation: float) -> float:
-    """Return the risk factor for the costs of an unmeasured config.
-
-    Args:
-        deviation: standard deviation of the logarithm of the kernel's time.
-    """
-    return exp(CERTAIN * deviation)
-
-
-def risk(kinds: np.ndarray, deviation: float, of_card: bool, measured: bool) -> np.ndarray:
-    """Return the factors that multiply estimates in comparisons with measured configs, (K,).
-
-    Args:
-        kinds: (interval, source) pairs of latencies, as `costs.kinds_of` returns them.
-        deviation: standard deviation of the logarithm of the kernel's time.
-        of_card: whether a model learned the kernel on this GPU, so that its estimates carry no risk factor.
-        measured: whether any of its configs was measured, so that predictions are scaled to measurements.
-    """
-    below, above, source, _ = kinds
-    if not measured and (of_card or not ((source == LEARNED) | (source == TRANSFERRED)).any()):
-        factors = np.where(source == LEARNED, 1.0, unsure(deviation))
-        return np.asarray(factors)
-    own = np.minimum(np.log(above * below) / (2.0 * DEVIATIONS), deviation)
-    if not measured:
-        # The analytical model's interval covers one kernel. Compared with kernels of other authors, their differences
-        # add to its error.
-        own[source == PRIOR] = deviation
-    return np.asarray(np.exp(CERTAIN * own))
+    return ReferenceTime(by_physics.backend, latency.value, deviation, True), latency.high

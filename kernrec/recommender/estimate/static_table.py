@@ -56,8 +56,8 @@ class StaticTable:
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
     _plans: list[Any] = field(default_factory=list, repr=False)
-    model_features: list[Any] = field(default_factory=list, repr=False)
-    """Cached features of trained models; empty until a model needs them."""
+    models: list[Any] = field(default_factory=list, repr=False)
+    """Trained models in the form for this table; see `correction.applied`."""
 
     @classmethod
     def of(
@@ -153,16 +153,28 @@ class StaticTable:
         """Return the config in a row of the space."""
         return dict(zip(self.space.columns, self.tunables[row].tolist(), strict=True))
 
-    def machine_code(self, on_problem: ProblemSpace, rows: Array) -> Array:
-        """Return warps per block and code number of each launch for these configs, (C, 1 + launches)."""
-        code = self._codes.take(rows, axis=0)
-        code[:, 0] = self.geometry(on_problem, 0).warps.take(rows)
-        return code
+    @property
+    def is_call(self) -> bool:
+        """Whether the kernel is a call of a Triton function, whose configs differ only in code and grid."""
+        return self.kernel.triton is not None and self.kernel.sampled
 
-    @cached_property
-    def _codes(self) -> Array:
-        """Code numbers as in `machine_code`, for all configs."""
-        return np.array([np.zeros(len(self)), *[launch.variant for launch in self.launches]], dtype=np.int64).T.copy()
+    def machine_code(self, on_problem: ProblemSpace) -> Array:
+        """Return warps per block and code number of each launch of all configs, (rows, 1 + launches).
+
+        Configs of a call share a number if code and grid are equal. Code counts as equal if all counts of a block are.
+        """
+        codes = [launch.variant for launch in self.launches]
+        if self.is_call:
+            (launch,), (spec,) = self.launches, self.kernel.launches
+            profiles = launch.profiles
+            grid = [np.broadcast_to(np.asarray(on_problem.column(extent)), len(self)) for extent in spec.grid]
+            numbers: dict[tuple[Any, ...], int] = {}
+            codes = [np.zeros(len(self), dtype=np.int64)]
+            for row, variant in enumerate(launch.variant.tolist()):
+                resources = int(profiles.registers[variant]), int(profiles.static_smem_bytes[variant])
+                key = (profiles.counts[variant].tobytes(), *resources, *(int(extent[row]) for extent in grid))
+                codes[0][row] = numbers.setdefault(key, len(numbers))
+        return np.stack([self.geometry(on_problem, 0).warps.astype(np.int64), *codes], axis=1)
 
     @cached_property
     def bandwidth(self) -> float:

@@ -127,7 +127,7 @@ class Explanation:
         roof = self.roofline
         return {
             **self.recommendation.as_dict(),
-            "prior": dict(self.prior),
+            "predicted": dict(self.prior),
             "bottleneck": self.bottleneck,
             "launch_details": plain(self.launches),
             "energy_by_part_j": dict(self.energy_j),

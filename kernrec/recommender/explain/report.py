@@ -9,14 +9,13 @@ import numpy as np
 from kernrec.errors import NoKernelError, UsageError, unknown
 from kernrec.gpu import find_gpu
 from kernrec.model.prior.spread import SOURCES, Source
-from kernrec.recommender.candidates import CandidateSet
+from kernrec.recommender.candidates import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.infeasible import none_runs
 from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.notes import notes as notes_of
 from kernrec.recommender.notes import of_inputs, sources_of
-from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Request, power_limits, sweep
 from kernrec.recommender.result import Recommendation

@@ -17,6 +17,7 @@ from kernrec.recommender.networks.result import Total
 from kernrec.recommender.networks.sweep import NetworkSweep, sweep_network
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
+from kernrec.recommender.result import Estimate
 from kernrec.util.human import Note
 from kernrec.util.light_dataclass import dataclass
 
@@ -50,19 +51,13 @@ class ComparedGpu:
         return self.answer.work / self.total.latency_s.value
 
     @property
-    def energy_j(self) -> float:
+    def energy(self) -> Estimate:
         """Energy of all GPUs in joules per call or token."""
-        return self.answer.tp * self.total.energy_j.value / self.answer.work
-
-    @property
-    def energy_interval_j(self) -> tuple[float, float]:
-        """Ends of the 90 % interval of the energy in joules per call or token."""
-        energy, share = self.total.energy_j, self.answer.tp / self.answer.work
-        return energy.low * share, energy.high * share
+        return self.total.energy_j.scaled(self.answer.tp / self.answer.work)
 
     @property
     def rate_per_watt(self) -> float:
-        """Calls or tokens per second and watt of all GPUs; the inverse of `energy_j`."""
+        """Calls or tokens per second and watt of all GPUs; the inverse of `energy`."""
         return self.rate / (self.answer.tp * self.total.power_w)
 
     @property
@@ -84,7 +79,7 @@ class ComparedGpu:
             "dtypes": list(answer.dtypes),
             "per": answer.unit,
             "rate_per_s": self.rate,
-            "energy_per_unit_j": self.energy_j,
+            "energy_per_unit_j": self.energy.value,
             "rate_per_watt": self.rate_per_watt,
             "best_power_limit_w": self.best_limit_w,
             "dominant_layers": [{"layer": name, "share": share} for name, share in answer.dominant()],
@@ -178,10 +173,10 @@ _FACTOR = 1.5
 
 def verdict(rows: Sequence[ComparedGpu]) -> str:
     """Return a sentence that names the fastest GPU and the GPU with the lowest energy."""
-    fastest, lowest_energy = max(rows, key=lambda row: row.rate), min(rows, key=lambda row: row.energy_j)
+    fastest, lowest_energy = max(rows, key=lambda row: row.rate), min(rows, key=lambda row: row.energy.value)
     if fastest is lowest_energy:
         return f"{fastest.gpu.title} is expected to be the fastest and to take the least energy."
-    slower, less = fastest.rate / lowest_energy.rate - 1.0, 1.0 - lowest_energy.energy_j / fastest.energy_j
+    slower, less = fastest.rate / lowest_energy.rate - 1.0, 1.0 - lowest_energy.energy.value / fastest.energy.value
     longer = f"{1.0 + slower:.2g} times as long" if slower >= _FACTOR - 1.0 else f"{slower * 100:.2g} % longer"
     return (
         f"{fastest.gpu.title} is expected to be the fastest;"
@@ -241,3 +236,10 @@ def bills(totals: Sequence[Total], tariff: Tariff, reference: Total | None = Non
             versus, more_kwh = reference.name, energy_kwh - reference.energy_j.value * passes / _J_PER_KWH
         rows.append(Bill(total.name, energy_kwh, cost, currency, mass, versus, more_kwh))
     return rows
+
+
+def yearly_bills(answer: NetworkAnswer, sweep: NetworkSweep | None, tariff: Tariff) -> list[Bill]:
+    """Return the bills of a network's totals, or of the recommended and the default point of its sweep."""
+    if sweep is not None:
+        return bills(sweep.billed, tariff, sweep.billed[-1])
+    return bills(answer.distinct_totals, tariff, answer.today or answer.totals[0])

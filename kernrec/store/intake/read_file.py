@@ -5,7 +5,6 @@
 
     database      check the rows of a database: measurements stay in a copy of it, other rows go to `<table>.parquet`
     segments      check groups of Parquet files of our tables, as in bundles; measurements go to a new database
-    own segments  only check whether others would accept files that this machine wrote; the keys are known to be right
     check         only check whether the parent may open a database
     faults        only find the impossible rows of the user's own database
     table         copy a Parquet file of any columns, such as a recording, to `table.parquet`
@@ -187,7 +186,7 @@ def read_segments(
         some measurements are `replayed`.
     """
     counts: list[dict[str, int]] = [{} for _ in groups]
-    with _segments_opened(groups, title, folder, limits, folder / CHECKED) as connection:
+    with _segments_opened(groups, title, folder, limits) as connection:
         for table in TABLES:
             for group, count in connection.execute(f"SELECT number, count(*) FROM {table}_rows GROUP BY 1").fetchall():
                 counts[group][table] = count
@@ -221,19 +220,12 @@ def _check_references(connection: "DuckDBPyConnection", title: str) -> None:
             )
 
 
-def check_segments(groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits) -> None:
-    """Raise the errors of `read_segments`, except for wrong keys."""
-    with _segments_opened(groups, title, folder, limits) as connection:
-        _check_tables(connection, title, limits, keys=False)
-
-
 @contextmanager
 def _segments_opened(
     groups: Sequence[Mapping[str, Sequence[str]]],
     title: str,
     folder: Path,
     limits: Limits,
-    database: Path | None = None,
 ) -> "Iterator[DuckDBPyConnection]":
     """Open `db.<table>` with the distinct rows of all files, and `<table>_rows` with the `number` of each row's groups.
 
@@ -244,7 +236,6 @@ def _segments_opened(
         title: Name of the files in messages.
         folder: Folder for temporary files.
         limits: Limits of this process.
-        database: New file for `db`; None: in memory.
     """
     files = list(dict.fromkeys(file for group in groups for names in group.values() for file in names))
     places = {file: place for place, file in enumerate(files)}
@@ -252,7 +243,7 @@ def _segments_opened(
         (number, places[file]) for number, group in enumerate(groups) for some in group.values() for file in some
     }
     paths = [Path(file) for file in files]
-    with closing(connect_files(paths, folder, limits, database)) as connection, one_line(title):
+    with closing(connect_files(paths, folder, limits, folder / CHECKED)) as connection, one_line(title):
         connection.execute("USE memory.main")
         connection.execute(
             "CREATE TABLE file AS SELECT unnest($1::VARCHAR[]) AS filename, unnest($2::INTEGER[]) AS file",
@@ -294,13 +285,11 @@ def _rows_of_files(connection: "DuckDBPyConnection", files: Sequence[str], table
     return f"SELECT {columns}, file FROM {source} JOIN file USING (filename)"
 
 
-def _check_tables(
-    connection: "DuckDBPyConnection", path: Path | str, limits: Limits, *, keys: bool = True
-) -> dict[str, int]:
+def _check_tables(connection: "DuckDBPyConnection", path: Path | str, limits: Limits) -> dict[str, int]:
     counts = {table: _count(connection, f"db.{table}", table, path, limits) for table in TABLES}
     for table in (table for table, count in counts.items() if count):
         try:
-            check_rows(connection, table, layout_of(), keys=keys)
+            check_rows(connection, table, layout_of())
             if double := _double_keys(connection, table, f"db.{table}"):
                 raise UsageError(f"rows of the table {table} occur twice ({double[0]})")
         except UsageError as error:
@@ -378,7 +367,6 @@ _TASKS: Mapping[str, Callable[[Mapping[str, Any], Path, Limits], object]] = {
     "segments": lambda request, folder, limits: {
         "groups": read_segments(request["groups"], request["title"], folder, limits)
     },
-    "own segments": lambda request, folder, limits: check_segments(request["groups"], request["title"], folder, limits),
     "check": lambda request, folder, limits: check_database(
         Path(request["path"]), folder, limits, request["rows"], request["state"]
     ),

@@ -74,10 +74,10 @@ _MOST_NAMED = 3
 _FIRST, _LAST = datetime(2026, 1, 1, tzinfo=UTC), datetime(2041, 1, 1, tzinfo=UTC)
 
 
-def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout, *, keys: bool = True) -> None:
+def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout) -> None:
     """Raise a `UsageError` that names some faulty rows and their fault, unless all rows of `db.<table>` are
     acceptable."""
-    for problem, rows in faults(connection, table, layout, keys=keys):
+    for problem, rows in faults(connection, table, layout):
         some = ", ".join(rows[:_MOST_NAMED]) + (", ..." if len(rows) > _MOST_NAMED else "")
         raise UsageError(f"rows of the table {table} {problem} ({some})")
 
@@ -87,7 +87,6 @@ def faults(
     table: str,
     layout: Layout,
     *,
-    keys: bool = True,
     most: int = _MOST_NAMED + 1,
     latest: datetime | None = None,
 ) -> Iterator[tuple[str, list[str]]]:
@@ -97,7 +96,6 @@ def faults(
         connection: Connection with the rows in `db.<table>`.
         table: One of `schema.TABLES`.
         layout: Layout of the schema.
-        keys: Whether to check that keys match the content.
         most: Maximum number of keys to name.
         latest: Latest plausible time of a measurement, to which a day is added; None for the present time.
     """
@@ -105,7 +103,7 @@ def faults(
     yield from _violated(connection, table, kinds, list(_conditions(table, layout, kinds, latest)), most)
     # Search the joined texts of a row with one pattern; on a match, a second query finds the column. Keys that are
     # hashes need no check.
-    texts = [name for name, kind in kinds.items() if kind == "VARCHAR" and not (keys and name == f"{table}_id")]
+    texts = [name for name, kind in kinds.items() if kind == "VARCHAR" and name != f"{table}_id"]
     for names, control in (
         (set(texts) - {*_SEVERAL_LINES}, _CONTROL + _LINES + _INVISIBLE),
         ({*texts} & {*_SEVERAL_LINES}, _CONTROL),
@@ -117,7 +115,7 @@ def faults(
                 for name in names
             ]
             yield from _violated(connection, table, kinds, each, most)
-    wrong = wrong_keys(connection, table, f"db.{table}", kinds) if keys else iter(())
+    wrong = wrong_keys(connection, table, f"db.{table}", kinds)
     if altered := [stored for _, (stored, _) in zip(range(most), wrong, strict=False)]:
         yield "do not match their key", altered
     if table == "problem":
@@ -125,20 +123,20 @@ def faults(
     elif table == "kernel":
         yield from _kernel_faults(connection)
     elif table == "measurement":
-        cards = [gpu.name for gpu in all_gpus()]
+        catalog = [gpu.name for gpu in all_gpus()]
         for (name,) in connection.execute("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1").fetchall():
-            if name not in cards:
+            if name not in catalog:
                 query = f"SELECT measurement_id FROM db.measurement WHERE gpu = $1 LIMIT {most}"
                 yield (
-                    f"are of an {unknown('GPU', name, cards, 'kernrec list gpus')}",
+                    f"are of an {unknown('GPU', name, catalog, 'kernrec list gpus')}",
                     [str(key) for (key,) in connection.execute(query, [name]).fetchall()],
                 )
-            elif conditions := list(_conditions_of_card(find_gpu(name), kinds)):
+            elif conditions := list(_conditions_of_gpu(find_gpu(name), kinds)):
                 yield from _violated(connection, table, kinds, conditions, most)
         yield from _latency_faults(connection, most)
 
 
-def _conditions_of_card(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _conditions_of_gpu(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield (fault, SQL condition that valid rows meet) for powers, energies and clocks of a GPU."""
     other = f"gpu <> '{gpu.name}'"
     most_w, most_hz = _ABOVE_BOARD * gpu.power_max_w, _ABOVE_BOOST * max(gpu.boost_clock_hz, gpu.tensor_clock_hz)

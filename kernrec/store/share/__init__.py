@@ -18,23 +18,3 @@ Files never change, so writers need no lock. `place.py` and `servers.py` read, w
 All input is untrusted until it is checked: names and numbers in documents (`manifest.py`), sizes and hashes of files
 (`bundle.py`), and the rows (`kernrec.store.intake`).
 """
-
-from kernrec.store.share.bundle import Bundle, import_bundle, read_bundle, write_bundle
-from kernrec.store.share.manifest import Manifest, Segment
-from kernrec.store.share.outgoing import Selection, write_segments
-from kernrec.store.share.place import Folder, Place, ZipFile, place_at
-
-__all__ = [
-    "Bundle",
-    "Folder",
-    "Manifest",
-    "Place",
-    "Segment",
-    "Selection",
-    "ZipFile",
-    "import_bundle",
-    "place_at",
-    "read_bundle",
-    "write_bundle",
-    "write_segments",
-]

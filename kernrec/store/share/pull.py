@@ -5,13 +5,13 @@ A pull only adds: bundles that a place no longer lists stay. Rows are removed on
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError
-from kernrec.store.keys import LARGEST_SIGNATURE, own_key, signer_of, trusted, trusts
+from kernrec.store.keys import LARGEST_SIGNATURE, own_key, signer_of, trusted
 from kernrec.store.share.bundle import Bundle, read_bundle, read_signed, take_groups
 from kernrec.store.share.manifest import (
     LARGEST_DOCUMENT,
@@ -74,36 +74,30 @@ def pull(place: Place, *, untrusted: bool = False) -> PullReport:
         KernrecError: The place cannot be reached; rows that were pulled before stay.
     """
     with working_on(paths.pulled()):
-        return take_new(place, paths.pulled(), lambda key: untrusted or trusts(key), None if untrusted else _keys())
+        keys = {key for key in (*trusted(), own_key()) if key}
+        return take_new(place, paths.pulled(), None if untrusted else keys)
 
 
-def _keys() -> set[str]:
-    return {key for key in (*trusted(), own_key()) if key}
-
-
-def take_new(
-    place: Place, path: Path, wanted: Callable[[str], bool], keys: set[str] | None = None, names: Sequence[str] = ()
-) -> PullReport:
-    """Pull new bundles and withdrawals by wanted signers; the caller holds `working_on`.
+def take_new(place: Place, path: Path, keys: Collection[str] | None = None, names: Sequence[str] = ()) -> PullReport:
+    """Pull new bundles and withdrawals by some signers; the caller holds `working_on`.
 
     Args:
         place: Place to read.
         path: Path of the database of pulled rows.
-        wanted: Function that returns whether to accept files signed by a public key.
-        keys: All wanted keys, to avoid reading other people's bundles; None if any key may be wanted.
+        keys: Public keys of the signers; None for any signer.
         names: Names of the place, if the caller has listed it.
     """
     report, already = PullReport(), taken(path)
     new = [name for name in names or place.names() if name not in already]
     with scratch_folder() as folder:
-        bundles = _bundles(place, new, folder, wanted, keys, report)
+        bundles = _bundles(place, new, folder, keys, report)
         for batch in _batches(bundles):
             _take(path, dict(batch), place.title, report)
             for _, bundle in batch:
                 if isinstance(bundle.place, ZipFile) and bundle.place.path.parent == folder:
                     bundle.place.path.unlink()
         for name, withdrawal in _withdrawals(place, new, report):
-            if wanted(withdrawal.owner):
+            if keys is None or withdrawal.owner in keys:
                 report.withdrawn += apply_withdrawal(path, name, withdrawal)
     settle(path)
     return report
@@ -113,8 +107,7 @@ def _bundles(
     place: Place,
     new: Sequence[str],
     folder: Path,
-    wanted: Callable[[str], bool],
-    keys: set[str] | None,
+    keys: Collection[str] | None,
     report: PullReport,
 ) -> Iterator[tuple[str, Bundle]]:
     """Yield the wanted bundles, oldest day first; read only one bundle of each unknown key."""
@@ -123,7 +116,7 @@ def _bundles(
             f"{place.title} is a remote of kernrec 0.1, which is only read: `kernrec db push` to a new place moves your"
             " rows there"
         )
-    beginnings = None if keys is None else {key[:8] for key in keys}
+    beginnings = {key[:8] for key in keys or ()}
     unknown: dict[str, str] = {}
     for name in sorted(new, key=lambda name: name.rpartition("/")[2]):
         match = BUNDLE.fullmatch(name)
@@ -141,11 +134,11 @@ def _bundles(
         except UsageError as error:
             report.refused[name] = str(error)
         else:
-            if wanted(bundle.manifest.owner):
+            if keys is None or bundle.manifest.owner in keys:
                 yield name, bundle
             else:
                 report.unknown[bundle.manifest.owner] += 1
-                if match and beginnings is not None and match[1] not in beginnings:
+                if match and match[1] not in beginnings:
                     unknown[match[1]] = bundle.manifest.owner
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, file_errors
-from kernrec.store.card_scales import scale_statements
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
-from kernrec.store.exchange import CHECKED, MEASUREMENTS, SOURCES, move_checked
+from kernrec.store.exchange import MEASUREMENTS, SOURCES, move_checked
+from kernrec.store.gpu_scales import scale_statements
 from kernrec.store.intake import adding_to
 from kernrec.store.query_file import renew
 from kernrec.store.schema import views_sql
@@ -47,8 +47,7 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
     Args:
         path: Path of the database, which is created if needed.
         bundles: Bundles by name, in the order of their numbers in `exchange.SOURCES`.
-        checked: Folder with their rows (`take_groups`), which are moved away, or with `<table>*.parquet` files of one
-            bundle that this program has just written.
+        checked: Folder with their checked rows (`take_groups`), which are moved away.
     """
 
     def then(exchange: Path) -> list[str]:
@@ -56,10 +55,7 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
             f"({number}, {quoted(name)}, {quoted(bundle.manifest.owner)})"
             for number, (name, bundle) in enumerate(bundles.items())
         )
-        if (exchange / CHECKED).exists():
-            rows = f"{MEASUREMENTS} JOIN read_parquet({quoted(exchange / SOURCES)}) USING (measurement_id)"
-        else:
-            rows = f"(SELECT *, 0 AS number FROM read_parquet({quoted(exchange / 'measurement*.parquet')}))"
+        rows = f"{MEASUREMENTS} JOIN read_parquet({quoted(exchange / SOURCES)}) USING (measurement_id)"
         return [
             f"INSERT INTO db.merged BY NAME SELECT DISTINCT measurement_id, gpu, problem_id, signer, bundle FROM {rows}"
             # Use the order of the measurements, so that a query about a problem reads only a part of both tables.

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from kernrec import paths
 from kernrec.errors import UsageError
-from kernrec.store.card_scales import COLUMNS, CardScale, shown
 from kernrec.store.connection import quoted
 from kernrec.store.coverage import contributed
 from kernrec.store.database import Database
+from kernrec.store.gpu_scales import COLUMNS, GpuScale, shown
 from kernrec.store.keys import Signer, signer_name
-from kernrec.store.reader import check_own_segments
+from kernrec.store.reader import checked_segments
 from kernrec.store.share.bundle import Bundle, write_bundle, write_content
 from kernrec.store.share.manifest import TABLES, bundle_name
 from kernrec.store.share.outgoing import Outgoing, Selection, keep_fresh, likeness_hash, outgoing, secret_of
@@ -26,6 +26,9 @@ from kernrec.store.share.pulled import add_bundles, settle, working_on
 from kernrec.store.share.withdraw import publish, withdrawn_here
 from kernrec.util.files import scratch_folder
 from kernrec.util.human import counted
+
+_CHECKED = "checked"
+"""Folder of a GPU's checked rows, beside its segments."""
 
 
 def push(
@@ -58,7 +61,7 @@ def push(
         raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is only read; push to a new place")
     with working_on(path := paths.pulled()), scratch_folder() as temporary:
         # Include bundles of an earlier push with this key that was killed before it recorded them here.
-        take_new(place, path, lambda key: key == signer.key, {signer.key}, names)
+        take_new(place, path, {signer.key}, names)
         with Database.open(path, read_only=False, create=True):
             pass
         with Database.open(database) as opened:
@@ -101,18 +104,17 @@ def _leaving(database: Database, selection: Selection, path: Path, folder: Path,
             f"{leaving.measurements} measurements of a {selection.gpu} take more than {LARGEST_BUNDLE} bytes; push a"
             " part of them at a time (--gpu)"
         )
-    check_own_segments(leaving.by_table(TABLES), str(path))
+    (checked := folder / _CHECKED).mkdir()
+    checked_segments([leaving.by_table(TABLES)], checked, str(path))  # Rows that others would refuse stay here.
     return leaving
 
 
 def _write(place: Place, path: Path, leaving: Outgoing, signer: Signer, folder: Path) -> None:
-    file = folder / f"{leaving.manifest.provenance['gpus'][0]}.zip"
+    (gpu,) = leaving.manifest.provenance["gpus"]
+    file = folder / f"{gpu}.zip"
     manifest = write_bundle(ZipFile(file), leaving.manifest, leaving.files, signer)
     place.write(name := bundle_name(manifest), file)
-    (checked := folder / f"{file.name}.rows").mkdir()
-    for segment in manifest.segments:
-        leaving.files[segment.name].rename(checked / f"{segment.table}.{segment.sha256}.parquet")
-    add_bundles(path, {name: Bundle(place, manifest, manifest.to_bytes())}, checked)
+    add_bundles(path, {name: Bundle(place, manifest, manifest.to_bytes())}, folder / gpu / _CHECKED)
 
 
 def write_list(place: Place, without: Mapping[str, str] | None = None) -> int:
@@ -145,12 +147,12 @@ class PlaceReport:
     """Reason for refusing a file, by its name."""
     rows: list[dict[str, object]] = field(default_factory=list)
     """Contents of the good bundles (`coverage.contributed`)."""
-    cards: list[CardScale] = field(default_factory=list)
+    scales: list[GpuScale] = field(default_factory=list)
     """Scales of GPUs that can be compared with GPUs of two or more other people."""
 
     def unlike(self) -> list[str]:
         """Return a line for each GPU whose costs differ from those of its model."""
-        lines = (shown(card, f"the {card.gpu} of {signer_name(card.contributor)}") for card in self.cards)
+        lines = (shown(scale, f"the {scale.gpu} of {signer_name(scale.contributor)}") for scale in self.scales)
         return [line for line in lines if line is not None]
 
 
@@ -163,7 +165,7 @@ def check_place(place: Place) -> PlaceReport:
     names = place.names()
     with scratch_folder() as scratch:
         path = scratch / "pulled.duckdb"
-        pulled = take_new(place, path, bool, names=names)
+        pulled = take_new(place, path, names=names)
         report = PlaceReport(bad=_refused(place, pulled))
         if not path.exists():
             return report
@@ -172,8 +174,8 @@ def check_place(place: Place) -> PlaceReport:
             rows = database.query("SELECT name FROM db.bundle WHERE measurements > 0")
             report.bundles = sum(name not in report.bad for (name,) in rows)
             report.rows = contributed(database)
-            cards = database.query(f"SELECT {COLUMNS} FROM db.card_scale ORDER BY ALL")
-            report.cards = [CardScale(*row) for row in cards]
+            scales = database.query(f"SELECT {COLUMNS} FROM db.card_scale ORDER BY ALL")
+            report.scales = [GpuScale(*row) for row in scales]
     return report
 
 

@@ -93,7 +93,7 @@ def withdraw_there(
     if any(map(OLD.fullmatch, names)):
         raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is only read; push to a new place")
     with working_on(path := paths.pulled()), scratch_folder() as folder:
-        take_new(place, path, lambda key: key == signer.key, {signer.key}, names)
+        take_new(place, path, {signer.key}, names)
         rows: list[Row] = []
         if path.exists():
             with Database.open(path) as pulled:

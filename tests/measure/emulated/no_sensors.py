@@ -1,6 +1,6 @@
 """A stand-in for the sensors of the emulated GPU: every reading is None."""
 
-from kernrec.measure.device.interface import CardSettings
+from kernrec.measure.device.interface import GpuSettings, SensorReading
 
 
 class MissingSensors:
@@ -15,16 +15,11 @@ class MissingSensors:
     def why_no_energy(self) -> str | None:
         return f"no sensors: {self._reason}"
 
-    def settings(self) -> CardSettings:
-        return CardSettings()
+    def settings(self) -> GpuSettings:
+        return GpuSettings()
 
     def versions(self) -> dict[str, str | None]:
         return {"vbios": None, "driver": None, "nvml": None}
 
-    def energy_j(self) -> float | None:
-        return None
-
-    power_w = sm_clock_hz = memory_clock_hz = temperature_c = energy_j
-
-    def reasons(self) -> frozenset[str]:
-        return frozenset()
+    def read(self, time_s: float) -> SensorReading:
+        return SensorReading(time_s, None, None, None, None, None)

@@ -226,6 +226,24 @@ def test_voltages_match_published_readings(name, readings):
     assert curve / curve[-1] == pytest.approx(volts / volts[-1], rel=0.04)
 
 
+@pytest.mark.parametrize("name", ["l4", "rtx-4000-sff-ada", "rtx4060-laptop", "a2"])
+def test_laptops_and_boards_without_a_power_connector_run_at_lower_voltages(name):
+    model = PowerModel.for_gpu(find_gpu(name))
+    desktop = PowerModel.for_gpu(find_gpu("rtx4090" if find_gpu(name).sm == 89 else "rtx3090ti"))
+    slow, knee = 1.0e9, model.curve.knee_hz
+    assert desktop.curve.over_knee(slow) == desktop.curve.over_knee(knee) == model.curve.over_knee(knee)
+    assert 0.74 < model.curve.over_knee(slow) < 0.95
+
+
+def test_l4_under_full_fma_load_runs_above_its_base_clock():
+    gpu = find_gpu("l4")
+    model = PowerModel.for_gpu(gpu)
+    core_j, dram_j = model.dynamic({"issue.fma32": 0.7 * gpu.fma_per_clk_sm["f32"] / 32 * gpu.sms * model.boost_hz})
+    limited = model.apply_power_limit(NominalCosts(1.0, 0.0, 0.0, core_j, dram_j))
+    assert limited.clock_hz[0] > 795e6  # the base clock of the data sheet
+    assert limited.power_w[0] == pytest.approx(gpu.tdp_w, rel=0.01)
+
+
 def test_throughput_a_watt_of_a_blackwell_workstation_card_hardly_depends_on_its_limit():
     gpu = find_gpu("rtx-pro-6000")
     model, flops = PowerModel.for_gpu(gpu), 2 * 8192.0**3

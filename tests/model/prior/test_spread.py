@@ -10,10 +10,10 @@ from kernrec.kernel import find_kernel
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.spread import INTERVAL, OF_ENERGY, OF_TIME, REGIMES, SPREADS, regime
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.estimate.costs import prior_costs
-from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.candidates import candidate_set
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.store import Stack
+from kernrec.store import Evidence, Stack
 
 LAUNCHES = NominalCosts(
     np.array([3.0, 1.0, 1.0, 3.0]), np.array([1.0, 3.0, 1.0, 1.0]), np.array([1, 1, 3, 1]), 0.0, 0.0
@@ -40,9 +40,10 @@ def test_predicted_intervals_use_the_factors_of_the_bottleneck():
     kernel, gpu = find_kernel("matmul_simt"), find_gpu("a100")
     problem = kernel.definition.problem("f32", "nn", m=2048, n=2048, k=64)
     table = StaticTable.of(kernel, problem, gpu, Stack([]).profiles(kernel.name, kernel.hash, gpu.sm))
-    prediction = predict(table, table.space.at(problem), table.runnable(table.space.at(problem)))
-    limited = prediction.limited()
-    costs, bound = prior_costs(limited), regime(prediction.nominal, limited.capped)
+    candidates = candidate_set([table], problem, [DEFAULT_POINT], Evidence(), whole_space=True)
+    (of_kernel,), costs = candidates.kernels, candidates.costs.at(0)
+    limited = of_kernel.limited.at(0)
+    bound = regime(of_kernel.prediction.nominal, limited.capped)
     for estimates, value, name in (
         (costs.latency, limited.latency_s, "time"), (costs.energy, limited.energy_j, "energy")
     ):  # fmt: skip

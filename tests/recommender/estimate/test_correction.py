@@ -14,20 +14,20 @@ from kernrec.cli.app import run
 from kernrec.compile import NoCompilerError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import find_kernel, load_kernel
-from kernrec.model.learn.features import matrix, names
+from kernrec.model.learn.features import matrix, names, of_tunables, plan_of
 from kernrec.op import Problem, find_op
 from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.answer import build_recommendation
+from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.context import Context
-from kernrec.recommender.estimate.correction import ModelCandidates, inputs_of
+from kernrec.recommender.estimate.correction import inputs_of
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.explain.report import explainable
-from kernrec.recommender.rank import candidate_set
 from kernrec.store import Database, Evidence, Stack
 from kernrec.store.measurement import Measurement
 from kernrec.util.human import Note
@@ -246,7 +246,9 @@ def test_cached_features_equal_computed_ones():
         positions = np.arange(0, len(kernel.rows), 7)
         inputs = inputs_of(kernel.prediction, kernel.limited.at(0), positions)
         for columns in (names([*inputs.tunables, "of_another_kernel"]), names(), names(["block_m"])[::-1]):
-            cached = ModelCandidates(kernel.prediction, kernel.limited.at(0).costs, positions).features(columns)
+            of_space = of_tunables(table.space.columns, columns, len(table))
+            cached = of_space.take(kernel.rows.take(positions), axis=0)
+            plan_of(table.gpu, columns).fill(inputs.quantities(), cached)
             expected = matrix(inputs, columns)
             assert cached.dtype == expected.dtype
             np.testing.assert_array_equal(cached, expected)

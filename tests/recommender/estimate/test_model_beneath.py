@@ -11,10 +11,10 @@ import pytest
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.op import Problem
+from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.correction import ModelScope
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.rank import candidate_set
 from kernrec.store import Database, Evidence
 from kernrec.training.load_measurements import MeasurementRequest
 from kernrec.training.train_op_models import train_op_models
@@ -41,7 +41,7 @@ def names(scope: ModelScope | None) -> list[str]:
 
 
 def warnings_of(context: Context) -> list[str]:
-    return [line for line in context.models.warnings() if "further off" in line or "corrects another" in line]
+    return [line for line in context.models.warnings() if "less accurate" in line or "corrects another" in line]
 
 
 def trained_on(folder: Path, *cards: str) -> Path:

@@ -1,5 +1,8 @@
 """Test that every answer obeys the laws of physics, for any model, file or user row."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -8,14 +11,15 @@ from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.baselines import baselines_of
-from kernrec.recommender.estimate.correction import Correction
-from kernrec.recommender.estimate.costs import Costs
+from kernrec.recommender.estimate.correction import ModelScope
+from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.networks.network import NetworkRequest, answer_network
 from kernrec.recommender.request import Objective
 from tests.helpers.depth import DEEP
 from tests.helpers.physics import answered, broken_laws, broken_laws_of_network
 
+NO_SPLITS, NO_LEAVES = np.zeros(0, np.uint16), np.zeros(0, np.float32)
 SHAPE = {"m": 4096, "n": 4096, "k": 4096}
 
 
@@ -46,14 +50,26 @@ def test_problem_that_exceeds_gpu_memory_is_refused_in_one_line(recommender, sou
     assert "\n" not in str(refusal.value)
 
 
+def corrupt(monkeypatch: pytest.MonkeyPatch, time: float, power: float) -> None:
+    """Multiply the latency and power that trained models predict."""
+    honest = ModelStore.scope
+
+    def scope(self: ModelStore, *about: Any) -> ModelScope | None:
+        if (own := honest(self, *about)) is None or not own.gpu_known:
+            return own
+        forests = {"latency": own.model.forests["latency"]}
+        forests["power"] = replace(forests["latency"], trees=0, levels=0, column=NO_SPLITS, value=NO_LEAVES, base=0.0)
+        with np.errstate(divide="ignore"):
+            by_head = {"latency": np.log(time), "power": np.log(power)}
+        forests = {head: replace(forest, base=forest.base + float(by_head[head])) for head, forest in forests.items()}
+        return replace(own, trained=replace(own.trained, model=replace(own.model, forests=forests)))
+
+    monkeypatch.setattr(ModelStore, "scope", scope)
+
+
 @pytest.mark.parametrize("factor", [1e-12, 0.0, np.nan])
 def test_model_with_impossible_predictions_is_ignored_and_named(monkeypatch, factor):
-    honest = Correction.correct
-
-    def corrupt(self: Correction, predicted: Costs) -> Costs:
-        return honest(self, predicted).scaled(factor, factor, 1.0)
-
-    monkeypatch.setattr(Correction, "correct", corrupt)
+    corrupt(monkeypatch, factor, 1.0)
     answer = Recommender([]).recommend("matmul", "a100", SHAPE, "bf16", "nt", Query(Objective.LATENCY))
     assert list(broken_laws(answer.as_dict())) == []
     assert any("estimates are impossible" in note for note in answer.notes)
@@ -66,11 +82,6 @@ def test_model_with_impossible_predictions_is_ignored_and_named(monkeypatch, fac
 
 
 def test_model_above_the_power_limit_is_slowed_down(monkeypatch):
-    honest = Correction.correct
-
-    def greedy(self: Correction, predicted: Costs) -> Costs:
-        return honest(self, predicted).scaled(1.0, 2.0, 2.0)
-
     def best(limit_w: float) -> tuple[float, float]:
         query = Query(Objective.LATENCY, power_limit_w=limit_w, top=40)
         answer = Recommender([]).recommend("matmul", "a100", SHAPE, "bf16", "nt", query)
@@ -81,7 +92,7 @@ def test_model_above_the_power_limit_is_slowed_down(monkeypatch):
         return recommendation.latency_s.value, recommendation.power_w
 
     before = best(200.0)
-    monkeypatch.setattr(Correction, "correct", greedy)
+    corrupt(monkeypatch, 1.0, 2.0)
     after = best(200.0)
     assert after[0] > 1.3 * before[0]
     assert after[1] == pytest.approx(200.0, rel=1e-6)

@@ -1,6 +1,5 @@
 """Test that shrinkage limits a predicted lead over a recorded time by the certainty of the two."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,15 +8,10 @@ from kernrec.gpu import find_gpu
 from kernrec.model.prior.spread import Source
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.estimate.costs import PRIOR, Costs, kinds_of
-from kernrec.recommender.estimate.reference import (
-    Belief,
-    ReferenceTime,
-    beliefs,
-    fastest,
-    predict_references,
-    reference_of,
-)
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.estimate.reference import Belief, predict_references, reference_of, whole_deviation
+from kernrec.util.engine import query as engine
+from kernrec.util.normal import DEVIATIONS
 
 PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
 PROBLEM = find_op("matmul").problem("f16", "nn", **PRODUCT)
@@ -30,62 +24,67 @@ def recommender() -> Recommender:
     return Recommender([])
 
 
-def reference(latency_s: float, deviation: float, transferred: bool = False) -> ReferenceTime:
-    return ReferenceTime("cuBLAS", latency_s, deviation, transferred)
+Time = tuple[float, float, bool]
+"""Latency in seconds, standard deviation of its logarithm, and whether it comes from other GPUs."""
 
 
-def interval(belief: Belief, predicted_s: float) -> tuple[float, float, float]:
-    """Return value and interval of a prediction with a factor of 1.5, after shrinkage."""
-    value, own = np.array([predicted_s]), np.array([0.1])
-    kinds = np.stack([kinds_of(1.5, 1.5, PRIOR, own)] * 2)
-    shrunk = belief.believed(Costs(np.stack([value] * 3), np.zeros((2, 1)), kinds)).latency.item((0,))
-    return shrunk.value, shrunk.low, shrunk.high
+def belief(own_s: float, reference: Time) -> Belief:
+    """Return the shrinkage of a kernel that is predicted to take `own_s`."""
+    return Belief(None, *engine.belief(whole_deviation(PROBLEM), own_s, [reference]))
 
 
 @given(seconds, seconds, deviations)
 def test_shrunk_time_lies_between_prediction_and_reference(own_s: float, reference_s: float, sd: float) -> None:
-    (belief,) = beliefs(PROBLEM, [own_s], reference(reference_s, sd))
-    raised_s = own_s * belief.slower
+    raised_s = own_s * belief(own_s, (reference_s, sd, False)).slower
     if own_s >= reference_s:
         assert raised_s == own_s
     else:
         assert own_s * (1 - 1e-9) <= raised_s <= reference_s * (1 + 1e-9)
-    value, low, high = interval(belief, own_s)
-    assert low < value < high
 
 
 @given(seconds, st.lists(seconds, min_size=2, max_size=2), deviations)
 def test_shrinkage_keeps_the_order_of_predictions(reference_s: float, own: list[float], sd: float) -> None:
-    own.sort()
-    first, second = beliefs(PROBLEM, own, reference(reference_s, sd))
-    faster, slower = own[0] * first.slower, own[1] * second.slower
-    assert faster <= slower * (1 + 1e-9)
+    first, second = (own_s * belief(own_s, (reference_s, sd, False)).slower for own_s in sorted(own))
+    assert first <= second * (1 + 1e-9)
 
 
 @given(st.lists(deviations, min_size=2, max_size=2))
 def test_less_certain_reference_shrinks_less(drawn: list[float]) -> None:
-    (sure,), (unsure,) = (beliefs(PROBLEM, [1.0], reference(1.3, sd)) for sd in sorted(drawn))
+    sure, unsure = (belief(1.0, (1.3, sd, False)) for sd in sorted(drawn))
     assert sure.share <= unsure.share
     assert sure.deviation <= unsure.deviation
 
 
 def test_learned_baseline_precedes_a_faster_transferred_one() -> None:
-    learned, transferred = reference(2.0, 0.03), reference(1.0, 0.3, transferred=True)
-    assert fastest([transferred, learned]) is learned
-    assert fastest([transferred]) is transferred
-    assert fastest([]) is None
+    learned, transferred = (2.0, 0.03, False), (1.0, 0.3, True)
+    assert engine.fastest_reference([transferred, learned]) == (*learned, 1)
+    assert engine.fastest_reference([transferred]) == (*transferred, 0)
+    assert engine.fastest_reference([])[-1] < 0
 
 
 @given(deviations, deviations)
 def test_slightly_faster_reference_changes_little(first: float, second: float) -> None:
-    before, after = (fastest([reference(1.0, first), reference(time_s, second)]) for time_s in (1.001, 0.999))
-    assert before is not None
-    assert after is not None
-    assert after.latency_s == pytest.approx(before.latency_s, rel=0.01)
-    assert after.deviation == pytest.approx(before.deviation, rel=0.05)
-    far = fastest([reference(1.0, first), reference(2.0, second)])
-    assert far is not None
-    assert far.latency_s == pytest.approx(1.0, rel=1e-6)
+    before, after, far = (
+        engine.fastest_reference([(1.0, first, False), (time_s, second, False)]) for time_s in (1.001, 0.999, 2.0)
+    )
+    assert after[0] == pytest.approx(before[0], rel=0.01)
+    assert after[1] == pytest.approx(before[1], rel=0.05)
+    assert far[0] == pytest.approx(1.0, rel=1e-6)
+
+
+def test_shrunk_interval_contains_its_value(recommender: Recommender) -> None:
+    problem = find_op("conv2d").problem("f32", "nchw", c=256, k=256, h=14, w=14, padding=1)
+    candidates = recommender.candidates(problem, find_gpu("rtx4090"), (DEFAULT_POINT,))
+    raised = [kernel for kernel in candidates.kernels if kernel.belief.lead > 0.0]
+    assert raised
+    for kernel in raised:
+        costs = kernel.costs.latency
+        assert (costs.low < costs.value).all()
+        assert (costs.value < costs.high).all()
+
+
+def test_deviations_of_the_engine_are_those_of_the_package() -> None:
+    assert engine.DEVIATIONS == DEVIATIONS
 
 
 def test_slow_triton_kernel_is_no_reference_for_small_f32_matmuls(recommender: Recommender) -> None:

@@ -1,6 +1,8 @@
 """Test that the shipped model matches today's analytical model and kernel, and names its evidence."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,12 +14,12 @@ from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.lower_bound import least_seconds
 from kernrec.model.learn.model import SHAPE
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.estimate.correction import Correction, inputs_of
-from kernrec.recommender.estimate.costs import prior_costs
+from kernrec.recommender.candidates import candidate_set
+from kernrec.recommender.estimate.correction import inputs_of
 from kernrec.recommender.estimate.model_store import ModelStore
-from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.store import Stack
+from kernrec.store import Evidence, Stack
 from kernrec.util.human import Note
 
 KERNEL = find_kernel("matmul_triton")
@@ -92,13 +94,9 @@ def test_correction_on_an_unrecorded_gpu_stays_above_physical_limits(gpu, limite
     rash = replace(model, forests={SHAPE: everything_faster, "latency": everything_faster})
     scope = replace(scope, trained=replace(scope.trained, model=rash))
     table = StaticTable.of(KERNEL, problem, card, Stack([]).profiles(KERNEL.name, KERNEL.hash, card.sm))
-    prediction = predict(table, table.space.at(problem), table.runnable(table.space.at(problem)))
-    limited, everyone = prediction.limited(), np.arange(len(prediction.rows))
-    latency = (
-        Correction.of(scope, prediction, limited.costs, everyone, (0, len(everyone)))
-        .correct(prior_costs(limited))
-        .latency.value
-    )
-    least = least_seconds(inputs_of(prediction, limited, everyone))
+    models = cast("ModelStore", SimpleNamespace(scope=lambda *_: scope, vendor_model=lambda _: None))
+    (kernel,) = candidate_set([table], problem, [DEFAULT_POINT], Evidence(), models, whole_space=True).kernels
+    limited, latency = kernel.limited.at(0), kernel.costs.latency.value[0]
+    least = least_seconds(inputs_of(kernel.prediction, limited, np.arange(len(kernel.rows))))
     assert (latency >= least).all() == limited_by_physics
     assert (latency < limited.latency_s).any()

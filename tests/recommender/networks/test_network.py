@@ -222,8 +222,8 @@ def test_gpus_are_compared_on_the_same_layers_and_incapable_ones_named(
     assert [row.answer.gpu.name for row in rows] == ["l4", "t4"]
     assert missing == []
     for row in rows:
-        assert row.energy_j * row.answer.work == pytest.approx(row.answer.headline.energy_j.value)
-        assert row.rate_per_watt * row.energy_j == pytest.approx(1.0)
+        assert row.energy.value * row.answer.work == pytest.approx(row.answer.headline.energy_j.value)
+        assert row.rate_per_watt * row.energy.value == pytest.approx(1.0)
     quantized = NetworkRequest("llama-3-8b-decode", dtype="f8e4m3", tp=2)
     rows, missing = compare_gpus(recommender, find_gpus("l4,v100"), quantized, Query())
     assert len(rows) == 1

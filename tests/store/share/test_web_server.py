@@ -106,7 +106,7 @@ class Emptied:
 
 
 def test_1500_missing_bundles_are_reported_in_one_line(tmp_path: Path) -> None:
-    report = take_new(Emptied(), tmp_path / "pulled.duckdb", lambda signer: True)
+    report = take_new(Emptied(), tmp_path / "pulled.duckdb")
     (line,) = report.left
     assert line.startswith("https://there has no h200-sxm/2026-03-01-0123abcd-000000000000.zip")
     assert line.endswith(", and 1499 more files are missing")

@@ -1,0 +1,190 @@
+// Costs of candidates after models, measurements, laws of physics and recorded times, and the answers that they give.
+#pragma once
+
+#include "costs.h"
+#include "learned_model.h"
+#include "selection.h"
+
+namespace kernrec::query {
+
+// Interval and source of the estimates of one kind, for latency and energy: factor from the lower end of the 90 %
+// interval to the value, factor from the value to the upper end, source, and logarithmic half-width of the interval of
+// a config's own error.
+struct EstimateKind {
+    enum : size_t { kBelow, kAbove, kSource, kOwn, kFigures };
+    double of[2][kFigures];
+};
+
+// Values in `SOURCES` of kernrec/model/prior/estimate.py.
+constexpr double kPrior = 0.0, kTransferred = 1.0, kLearned = 2.0, kMeasured = 3.0;
+
+constexpr double kDeviations = 1.645;  // half-width of a 90 % interval in standard deviations
+// Default fraction of a prediction's variance due to the config's own error (kernrec/recommender/estimate/costs.py).
+constexpr double kOwnShare = 0.35;
+
+// Fastest recorded time of a problem.
+struct Reference {
+    double latency_s = 0.0, deviation = 0.0;  // standard deviation of the logarithm
+    bool transferred = false;                 // from other GPUs
+    int64_t origin = kNone;                   // `kBaseline`, `kPhysics`, or the number of a kernel
+
+    enum : int64_t { kNone = -3, kPhysics = -2, kBaseline = -1 };
+};
+
+// Predicted lead of a kernel over the reference time, and its shrinkage.
+struct Belief {
+    Reference reference;
+    double lead = 0.0;    // log(reference / predicted time of the best config); 0 if it is not faster
+    double share = 1.0;   // fraction of the lead that is kept
+    double deviation = 0.0;  // standard deviation of the logarithm of the kernel's time after shrinkage
+};
+
+// Return the fastest reference learned on the GPU, or else the fastest transferred one.
+Reference fastest_reference(const std::vector<Reference>& references);
+// Return the shrinkage of a kernel whose best config is predicted to take `best_s`. whole: standard deviation of the
+// prediction's error.
+Belief belief_of(double whole, double best_s, const Reference& reference);
+
+// Estimates that violate a law of physics.
+struct Violations {
+    int64_t refused = 0, raised = 0;  // numbers of candidates
+    double seconds = 0.0, least_s = 0.0;  // the first refused time, and its lower bound
+    int64_t first_point = 0;
+};
+
+class Ranking {
+   public:
+    // Rows of the figures of each problem.
+    enum Figure : int64_t {
+        kLeastS, kRoofClk,            // physical bounds: seconds, and clocks (s x Hz)
+        kWholeDeviation,              // standard deviation of the analytical model's error on such problems
+        kUnmeasuredDeviation,         // standard deviation of its error on kernels without recordings
+        kBaselineS, kBaselineDeviation, kBaselineTransferred,     // fastest baseline; NaN: none
+        kPhysicalS, kPhysicalDeviation, kPhysicalHighS,  // time derived from physics; NaN: not needed
+        kFigures,
+    };
+
+    // kernels: for each, its model (None: none applies), whether the model was trained on this kernel and GPU, whether
+    // it is a Triton kernel, and the measured positions at each operating point (None: not measured). limits_w,
+    // is_default: of each operating point. others: `PowerLimits` of all points except the first. fallback:
+    // `PowerLimits` of the default point; None if the first point is the default. figures: of each problem,
+    // (problems, kFigures). prior: figures of each regime of the analytical model, (2, 4, regimes). whole: estimate all
+    // candidates at all points. measure: function that applies measurements to the costs of a kernel.
+    Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_w, std::vector<bool> is_default,
+            nb::object others, nb::object fallback, Array<const double, 2> figures, Array<const double, 3> prior,
+            bool whole, nb::object measure);
+
+    // Some of the candidates: a problem, a range of kernels, and a range of operating points.
+    struct Part {
+        int64_t problem, first_kernel, end_kernel, first_point, end_point;
+    };
+    // Candidates of one kernel in a part, with their place among all candidates.
+    struct Segment {
+        int64_t kernel, first, size;
+    };
+    std::vector<Segment> segments(const Part& part) const;
+
+    // Return the picks of a query and the number of similar configs of each. by_code: merge all configs with the same
+    // machine code.
+    std::vector<std::pair<Pick, int64_t>> rows(const Part& part, const Bounds& bounds, int64_t first, bool each_config,
+                                               bool by_code) const;
+    std::vector<Pick> select(const Part& part, const Bounds& bounds, int64_t first) const;
+    // Return the best CUDA kernel or the best Triton kernel, if the picks contain none of its kind.
+    std::vector<Pick> best_of_other_kind(const Part& part, const std::vector<Pick>& picks, const Bounds& bounds,
+                                         int64_t first) const;
+    nb::list described(const Part& part, const std::vector<Pick>& picks, const std::vector<int64_t>& alike,
+                       int64_t ranked, Objective objective) const;
+    // Return the point with the largest energy saving of a candidate within a slowdown, the slowdown and the saving; None
+    // if every saving is small.
+    nb::object saving(const Part& part, int64_t position, double most_slowdown, double least_saved) const;
+    int64_t fastest(const Part& part) const;
+    // Return the number of the fastest candidate's kernel, and its latency.
+    std::pair<int64_t, double> fastest_kernel(const Part& part) const;
+    bool any_ran(const Part& part) const;
+    bool any_measured(const Part& part) const;
+
+    int64_t count() const { return count_; }
+    int64_t points() const { return points_; }
+    double* values() { return values_.data(); }
+    int32_t* kinds_of_candidates() { return kind_.data(); }
+    std::vector<EstimateKind>& kinds() { return kinds_; }
+    double* risk() { return risk_.data(); }
+    // Return reference, lead, share and deviation of a kernel on a problem.
+    nb::tuple belief(size_t kernel, size_t problem) const;
+    bool violated() const;
+    // Return the violations of a problem (kernel -1), or of a kernel's corrected costs: numbers of refused and raised
+    // candidates, the first refused time and its bound, and whether the analytical model replaced refused costs.
+    nb::tuple violations(int64_t kernel, size_t problem) const;
+    // Return the number of the kind of rows of each problem, for a kernel's model.
+    const std::vector<int64_t>& row_kinds(size_t kernel) const { return kernels_.at(kernel).row_kinds; }
+    // Return the expected core clock in Hz and the bottleneck of a candidate.
+    std::pair<double, int64_t> running(size_t kernel, int64_t point, int64_t place) const;
+
+   private:
+    struct Kernel {
+        const Costs::Part* part;
+        const LearnedModel* model;
+        bool trained, triton;
+        std::vector<std::vector<int64_t>> measured;  // positions at each point
+        int64_t most_measured = 0;
+        std::vector<int64_t> scored;  // positions that the model evaluated
+        LearnedModel::Prediction prediction;
+        std::vector<double> factors[3];  // on latency, energy and power; empty: 1
+        std::vector<int64_t> row_kinds;
+        std::vector<Belief> beliefs;
+        std::vector<Violations> violations;
+
+        bool ran() const { return trained || most_measured > 0; }
+        bool of_gpu() const { return trained && most_measured == 0; }
+    };
+
+    double& value(int64_t quantity, int64_t point, int64_t place) {
+        return values_[size_t((quantity * points_ + point) * count_ + place)];
+    }
+    double value(int64_t quantity, int64_t point, int64_t place) const {
+        return values_[size_t((quantity * points_ + point) * count_ + place)];
+    }
+    int32_t& kind(int64_t quantity, int64_t point, int64_t place) {
+        return kind_[size_t((quantity * points_ + point) * count_ + place)];
+    }
+    const double* figures(int64_t quantity, int64_t point, int64_t place) const {
+        return kinds_[size_t(kind_[size_t((quantity * points_ + point) * count_ + place)])].of[quantity];
+    }
+    double limited(int64_t row, int64_t point, int64_t place) const {
+        return costs_->limited()[(row * points_ + point) * count_ + place];
+    }
+
+    void add_kernel(nb::tuple each, size_t number);
+    void score(Kernel& kernel);
+    void set_factors(Kernel& kernel);
+    void sweep();
+    void copy_prior(const Array<const double, 3>& prior);
+    void correct(Kernel& kernel);
+    void measure(Kernel& kernel, size_t number, const nb::object& function);
+    Violations enforce(int64_t first, int64_t end, int64_t problem, const Kernel* kernel,
+                       const std::vector<double>* before, const std::vector<int32_t>* kinds_before);
+    void compare_with_references(int64_t problem);
+    void raise(Kernel& kernel, int64_t problem, const Belief& belief);
+    void set_risk(Kernel& kernel, int64_t problem);
+    nb::tuple described(const Pick& pick, const Segment& segment, const Part& part, double fastest_s,
+                        int64_t fastest) const;
+
+    nb::object kept_costs_, others_, fallback_;
+    nb::list kept_kernels_;
+    Costs* costs_;
+    int64_t count_, points_, problems_ = 0;
+    std::vector<double> limits_w_;
+    std::vector<bool> is_default_;
+    Array<const double, 2> kept_figures_;
+    Table<const double> figures_;
+    bool whole_;
+    std::vector<Kernel> kernels_;
+    std::vector<double> default_s_;       // latency at the default point; empty if the first point is the default
+    std::vector<double> values_;          // latency (s), energy (J), power (W), (3, points, C)
+    std::vector<int32_t> kind_;           // index in `kinds_` of latency and energy, (2, points, C)
+    std::vector<EstimateKind> kinds_;
+    std::vector<double> risk_;
+    std::vector<Violations> violations_;  // of the analytical model, by problem
+};
+
+}  // namespace kernrec::query

@@ -1,0 +1,556 @@
+// Answers from ranked candidates: selection, rows of similar configs, ranks, and the figures of each recommendation.
+#include <algorithm>
+#include <map>
+
+#include "ranking.h"
+
+namespace kernrec::query {
+namespace {
+
+// Relative cost difference below which configs are alike. Repeated measurements differ by 0.5 to 1 %.
+constexpr double kSame = 0.005;
+// Number of candidates examined per requested row, because most of the best candidates are alike.
+constexpr int64_t kListed = 8;
+constexpr int64_t kWhole = 1 << 20;  // exceeds the size of any front
+// Fraction of the boost clock below which a power limit is the bottleneck.
+constexpr double kHeld = 0.95;
+// Indices in `RESOURCES` of kernrec/model/prior/launch_time.py, followed by the power limit.
+constexpr int64_t kDram = kPipes + 2, kLaunchOverhead = kPipes + 3, kPowerLimit = kPipes + 4;
+
+enum Cost : int64_t { kSeconds, kJoules, kWatts };
+
+struct Place {
+    const Ranking::Segment* segment;
+    int64_t own;   // position within the kernel on the problem
+    int64_t place; // among all candidates
+};
+
+Place locate(const std::vector<Ranking::Segment>& segments, int64_t position) {
+    for (const Ranking::Segment& each : segments) {
+        if (position < each.size) return {&each, position, each.first + position};
+        position -= each.size;
+    }
+    throw nb::index_error("position: no such candidate");
+}
+
+// Interval of each cost that decides a rank: latency, energy or both.
+struct Deciding {
+    double low[2], high[2];
+    size_t count;
+
+    bool overlaps(const Deciding& other) const {
+        for (size_t i = 0; i < count; i++)
+            if (low[i] > other.high[i] || other.low[i] > high[i]) return false;
+        return true;
+    }
+};
+
+// Rank of a recommendation. Measured ones share a rank if their intervals overlap. A rank is ambiguous if a neighbor
+// could hold it.
+struct Rank {
+    int64_t number;
+    bool exact, ambiguous;
+};
+
+// Return the rank of each recommendation, best first. exact: whether all of its deciding costs were measured.
+std::vector<Rank> ranks_of(const std::vector<Deciding>& deciding, const std::vector<bool>& exact) {
+    std::vector<Rank> ranks;
+    std::vector<uint8_t> tied(deciding.size() + 1, 0);
+    size_t leader = deciding.size();  // Compare with the best of a tie, because a chain of neighbors could drift away.
+    for (size_t i = 0; i < deciding.size(); i++) {
+        ranks.push_back({int64_t(i) + 1, exact[i], false});
+        if (!exact[i]) continue;
+        if (leader < deciding.size() && deciding[leader].overlaps(deciding[i])) {
+            ranks[i].number = ranks[leader].number;
+            tied[size_t(ranks[i].number)] = 1;
+        } else {
+            leader = i;
+        }
+    }
+    for (size_t i = 0; i < deciding.size(); i++) {
+        const bool follows = i > 0 && deciding[i - 1].overlaps(deciding[i]);
+        const bool precedes = i + 1 < deciding.size() && deciding[i].overlaps(deciding[i + 1]);
+        ranks[i].ambiguous = exact[i] ? tied[size_t(ranks[i].number)] != 0 : follows || precedes;
+    }
+    return ranks;
+}
+
+}  // namespace
+
+std::vector<Ranking::Segment> Ranking::segments(const Part& part) const {
+    require(part.problem >= 0 && part.problem < problems_ && part.first_kernel >= 0 &&
+                part.end_kernel <= int64_t(kernels_.size()) && part.first_point >= 0 && part.end_point <= points_,
+            "part: expected a problem, kernels and points of the candidates");
+    std::vector<Segment> result;
+    for (int64_t number = part.first_kernel; number < part.end_kernel; number++) {
+        const Costs::Part& own = *kernels_[size_t(number)].part;
+        const int64_t start = own.starts[size_t(part.problem)], end = own.starts[size_t(part.problem) + 1];
+        if (end > start) result.push_back({number, own.first + start, end - start});
+    }
+    return result;
+}
+
+bool Ranking::any_ran(const Part& part) const {
+    for (const Segment& own : segments(part))
+        if (kernels_[size_t(own.kernel)].ran()) return true;
+    return false;
+}
+
+bool Ranking::any_measured(const Part& part) const {
+    for (const Segment& own : segments(part))
+        if (kernels_[size_t(own.kernel)].most_measured > 0) return true;
+    return false;
+}
+
+int64_t Ranking::fastest(const Part& part) const {
+    const bool risky = any_ran(part);
+    int64_t best = 0, position = 0;
+    double least = kInfinity;
+    for (const Segment& own : segments(part))
+        for (int64_t place = own.first; place < own.first + own.size; place++, position++)
+            if (const double cost = value(kSeconds, part.first_point, place) * (risky ? risk_[size_t(place)] : 1.0);
+                cost < least)
+                best = position, least = cost;
+    return best;
+}
+
+std::pair<int64_t, double> Ranking::fastest_kernel(const Part& part) const {
+    const std::vector<Segment> own = segments(part);
+    const Place best = locate(own, fastest(part));
+    return {best.segment->kernel, value(kSeconds, part.first_point, best.place)};
+}
+
+std::vector<Pick> Ranking::select(const Part& part, const Bounds& bounds, int64_t first) const {
+    const std::vector<Segment> own = segments(part);
+    int64_t count = 0;
+    for (const Segment& each : own) count += each.size;
+    require(count > 0 && first >= 0 && first < part.end_point - part.first_point, "select: expected candidates");
+    const int64_t points = part.end_point - part.first_point - first;
+    const bool risky = any_ran(part), measured = points > 1 && any_measured(part);
+    std::vector<double> latency, energy, power, source;
+    for (int64_t point = part.first_point + first; point < part.end_point; point++)
+        for (const Segment& each : own)
+            for (int64_t place = each.first; place < each.first + each.size; place++) {
+                double factor = risky ? risk_[size_t(place)] : 1.0;
+                const double of = figures(kSeconds, point, place)[EstimateKind::kSource];
+                // A limit above the power draw has the same prediction as the default limit. Prefer the measured point.
+                if (measured && of == kMeasured) factor *= 1.0 - 1e-9;
+                latency.push_back(value(kSeconds, point, place) * factor);
+                energy.push_back(value(kJoules, point, place) * factor);
+                power.push_back(value(kWatts, point, place));
+                source.push_back(of);
+            }
+    const auto table = [&](const std::vector<double>& values) {
+        return Table<const double>(values.data(), points, count, count, 1);
+    };
+    std::vector<Pick> picks =
+        query::select(table(latency), table(energy), table(power), table(source), bounds);
+    for (Pick& pick : picks) pick.point += first;
+    return picks;
+}
+
+nb::object Ranking::saving(const Part& part, int64_t position, double most_slowdown, double least_saved) const {
+    const int64_t place = locate(segments(part), position).place, first = part.first_point;
+    int64_t best = -1;
+    double best_slowdown = 0.0, best_saved = 0.0;
+    for (int64_t point = first + 1; point < part.end_point; point++) {
+        const double slowdown = value(kSeconds, point, place) / value(kSeconds, first, place) - 1.0;
+        const double saved = 1.0 - value(kJoules, point, place) / value(kJoules, first, place);
+        if (slowdown <= most_slowdown && saved >= least_saved && (best < 0 || saved > best_saved))
+            best = point - first, best_slowdown = slowdown, best_saved = saved;
+    }
+    if (best < 0) return nb::none();
+    return nb::make_tuple(best, best_slowdown, best_saved);
+}
+
+bool Ranking::violated() const {
+    const auto any = [](const std::vector<Violations>& all) {
+        return std::any_of(all.begin(), all.end(), [](const Violations& each) { return each.refused + each.raised > 0; });
+    };
+    return any(violations_) ||
+           std::any_of(kernels_.begin(), kernels_.end(), [&](const Kernel& each) { return any(each.violations); });
+}
+
+std::vector<std::pair<Pick, int64_t>> Ranking::rows(const Part& part, const Bounds& bounds, int64_t first,
+                                                    bool each_config, bool by_code) const {
+    std::vector<std::pair<Pick, int64_t>> result;
+    const bool front = bounds.objective == Objective::kPareto;
+    Bounds wider = bounds;
+    if (bounds.top > 1 && !each_config) wider.top = front ? kWhole : kListed * bounds.top;
+    std::vector<Pick> picks = select(part, wider, first);
+    if (bounds.top == 1 || each_config) {
+        for (const Pick& pick : picks) result.push_back({pick, 0});
+        return result;
+    }
+    const std::vector<Segment> own = segments(part);
+    const auto cost = [&](int64_t quantity, const Pick& pick) {
+        return value(quantity, part.first_point + pick.point, locate(own, pick.position).place);
+    };
+    if (front) {
+        // Each config keeps at most three points: lowest latency, lowest energy and lowest energy-delay product.
+        std::map<int64_t, std::vector<size_t>> by_config;
+        for (size_t i = 0; i < picks.size(); i++) by_config[picks[i].position].push_back(i);
+        std::vector<uint8_t> kept(picks.size(), 0);
+        for (const auto& [position, mine] : by_config) {
+            size_t balanced = mine[0];
+            const auto edp = [&](size_t i) { return cost(kSeconds, picks[i]) * cost(kJoules, picks[i]); };
+            for (const size_t i : mine)
+                if (edp(i) < edp(balanced)) balanced = i;
+            kept[mine.front()] = kept[balanced] = kept[mine.back()] = 1;
+        }
+        std::vector<Pick> some;
+        for (size_t i = 0; i < picks.size(); i++)
+            if (kept[i]) some.push_back(picks[i]);
+        picks = std::move(some);
+    }
+    const int64_t top = front ? kWhole : bounds.top;
+    std::map<std::pair<int64_t, int64_t>, std::vector<size_t>> leaders;  // rows by kernel and point
+    std::vector<std::pair<size_t, int64_t>> alike;                       // rows with their numbers of similar configs
+    std::vector<Place> places;
+    for (const Pick& pick : picks) places.push_back(locate(own, pick.position));
+    const auto logs = [&](size_t i) {
+        const double latency = cost(kSeconds, picks[i]), energy = cost(kJoules, picks[i]);
+        if (front) return std::pair{std::log(latency), std::log(energy)};
+        const double only = std::log(value_of(bounds.objective, latency, energy));
+        return std::pair{only, only};
+    };
+    for (size_t i = 0; i < picks.size(); i++) {
+        const Kernel& kernel = kernels_[size_t(places[i].segment->kernel)];
+        const query::Kernel& fixed = *kernel.part->kernel;
+        const auto row_of = [&](size_t pick) { return kernel.part->rows[size_t(places[pick].place - kernel.part->first)]; };
+        const auto same_code = [&](int64_t row, int64_t other) {
+            for (int64_t column = 0; column < fixed.codes.columns; column++)
+                if (fixed.codes(row, column) != fixed.codes(other, column)) return false;
+            return true;
+        };
+        const auto differences = [&](int64_t row, int64_t other) {
+            int64_t count = 0;
+            for (const auto& digits : fixed.space->rows().digits) count += digits[size_t(row)] != digits[size_t(other)];
+            return count;
+        };
+        std::vector<size_t>& among = leaders[{places[i].segment->kernel, picks[i].point}];
+        const bool is_measured =
+            figures(kSeconds, part.first_point + picks[i].point, places[i].place)[EstimateKind::kSource] == kMeasured;
+        size_t leader = alike.size();
+        for (size_t place = 0; !is_measured && place < among.size() && leader == alike.size(); place++) {
+            const size_t other = alike[among[place]].first;
+            const bool same = same_code(row_of(i), row_of(other));
+            const auto [mine, mine_last] = logs(i);
+            const auto [its, its_last] = logs(other);
+            const bool close = std::abs(mine - its) < kSame && std::abs(mine_last - its_last) < kSame;
+            if ((same && (by_code || fixed.call)) || (close && (same || differences(row_of(i), row_of(other)) == 1)))
+                leader = among[place];
+        }
+        if (leader < alike.size()) {
+            alike[leader].second++;
+        } else if (int64_t(alike.size()) < top) {
+            if (!is_measured) among.push_back(alike.size());
+            alike.push_back({i, 0});
+        }
+    }
+    for (const auto& [i, count] : alike) result.push_back({picks[i], count});
+    if (!front || int64_t(result.size()) <= bounds.top) return result;
+    std::vector<double> latency, energy;
+    std::vector<int64_t> every;
+    for (const auto& row : result) {
+        every.push_back(int64_t(every.size()));
+        latency.push_back(cost(kSeconds, row.first)), energy.push_back(cost(kJoules, row.first));
+    }
+    std::vector<std::pair<Pick, int64_t>> some;
+    const int64_t size = int64_t(latency.size());
+    for (const int64_t i : spread(every, {latency.data(), size}, {energy.data(), size}, bounds.top))
+        some.push_back(result[size_t(i)]);
+    return some;
+}
+
+std::vector<Pick> Ranking::best_of_other_kind(const Part& part, const std::vector<Pick>& picks, const Bounds& bounds,
+                                              int64_t first) const {
+    const std::vector<Segment> own = segments(part);
+    bool missing[2] = {true, true};
+    for (const Pick& pick : picks) missing[kernels_[size_t(locate(own, pick.position).segment->kernel)].triton] = false;
+    const Objective objective = bounds.objective == Objective::kPareto ? Objective::kLatency : bounds.objective;
+    double least = kInfinity;
+    Pick best{-1, -1};
+    int64_t start = 0;
+    for (const Segment& each : own) {
+        if (missing[kernels_[size_t(each.kernel)].triton])
+            for (int64_t point = first; point < part.end_point - part.first_point; point++)
+                for (int64_t i = 0; i < each.size; i++) {
+                    const int64_t at = part.first_point + point, place = each.first + i;
+                    if (!(value(kWatts, at, place) <= bounds.max_power_w)) continue;
+                    const double cost =
+                        value_of(objective, value(kSeconds, at, place), value(kJoules, at, place));
+                    if (cost < least || (cost == least && std::isfinite(cost) && point < best.point))
+                        least = cost, best = {point, start + i};
+                }
+        start += each.size;
+    }
+    if (best.point < 0) return {};
+    return {best};
+}
+
+std::pair<double, int64_t> Ranking::running(size_t kernel, int64_t point, int64_t place) const {
+    require(kernel < kernels_.size() && point >= 0 && point < points_ && place >= 0 && place < count_,
+            "running: expected a candidate");
+    const double clock_hz = limited(costs::kClockHz, point, place);
+    int64_t resource = int64_t(costs_->longest_resource(place));
+    if (resource != kLaunchOverhead) {
+        const Table<const double> nominal = costs_->nominal(place, 1);
+        // Core-bound times are valid at the boost clock.
+        const double faster = clock_hz / kernels_[kernel].part->kernel->launches[0]->device().clock_hz;
+        const double core_s = nominal(0, 0) / faster, dram_s = nominal(1, 0);
+        if (resource != kDram && faster > 1.0 && dram_s > core_s) {
+            resource = kDram;
+        } else if (faster < kHeld && limited(costs::kRegime, point, place) == costs::kCapped &&
+                   (resource != kDram || core_s > dram_s)) {
+            resource = kPowerLimit;
+        }
+    }
+    return {clock_hz, resource};
+}
+
+nb::tuple Ranking::described(const Pick& pick, const Segment& segment, const Part& part, double fastest_s,
+                             int64_t fastest) const {
+    const Kernel& kernel = kernels_[size_t(segment.kernel)];
+    const Costs::Part& of_kernel = *kernel.part;
+    const int64_t point = part.first_point + pick.point;
+    const std::vector<Segment> own = segments(part);
+    const Place located = locate(own, pick.position);
+    const auto estimate = [&](int64_t quantity) {
+        const double expected = value(quantity, point, located.place);
+        const double* const of = figures(quantity, point, located.place);
+        return nb::make_tuple(expected, expected / of[EstimateKind::kBelow], expected * of[EstimateKind::kAbove],
+                              int64_t(of[EstimateKind::kSource]), of[EstimateKind::kOwn]);
+    };
+    const auto [clock_hz, resource] = running(size_t(segment.kernel), point, located.place);
+    const double risk = risk_[size_t(located.place)], latency_s = value(kSeconds, point, located.place);
+    const int64_t row = of_kernel.rows[size_t(located.place - of_kernel.first)];
+    const int64_t heuristic = segment.first + of_kernel.picks[size_t(part.problem)];
+    return nb::make_tuple(
+        segment.kernel, located.own, row, estimate(kSeconds), estimate(kJoules), value(kWatts, point, located.place),
+        clock_hz, resource, of_kernel.kernel->occupancy[size_t(row)], risk,
+        latency_s < fastest_s && pick.position != fastest && pick.point == 0 && risk > 1.0,
+        nb::make_tuple(value(kSeconds, part.first_point, heuristic), value(kJoules, part.first_point, heuristic)));
+}
+
+// Return the figures of each pick: kernel, position, config, latency, energy, power, clock, bottleneck, occupancy,
+// risk factor, whether it may be faster than the fastest, costs of the heuristic's pick, number of similar configs, rank, whether the
+// rank is exact and whether it is ambiguous. Then return the costs of the fastest candidate. The first `ranked` picks
+// have ranks.
+nb::list Ranking::described(const Part& part, const std::vector<Pick>& picks, const std::vector<int64_t>& alike,
+                            int64_t ranked, Objective objective) const {
+    require(alike.size() == picks.size() && ranked <= int64_t(picks.size()), "described: expected a count of each pick");
+    const std::vector<Segment> own = segments(part);
+    const int64_t best = fastest(part), best_place = locate(own, best).place;
+    const double fastest_s = value(kSeconds, part.first_point, best_place);
+    const size_t first_quantity = objective == Objective::kEnergy, end_quantity = objective == Objective::kLatency ? 1 : 2;
+    std::vector<Deciding> deciding;
+    std::vector<bool> exact;
+    std::vector<int64_t> numbers;
+    bool any_exact = false, many_kernels = false;
+    for (int64_t i = 0; i < ranked; i++) {
+        const Place located = locate(own, picks[size_t(i)].position);
+        bool all = true;
+        for (size_t quantity = first_quantity; quantity < end_quantity; quantity++)
+            all = all && figures(int64_t(quantity), part.first_point + picks[size_t(i)].point,
+                                 located.place)[EstimateKind::kSource] == kMeasured;
+        exact.push_back(all), any_exact = any_exact || all;
+        numbers.push_back(located.segment->kernel), many_kernels = many_kernels || numbers.back() != numbers[0];
+    }
+    for (int64_t i = 0; i < ranked; i++) {
+        const int64_t point = part.first_point + picks[size_t(i)].point;
+        const int64_t place = locate(own, picks[size_t(i)].position).place;
+        Deciding each{{}, {}, 0};
+        for (size_t quantity = first_quantity; quantity < end_quantity; quantity++) {
+            const double expected = value(int64_t(quantity), point, place);
+            const double* const of = figures(int64_t(quantity), point, place);
+            const double low = expected / of[EstimateKind::kBelow], high = expected * of[EstimateKind::kAbove];
+            each.low[each.count] = low, each.high[each.count] = high;
+            if (!any_exact) {
+                // Configs of a kernel share an error, which cancels. Between kernels, half of its variance counts.
+                const double whole = 0.5 * std::log(high / low), mine = of[EstimateKind::kOwn] * of[EstimateKind::kOwn];
+                const double variance = mine + (many_kernels ? 0.5 : 0.0) * maximum(whole * whole - mine, 0.0);
+                const double factor = std::exp(std::sqrt(0.5 * variance));  // two of these add up to a ratio's width
+                each.low[each.count] = expected / factor, each.high[each.count] = expected * factor;
+            }
+            each.count++;
+        }
+        deciding.push_back(each);
+    }
+    const std::vector<Rank> ranks = ranks_of(deciding, exact);
+    nb::list result;
+    for (size_t i = 0; i < picks.size(); i++) {
+        const Place located = locate(own, picks[i].position);
+        const Rank rank = int64_t(i) < ranked ? ranks[i] : Rank{1, false, true};
+        result.append(nb::make_tuple(picks[i].point, described(picks[i], *located.segment, part, fastest_s, best),
+                                     alike[i], nb::make_tuple(rank.number, rank.exact, rank.ambiguous)));
+    }
+    result.append(nb::make_tuple(fastest_s, value(kJoules, part.first_point, best_place)));
+    return result;
+}
+
+namespace {
+
+using PartTuple = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;
+
+Ranking::Part part_of(const PartTuple& part) {
+    const auto& [problem, first_kernel, end_kernel, first_point, end_point] = part;
+    return {problem, first_kernel, end_kernel, first_point, end_point};
+}
+
+std::vector<Pick> picks_of(const std::vector<std::pair<int64_t, int64_t>>& pairs) {
+    std::vector<Pick> picks;
+    for (const auto& [point, position] : pairs) picks.push_back({point, position});
+    return picks;
+}
+
+nb::object pairs_of(const std::vector<Pick>& picks) {
+    nb::list pairs;
+    for (const Pick& pick : picks) pairs.append(nb::make_tuple(pick.point, pick.position));
+    return pairs;
+}
+
+Bounds bounds_of(const std::tuple<int64_t, int64_t, double, double, int64_t>& bounds) {
+    const auto& [objective, top, max_power_w, max_slowdown, source] = bounds;
+    require(objective >= 0 && objective <= int64_t(Objective::kEdp) && top > 0, "bounds: expected an objective");
+    return {Objective(objective), top, max_power_w, max_slowdown, source};
+}
+
+// Return the result of a selection, or the lowest power of any candidate if none keeps the bounds.
+template <class F>
+nb::object unless_unreachable(F function) {
+    try {
+        return function();
+    } catch (const Unreachable& error) {
+        return nb::float_(error.least_w);
+    }
+}
+
+// Return an array that views memory of an object and keeps it alive.
+template <class T>
+nb::object seen(nb::handle owner, T* data, std::vector<size_t> shape, std::vector<int64_t> strides = {}) {
+    return nb::cast(nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner,
+                                              strides.empty() ? nullptr : strides.data()));
+}
+
+Table<const double> rows_of(const Array<const double, 2>& array) { return Table<const double>(array); }
+
+}  // namespace
+
+void bind_rankings(nb::module_& module) {
+    using BoundsTuple = std::tuple<int64_t, int64_t, double, double, int64_t>;
+    using Pairs = std::vector<std::pair<int64_t, int64_t>>;
+    const auto exact = [] { return nb::arg().noconvert(); };
+    nb::class_<Ranking>(module, "Ranking")
+        .def(nb::init<nb::object, nb::list, std::vector<double>, std::vector<bool>, nb::object, nb::object,
+                      Array<const double, 2>, Array<const double, 3>, bool, nb::object>(),
+             nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), exact(), exact(),
+             nb::arg(), nb::arg().none())
+        .def_prop_ro("values", [](nb::handle self) {
+            Ranking& of = nb::cast<Ranking&>(self);
+            return seen(self, of.values(), {3, size_t(of.points()), size_t(of.count())});
+        })
+        .def_prop_ro("kind", [](nb::handle self) {
+            Ranking& of = nb::cast<Ranking&>(self);
+            return seen(self, of.kinds_of_candidates(), {2, size_t(of.points()), size_t(of.count())});
+        })
+        .def_prop_ro("kinds", [](nb::handle self) {
+            Ranking& of = nb::cast<Ranking&>(self);
+            return seen(self, &of.kinds()[0].of[0][0], {2, EstimateKind::kFigures, of.kinds().size()},
+                        {EstimateKind::kFigures, 1, 2 * EstimateKind::kFigures});
+        })
+        .def_prop_ro("risk", [](nb::handle self) {
+            Ranking& of = nb::cast<Ranking&>(self);
+            return seen(self, of.risk(), {size_t(of.count())});
+        })
+        .def("rows",
+             [](const Ranking& self, const PartTuple& part, const BoundsTuple& bounds, int64_t first, bool each_config,
+                bool by_code) {
+                 return unless_unreachable([&]() -> nb::object {
+                     nb::list picks, alike;
+                     for (const auto& [pick, count] :
+                          self.rows(part_of(part), bounds_of(bounds), first, each_config, by_code)) {
+                         picks.append(nb::make_tuple(pick.point, pick.position));
+                         alike.append(count);
+                     }
+                     return nb::make_tuple(picks, alike);
+                 });
+             })
+        .def("select",
+             [](const Ranking& self, const PartTuple& part, const BoundsTuple& bounds, int64_t first) {
+                 return unless_unreachable(
+                     [&] { return pairs_of(self.select(part_of(part), bounds_of(bounds), first)); });
+             })
+        .def("best_of_other_kind",
+             [](const Ranking& self, const PartTuple& part, const Pairs& picks, const BoundsTuple& bounds,
+                int64_t first) {
+                 return pairs_of(self.best_of_other_kind(part_of(part), picks_of(picks), bounds_of(bounds), first));
+             })
+        .def("described",
+             [](const Ranking& self, const PartTuple& part, const Pairs& picks, const std::vector<int64_t>& alike,
+                int64_t ranked, int64_t objective) {
+                 return self.described(part_of(part), picks_of(picks), alike, ranked, Objective(objective));
+             })
+        .def("fastest", [](const Ranking& self, const PartTuple& part) { return self.fastest(part_of(part)); })
+        .def("fastest_kernel",
+             [](const Ranking& self, const PartTuple& part) { return self.fastest_kernel(part_of(part)); })
+        .def("saving",
+             [](const Ranking& self, const PartTuple& part, int64_t position, double most_slowdown,
+                double least_saved) { return self.saving(part_of(part), position, most_slowdown, least_saved); })
+        .def_prop_ro("violated", &Ranking::violated)
+        .def("belief", &Ranking::belief)
+        .def("violations", &Ranking::violations)
+        .def("row_kinds", &Ranking::row_kinds)
+        .def("running", &Ranking::running);
+    module.def("select",
+               [](Array<const double, 2> latency, Array<const double, 2> energy, Array<const double, 2> power,
+                  Array<const double, 2> source, const BoundsTuple& bounds) {
+                   return unless_unreachable([&] {
+                       return pairs_of(query::select(rows_of(latency), rows_of(energy), rows_of(power),
+                                                     rows_of(source), bounds_of(bounds)));
+                   });
+               },
+               exact(), exact(), exact(), exact(), nb::arg());
+    module.def("pareto_front",
+               [](Array<const double, 1> latency, Array<const double, 1> energy) {
+                   return numpy(pareto_front(Row<const double>(latency), Row<const double>(energy)));
+               },
+               exact(), exact());
+    module.def("spread",
+               [](const std::vector<int64_t>& front, Array<const double, 1> latency, Array<const double, 1> energy,
+                  int64_t count) {
+                   require(count > 0 && all_within(Row<const int64_t>(front.data(), int64_t(front.size())), 0,
+                                                   int64_t(latency.shape(0))) && latency.shape(0) == energy.shape(0),
+                           "spread: expected places of the costs");
+                   return numpy(spread(front, Row<const double>(latency), Row<const double>(energy), count));
+               },
+               nb::arg(), exact(), exact(), nb::arg());
+    using Times = std::vector<std::tuple<double, double, bool>>;  // latency (s), deviation, transferred
+    const auto references = [](const Times& times) {
+        std::vector<Reference> result;
+        for (const auto& [latency_s, deviation, transferred] : times)
+            result.push_back({latency_s, deviation, transferred, int64_t(result.size())});
+        return result;
+    };
+    module.def("fastest_reference", [references](const Times& times) {
+        const Reference fastest = fastest_reference(references(times));
+        return nb::make_tuple(fastest.latency_s, fastest.deviation, fastest.transferred, fastest.origin);
+    });
+    module.def("belief", [references](double whole, double best_s, const Times& times) {
+        const Belief belief = belief_of(whole, best_s, fastest_reference(references(times)));
+        return nb::make_tuple(belief.lead, belief.share, belief.deviation);
+    });
+    module.def("ranks", [](const std::vector<std::pair<double, double>>& intervals, const std::vector<bool>& exact) {
+        require(intervals.size() == exact.size(), "ranks: expected an interval of each");
+        std::vector<Deciding> deciding;
+        for (const auto& [low, high] : intervals) deciding.push_back({{low}, {high}, 1});
+        nb::list result;
+        for (const Rank& rank : ranks_of(deciding, exact))
+            result.append(nb::make_tuple(rank.number, rank.exact, rank.ambiguous));
+        return result;
+    });
+    module.attr("DEVIATIONS") = kDeviations;
+    module.attr("OWN_SHARE") = kOwnShare;
+}
+
+}  // namespace kernrec::query

@@ -1,0 +1,155 @@
+// Pareto fronts, and the candidates of lowest cost within bounds.
+#include "selection.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace kernrec::query {
+namespace {
+
+int64_t lowest(const Row<const double>& values) {
+    int64_t best = 0;
+    for (int64_t i = 1; i < values.size; i++)
+        if (values[i] < values[best]) best = i;
+    return best;
+}
+
+// Return the indices of the entries that keep the bounds, ascending.
+std::vector<int64_t> allowed_of(const std::vector<double>& latency, const std::vector<double>& power,
+                                const std::vector<double>& source, const Bounds& bounds) {
+    std::vector<int64_t> allowed;
+    for (size_t i = 0; i < latency.size(); i++)
+        if (bounds.source < 0 || source[i] == double(bounds.source)) allowed.push_back(int64_t(i));
+    if (allowed.empty()) throw Unreachable{std::numeric_limits<double>::quiet_NaN()};
+    if (bounds.max_power_w < kInfinity) {
+        std::vector<int64_t> below;
+        for (const int64_t i : allowed)
+            if (power[size_t(i)] <= bounds.max_power_w) below.push_back(i);
+        if (below.empty()) throw Unreachable{*std::min_element(power.begin(), power.end())};
+        allowed = std::move(below);
+    }
+    if (bounds.max_slowdown < kInfinity) {
+        double least_s = kInfinity;
+        for (const int64_t i : allowed) least_s = std::min(least_s, latency[size_t(i)]);
+        const double most_s = least_s * (1.0 + bounds.max_slowdown);
+        allowed.erase(std::remove_if(allowed.begin(), allowed.end(),
+                                     [&](int64_t i) { return !(latency[size_t(i)] <= most_s); }),
+                      allowed.end());
+    }
+    return allowed;
+}
+
+std::vector<double> flat(const Table<const double>& table) {
+    std::vector<double> values;
+    values.reserve(size_t(table.rows * table.columns));
+    for (int64_t row = 0; row < table.rows; row++)
+        for (int64_t i = 0; i < table.columns; i++) values.push_back(table(row, i));
+    return values;
+}
+
+// Return the candidates of lowest value, each at its best operating point. Ties keep the first.
+std::vector<Pick> least(const std::vector<double>& value, int64_t count, int64_t top) {
+    const int64_t points = int64_t(value.size()) / count;
+    std::vector<double> best(value.begin(), value.begin() + count);
+    std::vector<int64_t> best_point(size_t(count), 0), order;
+    for (int64_t point = 1; point < points; point++)
+        for (int64_t i = 0; i < count; i++)
+            if (const double other = value[size_t(point * count + i)]; other < best[size_t(i)])
+                best[size_t(i)] = other, best_point[size_t(i)] = point;
+    if (top == 1) {
+        order.push_back(lowest({best.data(), count}));
+    } else {
+        for (int64_t i = 0; i < count; i++)
+            if (std::isfinite(best[size_t(i)])) order.push_back(i);
+        const auto before = [&](int64_t a, int64_t b) {
+            return best[size_t(a)] < best[size_t(b)] || (best[size_t(a)] == best[size_t(b)] && a < b);
+        };
+        const auto end = order.begin() + std::min<int64_t>(top, int64_t(order.size()));
+        std::partial_sort(order.begin(), end, order.end(), before);
+        order.erase(end, order.end());
+    }
+    std::vector<Pick> picks;
+    for (const int64_t i : order) picks.push_back({best_point[size_t(i)], i});
+    return picks;
+}
+
+}  // namespace
+
+std::vector<int64_t> pareto_front(const Row<const double>& latency, const Row<const double>& energy) {
+    std::vector<int64_t> front;
+    if (latency.size == 0) return front;
+    // Before sorting, remove candidates slower than the lowest-energy candidate, or using more energy than the fastest.
+    const int64_t fastest = lowest(latency), frugal = lowest(energy);
+    std::vector<int64_t> between;
+    for (int64_t i = 0; i < latency.size; i++)
+        if (latency[i] <= latency[frugal] && energy[i] <= energy[fastest]) between.push_back(i);
+    std::sort(between.begin(), between.end(), [&](int64_t a, int64_t b) {
+        if (latency[a] != latency[b]) return latency[a] < latency[b];
+        return energy[a] != energy[b] ? energy[a] < energy[b] : a < b;
+    });
+    double least_j = kInfinity;
+    for (const int64_t i : between)
+        if (energy[i] < least_j) front.push_back(i), least_j = energy[i];
+    return front;
+}
+
+std::vector<int64_t> spread(const std::vector<int64_t>& front, const Row<const double>& latency,
+                            const Row<const double>& energy, int64_t count) {
+    const size_t size = front.size();
+    if (int64_t(size) <= count) return front;
+    if (count == 1) {
+        size_t best = 0;
+        const auto edp = [&](size_t i) { return latency[front[i]] * energy[front[i]]; };
+        for (size_t i = 1; i < size; i++)
+            if (edp(i) < edp(best)) best = i;
+        return {front[best]};
+    }
+    std::vector<double> x(size), y(size), distance(size);
+    for (size_t i = 0; i < size; i++) x[i] = std::log(latency[front[i]]), y[i] = std::log(energy[front[i]]);
+    const auto apart = [&](size_t i, size_t other) { return std::hypot(x[i] - x[other], y[i] - y[other]); };
+    for (size_t i = 0; i < size; i++) distance[i] = minimum(apart(i, 0), apart(i, size - 1));
+    std::vector<size_t> chosen{0, size - 1};
+    while (int64_t(chosen.size()) < count) {
+        const size_t far = size_t(std::max_element(distance.begin(), distance.end()) - distance.begin());
+        chosen.push_back(far);
+        for (size_t i = 0; i < size; i++) distance[i] = minimum(distance[i], apart(i, far));
+    }
+    std::sort(chosen.begin(), chosen.end());
+    std::vector<int64_t> result;
+    for (const size_t i : chosen) result.push_back(front[i]);
+    return result;
+}
+
+std::vector<Pick> select(const Table<const double>& latency_of, const Table<const double>& energy_of,
+                         const Table<const double>& power, const Table<const double>& source, const Bounds& bounds) {
+    const int64_t count = latency_of.columns;
+    std::vector<double> latency = flat(latency_of), energy = flat(energy_of);
+    std::optional<std::vector<int64_t>> allowed;
+    if (bounds.max_power_w < kInfinity || bounds.max_slowdown < kInfinity || bounds.source >= 0)
+        allowed = allowed_of(latency, flat(power), flat(source), bounds);
+    if (bounds.objective != Objective::kPareto) {
+        std::vector<double> value(latency.size(), kInfinity);
+        const auto set = [&](size_t i) { value[i] = value_of(bounds.objective, latency[i], energy[i]); };
+        if (!allowed)
+            for (size_t i = 0; i < value.size(); i++) set(i);
+        else
+            for (const int64_t i : *allowed) set(size_t(i));
+        return least(value, count, bounds.top);
+    }
+    if (allowed) {
+        for (size_t i = 0; i < allowed->size(); i++) {
+            latency[i] = latency[size_t((*allowed)[i])];
+            energy[i] = energy[size_t((*allowed)[i])];
+        }
+        latency.resize(allowed->size()), energy.resize(allowed->size());
+    }
+    const Row<const double> seconds(latency.data(), int64_t(latency.size())), joules(energy.data(), seconds.size);
+    std::vector<Pick> picks;
+    for (const int64_t i : spread(pareto_front(seconds, joules), seconds, joules, bounds.top)) {
+        const int64_t place = allowed ? (*allowed)[size_t(i)] : i;
+        picks.push_back({place / count, place % count});
+    }
+    return picks;
+}
+
+}  // namespace kernrec::query

@@ -1,0 +1,48 @@
+// Selects candidates by the bounds and the objective of a query.
+#pragma once
+
+#include "arrays.h"
+
+namespace kernrec::query {
+
+// Objectives in the order of `Objective` in kernrec/recommender/request.py.
+enum class Objective : int64_t { kPareto, kLatency, kEnergy, kEdp };
+
+struct Bounds {
+    Objective objective;
+    int64_t top;
+    double max_power_w, max_slowdown;  // infinite: no bound
+    int64_t source;                    // index of the only source that counts; -1: all
+};
+
+// Candidate at an operating point.
+struct Pick {
+    int64_t point, position;
+    bool operator==(const Pick& other) const { return point == other.point && position == other.position; }
+};
+
+inline double value_of(Objective objective, double latency, double energy) {
+    if (objective == Objective::kEdp) return energy * latency;
+    return objective == Objective::kEnergy ? energy : latency;
+}
+
+// Return the Pareto-optimal candidates, fastest first; only the first of equal candidates.
+std::vector<int64_t> pareto_front(const Row<const double>& latency, const Row<const double>& energy);
+
+// Return at most `count` points of a front: both ends, then repeatedly the point farthest from the selected points. For
+// a single point, return the one with the lowest energy-delay product.
+std::vector<int64_t> spread(const std::vector<int64_t>& front, const Row<const double>& latency,
+                            const Row<const double>& energy, int64_t count);
+
+// Return at most `top` picks, best first; for a Pareto front, fastest first. Arrays are (points, C). source: source of
+// each latency; empty if no bound needs it.
+//
+// Throws `Unreachable` if no candidate keeps the bounds.
+std::vector<Pick> select(const Table<const double>& latency, const Table<const double>& energy,
+                         const Table<const double>& power, const Table<const double>& source, const Bounds& bounds);
+
+struct Unreachable {
+    double least_w;  // lowest power of any candidate; NaN if no candidate has the source
+};
+
+}  // namespace kernrec::query
