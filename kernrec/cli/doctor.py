@@ -10,7 +10,7 @@ from kernrec.cli.output import AsJson, print_json, print_line
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
-    from kernrec.measure.doctor import CardDiagnosis
+    from kernrec.measure.doctor import GpuDiagnosis
 
 
 class DoctorOptions(options.Options):
@@ -46,7 +46,7 @@ def doctor(wanted: DoctorOptions) -> None:
         raise typer.Exit(1)
 
 
-def _print_gpu(gpu: "CardDiagnosis") -> None:
+def _print_gpu(gpu: "GpuDiagnosis") -> None:
     print_line(f"GPU {gpu.index}     {gpu.name}" + (f" (catalog: {gpu.gpu})" if gpu.gpu else ""))
     if (probe := gpu.probe) is not None and gpu.info is not None:
         figures = [
