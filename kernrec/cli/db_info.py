@@ -13,7 +13,7 @@ from kernrec.errors import UsageError
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
-    from kernrec.measure.card_coverage import CardCoverage, Gap
+    from kernrec.measure.gpu_coverage import Gap, GpuCoverage
 
 _SHOWN = 8
 """Maximum suggestions of what to measure next."""
@@ -156,12 +156,12 @@ def conflicting(count: int) -> str:
 def _show_coverage(wanted: InfoOptions) -> None:
     from dataclasses import asdict
 
-    from kernrec.measure.card_coverage import cards_coverage, gaps
+    from kernrec.measure.gpu_coverage import gaps, gpus_coverage
     from kernrec.store import Stack
 
     with Steps("counting what is measured"):
         stack = Stack(None if wanted.db is None else [wanted.db])
-        cards = cards_coverage(stack)
+        cards = gpus_coverage(stack)
         open_gaps = gaps(stack)
     if wanted.as_json:
         answer = {"gpus": [asdict(card) for card in cards], "gaps": [asdict(gap) for gap in open_gaps]}
@@ -171,7 +171,7 @@ def _show_coverage(wanted: InfoOptions) -> None:
     _print_gaps(open_gaps)
 
 
-def _print_cards(cards: "list[CardCoverage]") -> None:
+def _print_cards(cards: "list[GpuCoverage]") -> None:
     names = ("measured", "recorded", "layers", "configs", "energies")
     cells = []
     for card in cards:
