@@ -87,7 +87,7 @@ Reference fastest_reference(const std::vector<Reference>& references) {
     return {first->latency_s * std::exp(lag), std::sqrt(variance), first->transferred, alike[heaviest]->origin};
 }
 
-Belief belief_of(double whole, double best_s, const Reference& reference) {
+Shrinkage shrinkage_of(double whole, double best_s, const Reference& reference) {
     if (reference.origin == Reference::kNone) return {reference, 0.0, 1.0, whole};
     const double own = std::sqrt(std::max(whole * whole - kAmongKernels * kAmongKernels, 0.25 * whole * whole));
     const double room = std::hypot(kAmongKernels, reference.deviation);
@@ -174,7 +174,7 @@ void Ranking::add_kernel(nb::tuple each, size_t number) {
             kernel.most_measured = std::max(kernel.most_measured, positions.size);
         }
     }
-    kernel.row_kinds.resize(size_t(problems_)), kernel.beliefs.resize(size_t(problems_));
+    kernel.row_kinds.resize(size_t(problems_)), kernel.shrinkages.resize(size_t(problems_));
     kernel.violations.resize(size_t(problems_));
     kernels_.push_back(std::move(kernel));
 }
@@ -443,7 +443,7 @@ void Ranking::compare_with_references(int64_t problem) {
     double least_s = kInfinity;
     for (size_t number = 0; number < kernels_.size(); number++) {
         Kernel& kernel = kernels_[number];
-        kernel.beliefs[size_t(problem)].deviation = figure(kUnmeasuredDeviation);
+        kernel.shrinkages[size_t(problem)].deviation = figure(kUnmeasuredDeviation);
         const int64_t first = kernel.part->first + kernel.part->starts[size_t(problem)];
         const int64_t end = kernel.part->first + kernel.part->starts[size_t(problem) + 1];
         if (first == end) continue;
@@ -469,8 +469,8 @@ void Ranking::compare_with_references(int64_t problem) {
         references = {{figure(kPhysicalS), figure(kPhysicalDeviation), true, Reference::kPhysics}};
     const Reference fastest = fastest_reference(references);
     for (const Unchecked& each : unchecked) {
-        Belief& own = each.kernel->beliefs[size_t(problem)];
-        own = belief_of(figure(kWholeDeviation), each.best_s, fastest);
+        Shrinkage& own = each.kernel->shrinkages[size_t(problem)];
+        own = shrinkage_of(figure(kWholeDeviation), each.best_s, fastest);
         if (own.lead > 0.0) raise(*each.kernel, problem, own);
     }
 }
@@ -478,8 +478,9 @@ void Ranking::compare_with_references(int64_t problem) {
 // Raise the times and energies of an unmeasured kernel. One factor raises all configs, because they share most of the
 // error. The lower ends of the intervals follow from the reference time; the upper ends never decrease. The part of the
 // error that belongs to a config is at most its usual fraction of the interval.
-void Ranking::raise(Kernel& kernel, int64_t problem, const Belief& belief) {
-    const double factor = std::exp(belief.lead * (1.0 - belief.share)), wide = std::exp(kDeviations * belief.deviation);
+void Ranking::raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage) {
+    const double factor = std::exp(shrinkage.lead * (1.0 - shrinkage.share));
+    const double wide = std::exp(kDeviations * shrinkage.deviation);
     const double own = std::sqrt(kOwnShare) * std::log(wide);
     std::vector<int32_t> raised(kinds_.size(), -1);
     const int64_t first = kernel.part->first + kernel.part->starts[size_t(problem)];
@@ -506,7 +507,7 @@ void Ranking::raise(Kernel& kernel, int64_t problem, const Belief& belief) {
 // Set the factors that multiply a kernel's costs in comparisons with configs that were run. An unmeasured config beats a
 // measured config, or a config that a model learned on this GPU, only if its lead is larger than its error.
 void Ranking::set_risk(Kernel& kernel, int64_t problem) {
-    const double deviation = kernel.beliefs[size_t(problem)].deviation, unsure = std::exp(kCertain * deviation);
+    const double deviation = kernel.shrinkages[size_t(problem)].deviation, unsure = std::exp(kCertain * deviation);
     const int64_t first = kernel.part->first + kernel.part->starts[size_t(problem)];
     const int64_t end = kernel.part->first + kernel.part->starts[size_t(problem) + 1];
     const bool is_measured = kernel.most_measured > 0, same = kernel.model == nullptr && !is_measured;
@@ -529,8 +530,8 @@ void Ranking::set_risk(Kernel& kernel, int64_t problem) {
         for (const int64_t position : positions) risk_[size_t(first + position)] = 1.0;
 }
 
-nb::tuple Ranking::belief(size_t kernel, size_t problem) const {
-    const Belief& own = kernels_.at(kernel).beliefs.at(problem);
+nb::tuple Ranking::shrinkage(size_t kernel, size_t problem) const {
+    const Shrinkage& own = kernels_.at(kernel).shrinkages.at(problem);
     const Reference& reference = own.reference;
     return nb::make_tuple(reference.origin, reference.latency_s, reference.deviation, reference.transferred, own.lead,
                           own.share, own.deviation);

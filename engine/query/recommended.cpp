@@ -163,6 +163,13 @@ nb::object Ranking::saving(const Part& part, int64_t position, double most_slowd
     return nb::make_tuple(best, best_slowdown, best_saved);
 }
 
+nb::tuple Ranking::nominal(const Part& part, int64_t position) const {
+    const std::vector<Segment> own = segments(part);
+    const Place located = locate(own, position);
+    const Table<const double> costs = costs_->nominal(located.place, 1);
+    return nb::make_tuple(located.segment->kernel, costs(0, 0), costs(1, 0), costs(2, 0), costs(3, 0), costs(4, 0));
+}
+
 bool Ranking::violated() const {
     const auto any = [](const std::vector<Violations>& all) {
         return std::any_of(all.begin(), all.end(), [](const Violations& each) { return each.refused + each.raised > 0; });
@@ -491,6 +498,8 @@ void bind_rankings(nb::module_& module) {
                 int64_t ranked, int64_t objective) {
                  return self.described(part_of(part), picks_of(picks), alike, ranked, Objective(objective));
              })
+        .def("nominal", [](const Ranking& self, const PartTuple& part,
+                           int64_t position) { return self.nominal(part_of(part), position); })
         .def("fastest", [](const Ranking& self, const PartTuple& part) { return self.fastest(part_of(part)); })
         .def("fastest_kernel",
              [](const Ranking& self, const PartTuple& part) { return self.fastest_kernel(part_of(part)); })
@@ -498,7 +507,7 @@ void bind_rankings(nb::module_& module) {
              [](const Ranking& self, const PartTuple& part, int64_t position, double most_slowdown,
                 double least_saved) { return self.saving(part_of(part), position, most_slowdown, least_saved); })
         .def_prop_ro("violated", &Ranking::violated)
-        .def("belief", &Ranking::belief)
+        .def("shrinkage", &Ranking::shrinkage)
         .def("violations", &Ranking::violations)
         .def("row_kinds", &Ranking::row_kinds)
         .def("running", &Ranking::running);
@@ -536,9 +545,9 @@ void bind_rankings(nb::module_& module) {
         const Reference fastest = fastest_reference(references(times));
         return nb::make_tuple(fastest.latency_s, fastest.deviation, fastest.transferred, fastest.origin);
     });
-    module.def("belief", [references](double whole, double best_s, const Times& times) {
-        const Belief belief = belief_of(whole, best_s, fastest_reference(references(times)));
-        return nb::make_tuple(belief.lead, belief.share, belief.deviation);
+    module.def("shrinkage", [references](double whole, double best_s, const Times& times) {
+        const Shrinkage shrinkage = shrinkage_of(whole, best_s, fastest_reference(references(times)));
+        return nb::make_tuple(shrinkage.lead, shrinkage.share, shrinkage.deviation);
     });
     module.def("ranks", [](const std::vector<std::pair<double, double>>& intervals, const std::vector<bool>& exact) {
         require(intervals.size() == exact.size(), "ranks: expected an interval of each");
