@@ -39,7 +39,7 @@ def audit(wanted: AuditOptions) -> None:
     """
     from kernrec.recommender.serving.audit import AuditRequest, setting, write_folder
     from kernrec.recommender.serving.audit import serve_audit as run
-    from kernrec.recommender.serving.tuned_entries import is_tuned_file
+    from kernrec.recommender.serving.tuned_files import is_tuned_file
 
     if is_tuned_file(wanted.model):
         _print_entries(wanted)
@@ -68,12 +68,11 @@ def audit(wanted: AuditOptions) -> None:
     if wanted.as_json:
         print_json({**audit.as_dict(), "written": [str(path) for path in written]})
         return
-    short = _ShortNames(audit)
-    _print_files(audit, short)
+    _print_files(audit)
     for audited in audit.files:
         if audited.comparisons:
-            _print_comparisons(audited, short)
-    notes = [*_details(audit, short), *audit.notes]
+            _print_comparisons(audited)
+    notes = [*_details(audit), *audit.notes]
     if write is not None and not written:
         notes.append(f"{write} was not written: no file is worth it")
     if written:
@@ -88,7 +87,7 @@ def audit(wanted: AuditOptions) -> None:
 def _print_entries(wanted: AuditOptions) -> None:
     """Print a judgment of each entry of a tuned file."""
     from kernrec.gpu import find_gpu
-    from kernrec.recommender.serving.tuned_entries import judge_file
+    from kernrec.recommender.serving.tuned_files import judge_file
 
     judged = judge_file(Path(wanted.model), find_gpu(wanted.gpu))
     if wanted.as_json:
@@ -98,7 +97,7 @@ def _print_entries(wanted: AuditOptions) -> None:
     print_line(f"{judged.name} on {judged.gpu.title}{triton}")
     rows = [[str(e.tokens), _tiles(e.config), e.judgment.value, e.reason] for e in judged.entries]
     print_table("entries", [("tokens", "right"), ("config", "left"), ("", "left"), ("reason", "left")], rows)
-    print_notes(["a file alone is not enough to predict times; audit its model"])
+    print_notes([judged.note])
 
 
 def _releases(text: str) -> tuple[str, str | None, str | None]:
@@ -110,7 +109,7 @@ def _releases(text: str) -> tuple[str, str | None, str | None]:
     return engine, pins[engine] or None, pins.get("triton") or None
 
 
-def _print_files(audit: "ServingAudit", short: "_ShortNames") -> None:
+def _print_files(audit: "ServingAudit") -> None:
     served = audit.served
     split = f"tensor parallel {served.tp}" + (f", expert parallel {served.ep}" if served.ep > 1 else "")
     triton = f", Triton {served.triton}" if served.triton else ""
@@ -119,43 +118,22 @@ def _print_files(audit: "ServingAudit", short: "_ShortNames") -> None:
     if not audit.files:
         return
     print_line(f"* is {served.device_name}")
-    for end, stars in short.stars.items():
-        print_line(f"{stars} is {end}")
     rows = [
-        [_status(audited), audited.file.kind.value, short.of(audited), audited.file.layers] for audited in audit.files
+        [_status(audited), audited.file.kind.value, _short(audited), audited.file.layers] for audited in audit.files
     ]
     columns = [("", "left"), ("kernel", "left"), ("file", "left"), ("layers", "left")]
     print_table(f"tuned files that it looks for, by {audit.shipped.source}", columns, rows)
 
 
-class _ShortNames:
-    """File names, shortened for a table: `*` stands for the GPU's name, `**` and so on for common endings.
+def _short(audited: "AuditedFile") -> str:
+    """Return the file's name with `*` for the GPU's name, which fills half a terminal's width."""
+    from kernrec.recommender.serving.tuned_files import divided
 
-    A full file name with a data type and block sizes would fill the whole width of a terminal.
-    """
-
-    def __init__(self, audit: "ServingAudit") -> None:
-        from kernrec.recommender.serving.shipped_files import divided
-
-        self._parts = {}
-        ends: dict[str, None] = {}
-        for audited in audit.files:
-            parts = divided(audited.file.name)
-            name = (parts[1] if parts else audited.file.name).removesuffix(".json")
-            sizes, comma, end = name.partition(",device")
-            end = f"device{end}" if comma else ""
-            self._parts[audited.file.name] = (sizes, end)
-            if not end.endswith("=*") and end:
-                ends[end] = None
-        self.stars = {end: "*" * number for number, end in enumerate(ends, 2)} if len(audit.files) > 1 else {}
-        """Number of stars for each ending that they replace."""
-
-    def of(self, audited: "AuditedFile") -> str:
-        sizes, end = self._parts[audited.file.name]
-        return f"{sizes},{self.stars.get(end, end)}" if end else sizes
+    parts = divided(audited.file.name)
+    return (parts[1] if parts else audited.file.name).removesuffix(".json")
 
 
-def _details(audit: "ServingAudit", short: _ShortNames) -> list[str]:
+def _details(audit: "ServingAudit") -> list[str]:
     """Return remarks on files; files with the same remark share a line."""
     together: dict[str, list[str]] = {}
     for audited in audit.files:
@@ -167,7 +145,7 @@ def _details(audit: "ServingAudit", short: _ShortNames) -> list[str]:
         if audited.shipped and not audited.of_this_triton:
             texts.append(f"the file for {audited.shipped.partition('/')[0]} is read")
         for text in texts:
-            together.setdefault(text, []).append(f"{audited.file.kind.value} {short.of(audited)}")
+            together.setdefault(text, []).append(f"{audited.file.kind.value} {_short(audited)}")
     kinds = [(text, names[0] if len(names) == 1 else f"{len(names)} files") for text, names in together.items()]
     return [f"{names}: {text}" for text, names in kinds]
 
@@ -180,13 +158,13 @@ def _status(audited: "AuditedFile") -> str:
     return audited.verdict.value
 
 
-def _print_comparisons(audited: "AuditedFile", short: _ShortNames) -> None:
+def _print_comparisons(audited: "AuditedFile") -> None:
     columns = [
         ("tokens", "right"), ("default", "right"), ("best", "right"), ("default / best", "right"), ("90 %", "right"),
         ("best config", "left"),
     ]  # fmt: skip
     rows = [_row(made) for made in audited.comparisons]
-    print_table(f"{short.of(audited)}: {audited.verdict.value}", columns, rows)
+    print_table(f"{_short(audited)}: {audited.verdict.value}", columns, rows)
 
 
 def _row(made: "Comparison") -> list[str]:

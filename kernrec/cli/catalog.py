@@ -5,7 +5,16 @@ from typing import Annotated, Any
 
 from kernrec.cli import options
 from kernrec.cli.options import argument
-from kernrec.cli.output import Form, in_terminal, print_csv, print_json, print_notes, print_table_as, text_columns
+from kernrec.cli.output import (
+    Form,
+    in_terminal,
+    plain_text,
+    print_csv,
+    print_json,
+    print_notes,
+    print_table_as,
+    text_columns,
+)
 from kernrec.errors import UsageError, unknown
 from kernrec.util.human import human
 
@@ -140,16 +149,12 @@ def _list(
     names = tuple(rows[0]) if form is not Form.TABLE else shown
     numbers = {name for name in names if isinstance(rows[0][name], int | float)}
     headings = [_UNITS.get(name, name).replace("_", " ") for name in names]
-    cells = [[formats.get(name, _plain)(row[name]) for name in names] for row in rows]
+    cells = [[formats.get(name, plain_text)(row[name]) for name in names] for row in rows]
     aligned = ["right" if name in numbers else "left" for name in names]
     print_table_as(form, None, text_columns(list(zip(headings, aligned, strict=True)), cells))
     others = [_UNITS.get(name, name).replace("_", " ") for name in rows[0] if name not in names]
     if in_terminal() and others:
         print_notes([f"--format wide also prints {', '.join(others[:-1])} and {others[-1]}"])
-
-
-def _plain(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 _KINDS: dict[str, Callable[[Form], None]] = {"gpus": _list_gpus, "ops": _list_ops, "kernels": _list_kernels}

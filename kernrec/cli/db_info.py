@@ -1,6 +1,5 @@
 """`kernrec db info`: the contents of a database, pulled rows, and measurements per GPU."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from kernrec import paths
 from kernrec.cli import options
 from kernrec.cli.options import option
-from kernrec.cli.output import AsJson, print_notes, print_table
+from kernrec.cli.output import AsJson, print_json, print_notes, print_rows, print_table
 from kernrec.cli.progress import Steps
 from kernrec.errors import UsageError
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
-    from kernrec.measure.card_coverage import CardCoverage, Gap
+    from kernrec.measure.gpu_coverage import Gap, GpuCoverage
 
 _SHOWN = 8
 """Maximum suggestions of what to measure next."""
@@ -65,7 +64,7 @@ def _show_database(path: Path, others: bool, as_json: bool) -> None:
     if pulled and not path.exists():
         print_notes([f"you have no database yet ({path}); these are pulled rows"])
         if as_json:
-            print(json.dumps({"pulled": pulled, "bundles": bundles}, indent=2))
+            print_json({"pulled": pulled, "bundles": bundles})
         else:
             _print_pulled(pulled, bundles)
         return
@@ -79,7 +78,7 @@ def _show_database(path: Path, others: bool, as_json: bool) -> None:
     if as_json:
         about = {"path": str(path), "schema": schema, "content_hash": content, "rows": counts, "conflicts": conflicts}
         about |= {"withdrawn": gone, "measurements": measurements, "learned": learned}
-        print(json.dumps(about | {"pulled": pulled, "bundles": bundles}, indent=2))
+        print_json(about | {"pulled": pulled, "bundles": bundles})
         return
     print(f"{path}, schema {schema}, content {content}")
     print(", ".join(counted(count, table) for table, count in counts.items()))
@@ -100,8 +99,7 @@ def _show_database(path: Path, others: bool, as_json: bool) -> None:
     if pulled:
         _print_pulled(pulled, bundles)
     if learned:
-        columns: list[tuple[str, str]] = [(name, "left") for name in learned[0]]
-        print_table("learned from measurements", columns, [[str(value) for value in row.values()] for row in learned])
+        print_rows("learned from measurements", learned)
 
 
 def _pulled_bundles(path: Path) -> list[dict[str, Any]]:
@@ -115,36 +113,27 @@ def _pulled_bundles(path: Path) -> list[dict[str, Any]]:
 
 def _print_pulled(pulled: list[dict[str, Any]], bundles: list[dict[str, Any]]) -> None:
     print_contributed("pulled", pulled)
-    names = ("signer", "bundles", "measurements", "first", "last", "licences")
-    columns = [(name, "right" if name in names[1:3] else "left") for name in names]
-    cells = [[", ".join(row[name]) if name == "licences" else str(row[name]) for name in names] for row in bundles]
-    if cells:
-        print_table("pulled or pushed, by signer", columns, cells)
+    if bundles:
+        names = ("signer", "bundles", "measurements", "first", "last", "licences")
+        print_rows("pulled or pushed, by signer", bundles, names)
 
 
 def print_contributed(title: str | None, rows: Sequence[Mapping[str, object]]) -> None:
     """Print rows of `coverage.contributed`."""
-    names = ("gpu", "op", "kernel", "problems", "configs", "rows", "energies", "signers")
-    columns = [(name, "right" if name in names[3:7] else "left") for name in names]
-    cells = [
-        [", ".join(value) if isinstance(value := row[name], list) else str(value) for name in names] for row in rows
-    ]
-    print_table(title, columns, cells)
+    print_rows(title, rows, ("gpu", "op", "kernel", "problems", "configs", "rows", "energies", "signers"))
 
 
 def _print_tally(rows: list[dict[str, Any]]) -> None:
     # Omit these columns for most databases, which have neither replayed rows nor MIG slices.
-    first, rare = rows[0], ("replayed", "mig")
-    names = [name for name in first if name not in rare or any(row[name] for row in rows)]
-    shown = [(name, "left" if isinstance(first[name], str) else "right") for name in names]
-    print_table(None, shown, [[str(row[name]) for name in names] for row in rows])
+    rare = ("replayed", "mig")
+    print_rows(None, rows, [name for name in rows[0] if name not in rare or any(row[name] for row in rows)])
 
 
 def _print_shipped(as_json: bool) -> None:
     from kernrec.store.recorded import contents
 
     if as_json:
-        print(json.dumps(contents(), indent=2))
+        print_json(contents())
         return
     for op, about in contents().items():
         left_out = ", ".join(f"{count} {reason}" for reason, count in about["left_out"].items())
@@ -167,22 +156,22 @@ def conflicting(count: int) -> str:
 def _show_coverage(wanted: InfoOptions) -> None:
     from dataclasses import asdict
 
-    from kernrec.measure.card_coverage import cards_coverage, gaps
+    from kernrec.measure.gpu_coverage import gaps, gpus_coverage
     from kernrec.store import Stack
 
     with Steps("counting what is measured"):
         stack = Stack(None if wanted.db is None else [wanted.db])
-        cards = cards_coverage(stack)
+        cards = gpus_coverage(stack)
         open_gaps = gaps(stack)
     if wanted.as_json:
         answer = {"gpus": [asdict(card) for card in cards], "gaps": [asdict(gap) for gap in open_gaps]}
-        print(json.dumps(answer, indent=2))
+        print_json(answer)
         return
     _print_cards(cards)
     _print_gaps(open_gaps)
 
 
-def _print_cards(cards: "list[CardCoverage]") -> None:
+def _print_cards(cards: "list[GpuCoverage]") -> None:
     names = ("measured", "recorded", "layers", "configs", "energies")
     cells = []
     for card in cards:

@@ -10,7 +10,7 @@ from kernrec.cli.output import AsJson, print_json, print_line
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
-    from kernrec.measure.doctor import CardDiagnosis
+    from kernrec.measure.doctor import GpuDiagnosis
 
 
 class DoctorOptions(options.Options):
@@ -46,7 +46,7 @@ def doctor(wanted: DoctorOptions) -> None:
         raise typer.Exit(1)
 
 
-def _print_card(card: "CardDiagnosis") -> None:
+def _print_card(card: "GpuDiagnosis") -> None:
     print_line(f"GPU {card.index}     {card.name}" + (f" (catalog: {card.gpu})" if card.gpu else ""))
     if (probe := card.probe) is not None and card.info is not None:
         figures = [

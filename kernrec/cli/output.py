@@ -151,6 +151,22 @@ def _width(wide: bool) -> int | None:
     return None if wide and not in_terminal() else text_width()
 
 
+def print_rows(title: str | None, rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> None:
+    """Print plain values (at least one row) under their names; numbers are right-aligned, and lists joined.
+
+    Args:
+        names: Keys to print, in order; all keys of the first row by default.
+    """
+    names = names or list(rows[0])
+    columns = [(name, "right" if isinstance(rows[0][name], int | float) else "left") for name in names]
+    print_table(title, columns, [[plain_text(row[name]) for name in names] for row in rows])
+
+
+def plain_text(value: Any) -> str:
+    """Return a plain value as text; the values of a list are joined."""
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
 def text_columns(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> list[Column]:
     """Return the columns of rows of plain text."""
     cells = [tuple(row) for row in rows]

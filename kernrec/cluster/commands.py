@@ -11,8 +11,8 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from kernrec.cluster.card import Limits, limits_of
 from kernrec.cluster.driver import Cluster, Driver
+from kernrec.cluster.gpu_actor import Limits, limits_of
 from kernrec.errors import UsageError
 from kernrec.measure.campaign.ingest import present_measurements
 from kernrec.measure.campaign.plan import Chooser, PlannedProblem, Visit
@@ -72,15 +72,15 @@ class SharedProblems(Chooser):
                 problem.result.add_earlier(measurement)
                 _add(problem, measurement)
 
-    def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
+    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
         unfinished = [problem for problem in self._problems.values() if not problem.done]
         idle = [problem for problem in unfinished if not problem.busy]
-        own = (problem for problem in idle if problem.home == card)
-        chosen = next(own, None) or next((problem for problem in idle if problem.home not in cards), None)
+        own = (problem for problem in idle if problem.home == gpu)
+        chosen = next(own, None) or next((problem for problem in idle if problem.home not in gpus), None)
         if chosen is None:
             return None
-        chosen.home, chosen.busy = card, True
-        share = min(1.0, len(cards) / len(unfinished))
+        chosen.home, chosen.busy = gpu, True
+        share = min(1.0, len(gpus) / len(unfinished))
         planned = replace(chosen.planned, most=chosen.most, share=share, slice_s=_SLICE_S)
         return Visit(planned, tuple(chosen.rows))
 

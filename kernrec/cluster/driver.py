@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits, sources_hash
+from kernrec.cluster.gpu_actor import Answer, GpuIdentity, Greeting, Limits, sources_hash
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.ingest import ingest, measurements_of
 from kernrec.measure.campaign.journal import Journal
@@ -30,17 +30,17 @@ _OPEN_S = 20.0
 """Seconds to wait for the first GPUs to open before work is distributed."""
 _STORE_S = 60.0
 """Minimum seconds between two additions to the database."""
-_NO_CARD_S = 60.0
+_NO_GPU_S = 60.0
 """Seconds without any GPU, for example while machines restart, after which the campaign ends."""
 _MOST_LOSSES = 3
 """Number of successive losses of a GPU, without a completed visit, after which it is excluded."""
 
 
-class CardLost(Exception):  # noqa: N818 - a card's end is no error of this program
+class GpuLost(Exception):  # noqa: N818 - a GPU's end is no error of this program
     """Reply if a GPU's process or machine has ended; the message is the one-line reason."""
 
 
-Reply = Greeting | Answer | CardLost | Mapping[str, Any]
+Reply = Greeting | Answer | GpuLost | Mapping[str, Any]
 """Reply of a GPU: answer to `hello`, to `open` or to a visit, its loss, or a record of a visit."""
 
 
@@ -50,8 +50,8 @@ class Cluster(Protocol):
     def join(self) -> Iterable[str]:
         """Start an actor for each GPU that has none; return the new actors' names."""
 
-    def call(self, card: str, method: str, *arguments: object) -> None:
-        """Call a method of an actor's `Card`; `wait` yields its answer. Restart the actor first if it has ended."""
+    def call(self, device: str, method: str, *arguments: object) -> None:
+        """Call a method of an actor's `GpuActor`; `wait` yields its answer. Restart the actor first if it has ended."""
 
     def wait(self, seconds: float) -> Iterable[tuple[str, Reply]]:
         """Yield (GPU, reply) for calls that reply within `seconds`; a visit yields its records before its answer."""
@@ -61,11 +61,11 @@ class Cluster(Protocol):
 
 
 @dataclass
-class _Card:
+class _Device:
     number: int
     greeted: bool = False
     """Whether the GPU's actor has answered."""
-    identity: CardIdentity | None = None
+    identity: GpuIdentity | None = None
     """Identity of the GPU; None until it is open."""
     busy: bool = True
     visit: Visit | None = None
@@ -120,7 +120,7 @@ class Driver:
         self._stored = 0  # rows in the database
         self._store_s = time.monotonic() + _STORE_S  # time at which to add more
         self._replayed = chosen_gpus(request.recording, request.gpu) if request.recording is not None else ()
-        self._cards: dict[str, _Card] = {}
+        self._devices: dict[str, _Device] = {}
         self._number = 0
         self._kinds: dict[str, _Kind] = {}
         self._first: set[str] | None = None  # GPUs of the first check without an answer so far.
@@ -147,11 +147,11 @@ class Driver:
             if now_s - looked_s >= _LOOK_S:
                 looked_s = now_s
                 self._join()
-            if any(map(self._is_there, self._cards.values())):
+            if any(map(self._is_there, self._devices.values())):
                 alone_s = now_s
-            elif now_s - alone_s > _NO_CARD_S:
+            elif now_s - alone_s > _NO_GPU_S:
                 raise KernrecError(
-                    f"no GPU of the cluster answered for {_NO_CARD_S:g} s; run the same command to resume"
+                    f"no GPU of the cluster answered for {_NO_GPU_S:g} s; run the same command to resume"
                 )
             if not self._first or now_s - begun_s >= _OPEN_S:
                 self._give_out()
@@ -168,13 +168,13 @@ class Driver:
         now_s = time.monotonic()
         self._store_s = now_s + max(_STORE_S, 20.0 * (now_s - begun_s))
 
-    def _is_there(self, card: _Card) -> bool:
-        return card.greeted and (card.identity is None or not self._kinds[card.identity.gpu].over)
+    def _is_there(self, device: _Device) -> bool:
+        return device.greeted and (device.identity is None or not self._kinds[device.identity.gpu].over)
 
     def _join(self) -> None:
         joined = list(self._cluster.join())
         for name in joined:
-            self._cards[name] = _Card(self._number)
+            self._devices[name] = _Device(self._number)
             self._number += 1
             self._cluster.call(name, "hello")
         if self._first is None and joined:
@@ -183,73 +183,74 @@ class Driver:
     def _give_out(self) -> None:
         """Assign a visit to each idle GPU."""
         for gpu, kind in self._kinds.items():
-            cards = {name: card for name, card in self._cards.items() if card.identity and card.identity.gpu == gpu}
-            for name, card in cards.items():
-                if not (card.busy or card.resting or card.spent):
-                    visit = kind.lost.pop(0) if kind.lost else kind.chooser.next(name, list(cards))
-                    card.resting = visit is None
+            every = self._devices.items()
+            devices = {name: device for name, device in every if device.identity and device.identity.gpu == gpu}
+            for name, device in devices.items():
+                if not (device.busy or device.resting or device.spent):
+                    visit = kind.lost.pop(0) if kind.lost else kind.chooser.next(name, list(devices))
+                    device.resting = visit is None
                     if visit is not None:
-                        card.visit = visit
+                        device.visit = visit
                         self._call(name, "measure", visit)
-            idle = cards and not any(card.busy for card in cards.values())
-            left = kind.lost or not all(card.resting or card.spent for card in cards.values())
-            if idle and (not left or all(card.spent for card in cards.values())):
+            idle = devices and not any(device.busy for device in devices.values())
+            left = kind.lost or not all(device.resting or device.spent for device in devices.values())
+            if idle and (not left or all(device.spent for device in devices.values())):
                 kind.over = True
 
     def _call(self, name: str, method: str, *arguments: object) -> None:
-        self._cards[name].busy = True
+        self._devices[name].busy = True
         self._cluster.call(name, method, *arguments)
 
     def _take(self, name: str, answer: Reply) -> None:
-        card = self._cards.get(name)
+        device = self._devices.get(name)
         if isinstance(answer, Mapping):
             self._journal.append(answer)
-            if card is not None:
-                card.records.append(answer)
+            if device is not None:
+                device.records.append(answer)
             return
-        if card is None:
+        if device is None:
             return
         if isinstance(answer, Greeting):
-            card.greeted = True
+            device.greeted = True
             if answer.sources == sources_hash():
-                self._call(name, "open", self._request_of(card))
+                self._call(name, "open", self._request_of(device))
             else:
                 self._refuse(
                     name, answer.node, f"its kernrec ({answer.sources}) is not the driver's ({sources_hash()})"
                 )
             return
-        if isinstance(answer, CardLost):
+        if isinstance(answer, GpuLost):
             self._lose(name, str(answer))
             return
-        card.busy = False
+        device.busy = False
         for note in answer.notes:
             self._note(answer.title, note)
-        if card.identity is None:
-            self._welcome(name, card, answer)
-        elif (visit := card.visit) is not None:
-            card.losses = 0
-            rows = self._learned(card, answer.title)
-            kind = self._kinds[card.identity.gpu]
+        if device.identity is None:
+            self._welcome(name, device, answer)
+        elif (visit := device.visit) is not None:
+            device.losses = 0
+            rows = self._learned(device, answer.title)
+            kind = self._kinds[device.identity.gpu]
             if answer.error is None:
                 kind.chooser.done(visit, answer.seconds, answer.over)
             else:
                 kind.lost.append(replace(visit, earlier=(*visit.earlier, *rows)))
-            self._wake(card.identity.gpu)
-            card.spent = answer.spent
+            self._wake(device.identity.gpu)
+            device.spent = answer.spent
         if answer.error is not None:
             self._drop(name)
             if answer.error:
                 self._note(answer.title, f"{answer.error}; the campaign continues without this GPU")
 
-    def _request_of(self, card: _Card) -> CollectRequest:
-        request = replace(self._request, problems=None, seed=self._request.seed + card.number)
+    def _request_of(self, device: _Device) -> CollectRequest:
+        request = replace(self._request, problems=None, seed=self._request.seed + device.number)
         if gpus := self._replayed:
             assert request.recording is not None
-            gpu = gpus[card.number % len(gpus)]
+            gpu = gpus[device.number % len(gpus)]
             request = replace(request, recording=request.recording.absolute(), gpu=gpu)
         return request
 
-    def _welcome(self, name: str, card: _Card, answer: Answer) -> None:
+    def _welcome(self, name: str, device: _Device, answer: Answer) -> None:
         """Let an open GPU take part, unless the campaign must refuse it."""
         self._heard(name)
         identity = answer.identity
@@ -263,27 +264,27 @@ class Driver:
             self._note(
                 identity.title, f"driver {identity.driver}, others have {', '.join(sorted(others))}: the rows say so"
             )
-        card.identity = identity
+        device.identity = identity
         if identity.gpu not in self._kinds:
             self._kinds[identity.gpu] = _Kind(identity.limits, self._make_chooser(identity.gpu, identity.limits))
         self._kinds[identity.gpu].over = False
         self._wake(identity.gpu)
 
-    def _refusal(self, card: CardIdentity) -> str | None:
-        kind = self._kinds.get(card.gpu)
-        if kind is not None and card.limits != kind.limits:
-            return f"its power limit and clocks are {_limits_text(card.limits)}, here {_limits_text(kind.limits)}"
-        if self._request.needs_energy and not card.measures_energy:
+    def _refusal(self, device: GpuIdentity) -> str | None:
+        kind = self._kinds.get(device.gpu)
+        if kind is not None and device.limits != kind.limits:
+            return f"its power limit and clocks are {_limits_text(device.limits)}, here {_limits_text(kind.limits)}"
+        if self._request.needs_energy and not device.measures_energy:
             return "it measures no energy"
         for other in self._identities():
-            if other.compiler != card.compiler:
-                return f"its compiler is {card.compiler}, that of {other.node} is {other.compiler}"
-            if other.uuid_hash is not None and other.uuid_hash == card.uuid_hash:
+            if other.compiler != device.compiler:
+                return f"its compiler is {device.compiler}, that of {other.node} is {other.compiler}"
+            if other.uuid_hash is not None and other.uuid_hash == device.uuid_hash:
                 return "its GPU is in the campaign already"
         return None
 
-    def _identities(self, gpu: str | None = None) -> list[CardIdentity]:
-        identities = [card.identity for card in self._cards.values() if card.identity is not None]
+    def _identities(self, gpu: str | None = None) -> list[GpuIdentity]:
+        identities = [device.identity for device in self._devices.values() if device.identity is not None]
         return [identity for identity in identities if gpu in (None, identity.gpu)]
 
     def _refuse(self, name: str, node: str, reason: str) -> None:
@@ -293,26 +294,26 @@ class Driver:
 
     def _drop(self, name: str) -> None:
         self._heard(name)
-        card = self._cards.pop(name)
-        if card.identity is not None:
-            self._wake(card.identity.gpu)
+        device = self._devices.pop(name)
+        if device.identity is not None:
+            self._wake(device.identity.gpu)
 
     def _lose(self, name: str, why: str) -> None:
         """Restart a GPU's process that has ended, if a node has room for it."""
-        card = self._cards[name]
-        title = name if card.identity is None else card.identity.title
-        if card.identity is not None and (visit := card.visit) is not None:
-            rows = self._learned(card, title)
-            self._kinds[card.identity.gpu].lost.append(replace(visit, earlier=(*visit.earlier, *rows)))
-        losses = card.losses + 1
+        device = self._devices[name]
+        title = name if device.identity is None else device.identity.title
+        if device.identity is not None and (visit := device.visit) is not None:
+            rows = self._learned(device, title)
+            self._kinds[device.identity.gpu].lost.append(replace(visit, earlier=(*visit.earlier, *rows)))
+        losses = device.losses + 1
         if losses >= _MOST_LOSSES:
             self._drop(name)
             self._note(title, f"{why}; the campaign continues without this GPU")
             return
-        if card.identity is not None:
-            self._wake(card.identity.gpu)
+        if device.identity is not None:
+            self._wake(device.identity.gpu)
             self._note(title, f"{why}; another GPU continues its visit, and this one is restarted")
-        self._cards[name] = _Card(card.number, losses=losses)
+        self._devices[name] = _Device(device.number, losses=losses)
         self._cluster.call(name, "hello")
 
     def _heard(self, name: str) -> None:
@@ -320,15 +321,15 @@ class Driver:
             self._first.discard(name)
 
     def _wake(self, gpu: str) -> None:
-        for card in self._cards.values():
-            if card.identity is not None and card.identity.gpu == gpu:
-                card.resting = False
+        for device in self._devices.values():
+            if device.identity is not None and device.identity.gpu == gpu:
+                device.resting = False
 
-    def _learned(self, card: _Card, title: str) -> list[Measurement]:
+    def _learned(self, device: _Device, title: str) -> list[Measurement]:
         """End a GPU's visit; learn, report and return its rows of completed blocks."""
-        assert card.visit is not None
-        planned, records = card.visit.planned, card.records
-        card.visit, card.records = None, []
+        assert device.visit is not None
+        planned, records = device.visit.planned, device.records
+        device.visit, device.records = None, []
         rows = [row for row in measurements_of(records) if not row.origin.block_open]
         for row in rows:
             self._kinds[row.identity.gpu].chooser.learn(row)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from kernrec.cluster.card import Card
-from kernrec.cluster.driver import CardLost, Reply
+from kernrec.cluster.driver import GpuLost, Reply
+from kernrec.cluster.gpu_actor import GpuActor
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.optional import import_optional
 
@@ -149,16 +149,16 @@ class RayCluster:
         return sum(int(node["Resources"].get(self._resource, 0)) for node in self._alive())
 
     def join(self) -> list[str]:
-        new = [f"card-{number}" for number in range(len(self._actors), self._places())]
+        new = [f"gpu-{number}" for number in range(len(self._actors), self._places())]
         for name in new:
-            self._actors[name] = self._ray.remote(Card).options(**self._needs, max_restarts=-1).remote()
+            self._actors[name] = self._ray.remote(GpuActor).options(**self._needs, max_restarts=-1).remote()
         return new
 
-    def call(self, card: str, method: str, *arguments: object) -> None:
-        called = getattr(self._actors[card], method)
+    def call(self, device: str, method: str, *arguments: object) -> None:
+        called = getattr(self._actors[device], method)
         if method == "measure":
             called = called.options(num_returns="streaming")
-        self._pending[called.remote(*arguments)] = card
+        self._pending[called.remote(*arguments)] = device
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Reply]]:
         if not self._pending:
@@ -166,17 +166,17 @@ class RayCluster:
             return
         ready, _ = self._ray.wait(list(self._pending), timeout=seconds)
         for called in ready:
-            card = self._pending.pop(called)
+            device = self._pending.pop(called)
             try:
                 if not isinstance(called, self._ray.ObjectRefGenerator):
-                    yield card, self._ray.get(called)
+                    yield device, self._ray.get(called)
                     continue
                 with suppress(StopIteration):
                     reply = self._ray.get(next(called))
-                    self._pending[called] = card
-                    yield card, reply
+                    self._pending[called] = device
+                    yield device, reply
             except self._ray.exceptions.RayError as error:
-                yield card, CardLost(f"lost: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
+                yield device, GpuLost(f"lost: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
 
     def close(self) -> None:
         for actor in self._actors.values():

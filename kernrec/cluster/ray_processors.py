@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import cache
 from typing import Any, ParamSpec, TypeVar
 
-from kernrec.cluster.card import sources_hash
+from kernrec.cluster.gpu_actor import sources_hash
 from kernrec.cluster.ray_cluster import connect
 from kernrec.compile.compiled import CompileCache, Compiled, CompileError, CompileJob, Reason, Result
 from kernrec.compile.nvrtc import cache_key, compiler

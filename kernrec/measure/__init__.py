@@ -3,7 +3,7 @@
     request.py             the request for a campaign, its strategies and its result
     collect.py             one campaign on this machine: choose, measure, store, stop
     problems.py            the problems of a campaign, and their plans on a GPU model
-    refine_planner.py, search_rounds.py, card_plan.py
+    refine_planner.py, search_rounds.py, gpu_plan.py
                            the choosers of the strategies refine; guide and genetic; plan
     doctor.py              diagnosis of this machine's measuring abilities
 

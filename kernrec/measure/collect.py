@@ -23,9 +23,9 @@ from kernrec.measure.campaign.ingest import check_takes_rows, ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import Chooser, PlannedProblem
 from kernrec.measure.campaign.results import CampaignBudget, Progress, merged_results
-from kernrec.measure.card_plan import USUAL_BUDGET_S, card_plan
 from kernrec.measure.device.replay import chosen_gpus
-from kernrec.measure.measuring_device import MeasuringDevice, card_device, inputs_of, new_session, recorded_device
+from kernrec.measure.gpu_plan import USUAL_BUDGET_S, gpu_plan
+from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, inputs_of, new_session, recorded_device
 from kernrec.measure.problems import planned_on
 from kernrec.measure.refine_planner import RefinePlanner
 from kernrec.measure.refine_subject import Knowledge, subject_on
@@ -88,17 +88,17 @@ def collect_at(
     """
     if tuple(points) == (DEFAULT_POINT,):
         return [(DEFAULT_POINT, collect(request, report, stopping))]
-    from kernrec.measure.device.card_limits import check_limits, limits_set
-    from kernrec.measure.device.nvml import choose_cards
+    from kernrec.measure.device.gpu_limits import check_limits, limits_set
+    from kernrec.measure.device.nvml import choose_gpus
 
     if request.gpu == "all":
         raise UsageError("--set-power-limit and --lock-clocks are for one GPU: name it with --gpu")
-    (card,) = choose_cards(request.gpu)
-    check_limits(card, points)
+    (present,) = choose_gpus(request.gpu)
+    check_limits(present, points)
     results: list[tuple[OperatingPoint, CollectResult]] = []
     for point in points:
-        with limits_set(card, point):
-            results.append((point, collect(replace(request, gpu=card.uuid, point=point), report, stopping)))
+        with limits_set(present, point):
+            results.append((point, collect(replace(request, gpu=present.uuid, point=point), report, stopping)))
         if results[-1][1].error is not None or results[-1][1].stopped:
             break
     return results
@@ -117,7 +117,7 @@ def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
         request: Request with the strategy.
     """
     if request.strategy is Strategy.PLAN:
-        return card_plan(gpu, request)
+        return gpu_plan(gpu, request)
     if request.strategy is Strategy.REFINE:
         return RefinePlanner(request, Knowledge(subject_on(gpu, request), request))
     return SearchRounds(planned_on(gpu, request), request)
@@ -156,14 +156,14 @@ def devices_of(request: CollectRequest, scratch: Path) -> list[MeasuringDevice]:
     if request.recording is not None:
         gpus = chosen_gpus(request.recording, request.gpu)
         return [recorded_device(request.recording, gpu, request.seed) for gpu in gpus]
-    from kernrec.measure.device.nvml import choose_cards
+    from kernrec.measure.device.nvml import choose_gpus
 
-    cards = choose_cards(request.gpu)
+    local = choose_gpus(request.gpu)
     if request.kernel is None:
-        return [card_device(card, scratch) for card in cards]
+        return [gpu_device(present, scratch) for present in local]
     spec = scratch / "kernel.json"
     write_kernel(request.kernel, request.folder, spec)
-    return [card_device(card, scratch, inputs_of(request.kernel), {"spec": str(spec)}) for card in cards]
+    return [gpu_device(present, scratch, inputs_of(request.kernel), {"spec": str(spec)}) for present in local]
 
 
 class _LocalRun:

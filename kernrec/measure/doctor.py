@@ -10,7 +10,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.measure.campaign.journal import waiting_measurements
 from kernrec.measure.device.interface import DeviceInfo
-from kernrec.measure.device.nvml import Card, cards
+from kernrec.measure.device.nvml import LocalGpu, local_gpus
 from kernrec.measure.protocol.probe import Probe, save_probe
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store import Database
@@ -21,7 +21,7 @@ _PROBE_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True)
-class CardDiagnosis:
+class GpuDiagnosis:
     """Diagnosis of one GPU of this machine."""
 
     index: int
@@ -49,7 +49,7 @@ class Diagnosis:
     """Name and version of the compiler; None if there is none."""
     database: str
     """State of the database, in one line."""
-    cards: tuple[CardDiagnosis, ...]
+    cards: tuple[GpuDiagnosis, ...]
     problems: tuple[str, ...]
     """Problems of the machine, one line each."""
     engine: str
@@ -58,8 +58,8 @@ class Diagnosis:
     @property
     def measures(self) -> tuple[str, ...]:
         """Return `latency` and `energy` if they can be measured here."""
-        usable = [card for card in self.cards if self.compiler is not None]
-        return tuple(kind for kind in ("latency", "energy") if any(getattr(card, kind) for card in usable))
+        usable = [device for device in self.cards if self.compiler is not None]
+        return tuple(kind for kind in ("latency", "energy") if any(getattr(device, kind) for device in usable))
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -76,37 +76,37 @@ def diagnose(database: Path) -> Diagnosis:
     except KernrecError as error:
         problems.append(str(error))
     try:
-        present = cards()
+        present = local_gpus()
     except KernrecError as error:
         present = []
         problems.append(str(error))
-    diagnosed = tuple(_diagnose_card(card, sms, compiler_name is not None) for card in present)
+    diagnosed = tuple(_diagnose_gpu(device, sms, compiler_name is not None) for device in present)
     return Diagnosis(compiler_name, _database(database), diagnosed, tuple(problems), engine.state())
 
 
-def _diagnose_card(card: Card, sms: tuple[int, ...], compiles: bool) -> CardDiagnosis:
-    problems = [f"used by {card.others} other processes: expect noise"] if card.others else []
+def _diagnose_gpu(device: LocalGpu, sms: tuple[int, ...], compiles: bool) -> GpuDiagnosis:
+    problems = [f"used by {device.others} other processes: expect noise"] if device.others else []
     name, info, probe = None, None, None
     try:
-        gpu = find_gpu(card.name)
+        gpu = find_gpu(device.name)
         name = gpu.name
         if not compiles:  # The probe's kernels need a compiler, too.
             raise KernrecError("not probed without a compiler")
         if gpu.sm not in sms:
             raise KernrecError(f"the compiler does not support sm_{gpu.sm}")
-        info, probe = _probed(card)
+        info, probe = _probed(device)
     except KernrecError as error:
-        return CardDiagnosis(card.index, card.name, name, False, False, (*problems, str(error)))
+        return GpuDiagnosis(device.index, device.name, name, False, False, (*problems, str(error)))
     reason = info.energy or probe.why_no_energy()
     if reason is not None:
         problems.append(f"latency only: {reason}")
-    return CardDiagnosis(card.index, card.name, name, True, reason is None, tuple(problems), info, probe)
+    return GpuDiagnosis(device.index, device.name, name, True, reason is None, tuple(problems), info, probe)
 
 
-def _probed(card: Card) -> tuple[DeviceInfo, Probe]:
+def _probed(device: LocalGpu) -> tuple[DeviceInfo, Probe]:
     """Return a GPU and its probe, which is saved for later campaigns; raise `KernrecError` if probing fails."""
     with TemporaryDirectory(prefix="kernrec-") as scratch:
-        client = WorkerClient({"device": "cuda", "uuid": card.uuid, "scratch": scratch})
+        client = WorkerClient({"device": "cuda", "uuid": device.uuid, "scratch": scratch})
         try:
             client.start()
             info = DeviceInfo.from_dict(client.info)

@@ -18,8 +18,8 @@ from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.ingest import earlier_measurements
 from kernrec.measure.campaign.plan import check_memory
 from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, CampaignSettings, MeasuringEffort
-from kernrec.measure.device.card_limits import restore_abandoned
-from kernrec.measure.device.nvml import Card, card_of
+from kernrec.measure.device.gpu_limits import restore_abandoned
+from kernrec.measure.device.nvml import LocalGpu, local_gpu
 from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION
 from kernrec.measure.protocol.measure_config import VERSION
 from kernrec.measure.request import CollectRequest, CollectResult, WantedProblem
@@ -79,13 +79,13 @@ class MeasuringDevice:
         return earlier_measurements(database, problem, self.gpu, self.uuid_hash)
 
 
-def card_device(
-    card: Card, scratch: Path, inputs: InputInfo = STANDARD_INPUTS, kernel: Mapping[str, str] | None = None
+def gpu_device(
+    present: LocalGpu, scratch: Path, inputs: InputInfo = STANDARD_INPUTS, kernel: Mapping[str, str] | None = None
 ) -> MeasuringDevice:
     """Return a GPU of this machine as a device.
 
     Args:
-        card: The GPU.
+        present: The GPU.
         scratch: Folder for the device's process.
         inputs: Inputs of kernels, as stored in rows.
         kernel: Further fields of the request that opens the device, for a user's kernel.
@@ -94,10 +94,10 @@ def card_device(
         UsageError: The catalog does not contain the GPU.
         KernrecError: The GPU still has the limits of a killed run, and restoring them failed.
     """
-    gpu = find_gpu(card.name)
-    restore_abandoned(card)
-    opening = {"device": "cuda", "uuid": card.uuid, "scratch": str(scratch / card.uuid_hash)}
-    return MeasuringDevice(opening | dict(kernel or {}), gpu.name, gpu.sm, card.uuid_hash, inputs)
+    gpu = find_gpu(present.name)
+    restore_abandoned(present)
+    opening = {"device": "cuda", "uuid": present.uuid, "scratch": str(scratch / present.uuid_hash)}
+    return MeasuringDevice(opening | dict(kernel or {}), gpu.name, gpu.sm, present.uuid_hash, inputs)
 
 
 def recorded_device(recording: Path, name: str, seed: int) -> MeasuringDevice:
@@ -153,11 +153,11 @@ class KernelMeasurement:
         """
         if effort not in EFFORTS:
             raise unknown("effort", effort, EFFORTS)
-        card = card_of(gpu)
+        present = local_gpu(gpu)
         check_memory(problem, gpu)
         problems = [WantedProblem(problem.key, problem)]
         request = CollectRequest(
-            problems, database, gpu=card.uuid, effort=EFFORTS[effort], kernel=kernel, folder=folder
+            problems, database, gpu=present.uuid, effort=EFFORTS[effort], kernel=kernel, folder=folder
         )
         return cls(kernel, problem, gpu, request)
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from kernrec.errors import KernrecError, UsageError, cannot_be, file_errors
 from kernrec.measure.device.interface import SensorReading
-from kernrec.measure.device.nvml import NoGPUError, cards, gpu_of_slice, is_named, sensors
+from kernrec.measure.device.nvml import NoGPUError, gpu_of_slice, is_named, local_gpus, sensors
 
 
 @dataclass(frozen=True)
@@ -150,9 +150,9 @@ class NvmlReader:
 
     def _find(self) -> str:
         """Return the UUID of the GPU."""
-        present = cards()
+        present = local_gpus()
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
-        visible = [card.uuid for card in present] if named is None else [name.strip() for name in named.split(",")]
+        visible = [each.uuid for each in present] if named is None else [name.strip() for name in named.split(",")]
         if len(visible) > 1:
             self.notes.append(
                 f"only the first of the {len(visible)} GPUs that the command can use is monitored;"
@@ -161,9 +161,9 @@ class NvmlReader:
         first = visible[0] if visible[0] not in ("", "-1") else "0"
         if first.startswith("MIG-"):
             return gpu_of_slice(first)
-        for card in present:
-            if is_named(first, card):
-                return card.uuid
+        for each in present:
+            if is_named(first, each):
+                return each.uuid
         raise UsageError(f"there is no GPU {first}; this machine has {len(present)}, numbered from 0")
 
     def read(self, time_s: float) -> SensorReading:

@@ -71,7 +71,7 @@ class RefinePlanner(Chooser):
     def needs_energy(self) -> bool:
         return self._request.needs_energy
 
-    def next(self, card: str = "", cards: Collection[str] = ("",)) -> PlannedVisit | None:
+    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> PlannedVisit | None:
         start_s = time.perf_counter()
         visit = self._decide({visit.problem for visit in self._pending.values()})
         self._deciding_s += time.perf_counter() - start_s

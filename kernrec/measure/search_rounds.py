@@ -84,7 +84,7 @@ class SearchRounds(Chooser):
         self._energies: list[int] = []  # Configs for energy measurements that no visit has yet.
         self._pending: dict[int, int | None] = {}  # Round whose latencies each visit in progress measures.
         self._round_over = True  # Whether a round is complete, but its energy measurements are not chosen yet.
-        self._energy_card: str | None = None
+        self._energy_gpu: str | None = None
 
     @property
     def needs_energy(self) -> bool:
@@ -98,17 +98,17 @@ class SearchRounds(Chooser):
         for measurement in earlier:
             self.learn(measurement)
 
-    def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
+    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
         if self._left <= 0 and not self._latencies and not self._energies:
             return None  # Skip the energies of the last round.
         self._ask_energies()
-        if self._energies and (self._energy_card == card or self._energy_card not in cards):
-            self._energy_card = card
+        if self._energies and (self._energy_gpu == gpu or self._energy_gpu not in gpus):
+            self._energy_gpu = gpu
             configs, self._energies = self._energies, []
             return self._visit(configs, EnergyRule.ALL)
         if not self._latencies and not self._begin_round():
-            return None if self._pending or not self._ask_energies() else self.next(card, cards)
-        count = max(_LEAST_TOGETHER, math.ceil(self._size / len(cards)))
+            return None if self._pending or not self._ask_energies() else self.next(gpu, gpus)
+        count = max(_LEAST_TOGETHER, math.ceil(self._size / len(gpus)))
         configs, self._latencies = self._latencies[:count], self._latencies[count:]
         return self._visit(configs, EnergyRule.NONE)
 

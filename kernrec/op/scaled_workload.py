@@ -53,7 +53,7 @@ def with_batch(workload: Workload, batch: int) -> Workload:
     before = f"batch {workload.batch}"
     title = workload.title
     title = title.replace(before, f"batch {batch}") if before in title else f"{title}, batch {batch}"
-    return replace(workload, title=title, layers=layers, batch=batch, published=None)
+    return replace(workload, title=title, layers=layers, batch=batch)
 
 
 def with_context(workload: Workload, context: int) -> Workload:
@@ -75,7 +75,7 @@ def with_context(workload: Workload, context: int) -> Workload:
         layers.append(replace(layer, problem=problem))
     (before,) = decoding
     title = workload.title.replace(f"token {before}", f"token {context}")
-    return replace(workload, title=title, layers=tuple(layers), published=None)
+    return replace(workload, title=title, layers=tuple(layers))
 
 
 def _of_batch(layer: Layer, batch: int, before: int) -> Problem:
@@ -142,7 +142,7 @@ def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
         accepted = [str(count) for count in (1, 2, 4, 8, 16, 32, 64) if _divides(workload, count)]
         raise UsageError(f"{error}; expected {', '.join(accepted)}") from None
     title, embedding = f"{workload.title}, one of {gpus} GPUs", -(-workload.embedding // gpus)
-    return replace(workload, title=title, layers=layers, published=None, tp=gpus * workload.tp, embedding=embedding)
+    return replace(workload, title=title, layers=layers, tp=gpus * workload.tp, embedding=embedding)
 
 
 def _divides(workload: Workload, gpus: int) -> bool:

@@ -49,8 +49,6 @@ class Layer:
     problem: Problem
     count: int
     """Number of occurrences in one pass through the network."""
-    compared: bool = True
-    """Whether the published FLOPs of the set include this layer."""
     layout_free: bool = False
     """Whether the storage of the layer's tensors is unknown; the problem then has the op's default layout."""
     split: tuple[str, ...] = ()
@@ -75,20 +73,6 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Published:
-    """Published FLOPs that the layers of a workload add up to."""
-
-    flops: float
-    """FLOPs; a multiply-add counts as two."""
-    covers: str
-    """Description of the included layers."""
-    source: str
-    """Document with the FLOPs, or with figures that determine them."""
-    tolerance: float
-    """Maximum relative difference between `flops` and the FLOPs of the compared layers."""
-
-
-@dataclass(frozen=True)
 class Workload:
     """Layers of one network, with its dtype and layouts."""
 
@@ -98,7 +82,6 @@ class Workload:
     """Document or file that the layers come from."""
     layers: tuple[Layer, ...]
     """Distinct layers, in execution order."""
-    published: Published | None = None
     batch: int = 1
     """Number of items, such as images or sequences, of one pass."""
     tp: int = 1
@@ -178,9 +161,9 @@ def load_workload(path: Path) -> Workload:
 
 
 _MOST_BYTES = 16 << 20
-_PUBLISHED = ("published_flops", "covers", "published_source", "tolerance")
 _KEYS = (
-    "name", "title", "source", "layers", "dtype", "layouts", "batch", "embedding", "tokens", "one_network", *_PUBLISHED
+    "name", "title", "source", "layers", "dtype", "layouts", "batch", "embedding", "tokens", "one_network",
+    "published_flops", "covers", "published_source", "tolerance",
 )  # fmt: skip
 
 
@@ -192,7 +175,6 @@ def _workload(path: Path, content: dict[str, Any]) -> Workload:
     layers = tuple(layer_from(entry, content.get("dtype"), layouts) for entry in content["layers"])
     if not layers:
         raise UsageError("the workload has no layers")
-    published = Published(*(content[key] for key in _PUBLISHED)) if content.keys() & set(_PUBLISHED) else None
     name = printable(str(content.get("name", path.stem)))
     title, source = (str(content.get(key, default)) for key, default in (("title", name), ("source", path.name)))
     counts = {}
@@ -203,7 +185,7 @@ def _workload(path: Path, content: dict[str, Any]) -> Workload:
     one_network = content.get("one_network", True)
     if type(one_network) is not bool:
         raise UsageError(f"one_network is {short(one_network)}; true and false are accepted")
-    return Workload(name, printable(title), source, layers, published, one_network=one_network, **counts)
+    return Workload(name, printable(title), source, layers, one_network=one_network, **counts)
 
 
 def layer_from(entry: Mapping[str, Any], dtype: str | None = None, layouts: Mapping[str, str] | None = None) -> Layer:
@@ -236,7 +218,7 @@ def layer_from(entry: Mapping[str, Any], dtype: str | None = None, layouts: Mapp
     try:
         problem = op.problem(own, layout, **dims)
         free = layout is None and len(op.layouts) > 1
-        return Layer(name, problem, count, compared, free, tuple(split), quantized)
+        return Layer(name, problem, count, free, tuple(split), quantized)
     except UsageError as error:
         raise UsageError(f"layer {name!r}: {error}") from error
 

@@ -21,6 +21,12 @@ from kernrec.op import Problem
 from kernrec.store import ProfileRow
 from kernrec.util.light_dataclass import dataclass
 
+COUNTS_VERSION = 1
+"""Version of the counts of sampled kernels. Increase it whenever the emulator counts differently, so that `analyze`
+profiles stored configs again."""
+VERSION = "version"
+"""Metric of a sampled launch that holds the `COUNTS_VERSION` of its counts."""
+
 Terms = Mapping[str, int]
 """Count of each part of a launch: `block` (thread blocks), then the total trips of each loop over the grid."""
 

@@ -49,7 +49,15 @@ from kernrec.kernel.spec import Config, Kernel
 from kernrec.profile.cache_behavior import again_metrics, atomic_metrics, reuse_metrics, run_metrics, wave_metrics
 from kernrec.profile.code_facts import variable_contents
 from kernrec.profile.emulated_launch import kernel_launch, with_launcher_arguments
-from kernrec.profile.launch_profile import BLOCK_BUDGET, LaunchProfile, Profile, ProfileTarget, entry_name
+from kernrec.profile.launch_profile import (
+    BLOCK_BUDGET,
+    COUNTS_VERSION,
+    VERSION,
+    LaunchProfile,
+    Profile,
+    ProfileTarget,
+    entry_name,
+)
 from kernrec.profile.tensor_values import Tensors
 from kernrec.profile.uneven_blocks import Level, idle, work_levels
 from kernrec.ptx import KernelLaunch, Module, parse
@@ -237,13 +245,14 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     totals = {metric: value * within for metric, value in middle.items()}
     # Executions of each basic block by each warp of a block, over all blocks of the grid.
     all_runs = runs_of_inner * (within / len(inner))
-    rounds, chain = (within / len(inner) * each for each in _slowest(emulation, runs_of_inner))
+    clk_of_pieces = [chain_clk(as_one(piece)) for piece in emulation.pieces]
+    rounds, chain = (within / len(inner) * each for each in _slowest(emulation, runs_of_inner, clk_of_pieces))
     for weight in dict.fromkeys(ends.values()):  # Run blocks of equal weight together to save time.
         counts, runs = _run(emulation, [block for block, w in ends.items() if w == weight])
         for metric, value in counts.items():
             totals[metric] = totals.get(metric, 0.0) + value * weight
         all_runs += runs * weight
-        of_ends = _slowest(emulation, runs)
+        of_ends = _slowest(emulation, runs, clk_of_pieces)
         rounds, chain = rounds + weight * of_ends[0], chain + weight * of_ends[1]
     waits = [float(waits_for_loads(piece, all_runs).sum()) for piece in emulation.pieces]
     ran = dict(enumerate(all_runs.sum(axis=1).tolist()))
@@ -256,6 +265,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
         "overlapped": overlapped,
         "chain": chain * warps / busy,
         "blocks.sampled": float(len(inner) + len(ends)),
+        VERSION: float(COUNTS_VERSION),
     }
     if isinstance(options.lowering, MachineLowering):
         extra["from_code"] = _from_code(emulation, options.lowering, ran)
@@ -295,12 +305,18 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
     return counts, (emulation.runs_by_warp() - before) * share
 
 
-def _slowest(emulation: Emulation, runs: Array) -> tuple[float, float]:
-    """Return the waits for global memory and the clocks of the slowest warps between barriers, over some blocks."""
+def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) -> tuple[float, float]:
+    """Return the waits for global memory and the clocks of the slowest warps between barriers, over some blocks.
+
+    Args:
+        emulation: the launch.
+        runs: executions of each basic block by each warp of a block, (basic blocks, warps).
+        clk_of_pieces: clocks of one execution of each of `emulation.pieces`.
+    """
     function, pieces = emulation.function, emulation.pieces
     waits = [waits_for_loads(piece, runs) for piece in pieces]
     ran = [runs[[block.index for block in piece]].max(axis=0) for piece in pieces]
-    clocks = [times * chain_clk(as_one(piece)) for times, piece in zip(ran, pieces, strict=True)]
+    clocks = [times * clk for times, clk in zip(ran, clk_of_pieces, strict=True)]
     return of_slowest_warps(function, pieces, waits), of_slowest_warps(function, pieces, clocks)
 
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from kernrec.errors import UsageError, unknown
 from kernrec.store import exchange, schema
 from kernrec.store import rows as store_rows
-from kernrec.store.card_scales import update_scales
 from kernrec.store.connection import (
     check_whole,
     connect,
@@ -28,6 +27,7 @@ from kernrec.store.connection import (
     one_line,
     transaction,
 )
+from kernrec.store.gpu_scales import update_scales
 from kernrec.store.marks import Faults, Mark, file_state, has_open, inode_of, is_own, read_mark, write_mark
 from kernrec.store.profiles import ProfileRow
 from kernrec.store.queries import DatabaseQueries

@@ -13,8 +13,8 @@ from shutil import move
 from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError
-from kernrec.store.card_scales import update_scales
 from kernrec.store.connection import quoted, transaction
+from kernrec.store.gpu_scales import update_scales
 from kernrec.store.rows import KEY_DIGITS, as_dicts, columns, row_key
 from kernrec.store.schema import TABLES, layout_of
 

@@ -78,7 +78,7 @@ class EnergyReport:
 
 
 @dataclass(frozen=True)
-class CardState:
+class GpuState:
     """State of the GPU while the config ran."""
 
     temperature_start_c: float | None = None
@@ -107,7 +107,7 @@ class DeviceReport:
 
     latency: LatencyReport = LatencyReport()
     energy: EnergyReport = EnergyReport()
-    state: CardState = CardState()
+    state: GpuState = GpuState()
     check: NumericCheck = NumericCheck()
     launches: int | None = None
     """Number of launches in the last window, which is the energy window if energy was measured."""

@@ -3,7 +3,7 @@
 Rows of library kernels, and of analyzed user kernels, have a static profile and an estimate of the analytical model.
 Rows of kernels with unknown source have only tunables, and the roofline's time as estimate.
 
-Rows from several boards of one GPU model are first scaled to a common speed (`kernrec.store.card_scales`): a throttled
+Rows from several boards of one GPU model are first scaled to a common speed (`kernrec.store.gpu_scales`): a throttled
 laptop shows which config is better, not how long it takes.
 """
 
@@ -32,7 +32,7 @@ from kernrec.recommender.estimate.correction import inputs_of
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Database, Stack
-from kernrec.store.card_scales import scales_among_few
+from kernrec.store.gpu_scales import scales_among_few
 from kernrec.store.schema import with_derived
 from kernrec.training.contradictions import Stated, judge
 from kernrec.training.dataset import Dataset, RowGroup

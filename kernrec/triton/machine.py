@@ -11,7 +11,7 @@ from typing import Any
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
-from kernrec.measure.device.nvml import Card, NoGPUError, cards, sensors
+from kernrec.measure.device.nvml import LocalGpu, NoGPUError, local_gpus, sensors
 from kernrec.measure.protocol.energy_counter import LEAST_TICKS, power_from_ticks
 from kernrec.store.measurement import EnergyReport
 
@@ -29,7 +29,7 @@ class Machine:
     """GPU, and whether this process can measure on it."""
 
     gpu: GPU
-    card: Card | None = None
+    card: LocalGpu | None = None
     """GPU according to NVML; None without NVML or a GPU."""
     present: bool = False
     """Whether Triton's driver has a GPU."""
@@ -136,7 +136,7 @@ def this_machine(wanted: str | None, present: bool) -> Machine:
     return Machine(gpu, card, present)
 
 
-def _card() -> Card | None:
+def _card() -> LocalGpu | None:
     """Return the GPU that launches go to: torch's current device, else the first visible one."""
     torch = sys.modules.get("torch")
     name = index = None
@@ -145,9 +145,9 @@ def _card() -> Card | None:
         name = torch.cuda.get_device_name(index)
         uuid = str(getattr(torch.cuda.get_device_properties(index), "uuid", ""))
     try:
-        present = cards()
+        present = local_gpus()
     except NoGPUError:
-        return Card(index or 0, f"GPU-{uuid}", name, 0) if name else None
+        return LocalGpu(index or 0, f"GPU-{uuid}", name, 0) if name else None
     if name is not None:
         return next((card for card in present if uuid and uuid in card.uuid), None) or next(
             (card for card in present if card.name == name), None

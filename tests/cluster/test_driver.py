@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kernrec.cluster import driver as driver_module
-from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits
 from kernrec.cluster.commands import SharedProblems
-from kernrec.cluster.driver import CardLost, Driver, Reply
+from kernrec.cluster.driver import Driver, GpuLost, Reply
+from kernrec.cluster.gpu_actor import Answer, GpuIdentity, Greeting, Limits
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, Task, Visit
@@ -22,7 +22,7 @@ from kernrec.recommender.request import Objective
 PROBLEM = find_op("elementwise").problem(n=64)
 TASKS = tuple(Task("k", "h", {"a": a, "b": 2 * a}, PROBLEM) for a in range(20))
 PLANNED = PlannedProblem("layer", PROBLEM, TASKS, probability=0.5)
-CARD = CardIdentity("rtx3090", "node", "uuid", "570", "NVRTC 13")
+CARD = GpuIdentity("rtx3090", "node", "uuid", "570", "NVRTC 13")
 
 
 def row(config: int, tier: str = "screen", **more: object) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class Scripted:
     def __init__(self, journal: Path) -> None:
         self.journal = journal
         self.sources: dict[str, str] = {}
-        self.opened: dict[str, Answer | CardLost] = {}
+        self.opened: dict[str, Answer | GpuLost] = {}
         self._new: list[str] | None = None
         self.visits: list[tuple[str, Visit]] = []
         self.replies: list[list[Reply]] = []
@@ -152,12 +152,12 @@ def test_failed_gpu_is_named_with_its_node_and_another_takes_its_visit(cluster, 
 
 def test_lost_gpu_is_restarted_until_it_is_lost_three_times(cluster, tmp_path):
     cluster.opened = {"first": opened(), "second": opened(uuid_hash="second")}
-    cluster.replies = [[*closed(row(0), row(1)), row(2, block=1), CardLost("lost: its node died")]]
+    cluster.replies = [[*closed(row(0), row(1)), row(2, block=1), GpuLost("lost: its node died")]]
     notes = run(cluster, tmp_path)
     assert notes == ["rtx3090 on node: lost: its node died; another GPU continues its visit, and this one is restarted"]
     earlier = [measured.identity.config["a"] for measured in cluster.visits[1][1].earlier]
     assert earlier == [0, 1]  # rows of the open block are measured again
-    cluster.opened = {"first": opened(), "second": CardLost("lost: it does not start")}
+    cluster.opened = {"first": opened(), "second": GpuLost("lost: it does not start")}
     cluster._new = None
     assert run(cluster, tmp_path) == ["second: lost: it does not start; the campaign continues without this GPU"]
 

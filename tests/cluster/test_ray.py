@@ -42,7 +42,7 @@ import sys
 import time
 from pathlib import Path
 from kernrec.cluster import driver, ray_cluster
-from kernrec.cluster.card import Card, SentRecords
+from kernrec.cluster.gpu_actor import GpuActor, SentRecords
 from kernrec.measure.campaign.journal import Journal
 
 events, card_rows, driver_rows = Path(sys.argv.pop(1)), int(sys.argv.pop(1)), int(sys.argv.pop(1))
@@ -63,7 +63,7 @@ def hold(records_of, rows, event, ready, until):
 
     records_of.append = counted
 
-class HeldCard(Card):
+class HeldCard(GpuActor):
     def open(self, request):
         import ray
         node = ray.get_runtime_context().get_node_id()
@@ -71,7 +71,7 @@ class HeldCard(Card):
         return super().open(request)
 
 if card_rows:
-    ray_cluster.Card = HeldCard
+    ray_cluster.GpuActor = HeldCard
     lose = driver.Driver._lose
 
     def lost(self, name, why):
@@ -144,6 +144,7 @@ def lose_a_node(cluster: Any, events: Path, process: "subprocess.Popen[bytes]") 
     cluster.add_node(num_cpus=1)
 
 
+@pytest.mark.every(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [1, pytest.param(int(os.environ.get("KERNREC_KILLS", "6")), marks=pytest.mark.deep)])
 def test_killed_nodes_and_drivers_lose_no_rows(cluster, kills, tmp_path):

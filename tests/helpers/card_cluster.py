@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kernrec.cluster.card import Card
-from kernrec.cluster.driver import CardLost, Reply
+from kernrec.cluster.driver import GpuLost, Reply
+from kernrec.cluster.gpu_actor import GpuActor
 
 Event = Callable[["CardCluster", int], None]
 
@@ -22,7 +22,7 @@ class CardCluster:
             at_call: called after each call, with the cluster and the number of calls so far.
         """
         self._folder, self._machines, self._at_call = folder, machines, at_call
-        self._cards: dict[str, Card] = {}
+        self._cards: dict[str, GpuActor] = {}
         self._calls: list[tuple[str, str, tuple[Any, ...]]] = []
         self._dead: set[str] = set()
         self._count = 0
@@ -33,9 +33,9 @@ class CardCluster:
         self._cards |= {name: self.make_card(name) for name in new}
         return new
 
-    def make_card(self, name: str) -> Card:
+    def make_card(self, name: str) -> GpuActor:
         """Return the actor for the GPU of machine `name`."""
-        return Card()
+        return GpuActor()
 
     def add_machine(self) -> None:
         """Add a machine, which joins at the next `join`."""
@@ -68,7 +68,7 @@ class CardCluster:
                 break
             yield card, reply
         if card in self._dead:
-            yield card, CardLost("the machine died")
+            yield card, GpuLost("the machine died")
 
     def close(self) -> None:
         """See `Cluster.close`."""
@@ -77,6 +77,6 @@ class CardCluster:
                 self._end(card)
 
     @staticmethod
-    def _end(card: Card) -> None:
+    def _end(card: GpuActor) -> None:
         if card._campaign is not None:
             card._campaign.end()

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernrec.measure.device.interface import CardSettings, ConfigUnderTest, DeviceInfo, MeasurementFailure, OutputError
-from kernrec.measure.device.simulated import SimulatedCard, SimulatedKernel, constant_time
+from kernrec.measure.device.interface import ConfigUnderTest, DeviceInfo, GpuSettings, MeasurementFailure, OutputError
+from kernrec.measure.device.simulated import SimulatedGpu, SimulatedKernel, constant_time
 from kernrec.store.measurement import Outcome
 
 OPENING = {"device": "tests.helpers.fault_injection:faulty_card"}
@@ -24,7 +24,7 @@ FAULTS = (
 _MEMORY_BYTES = 2 << 30
 
 
-def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedCard:
+def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedGpu:
     """Return a simulated GPU with constant run times that differ slightly per config, and with the configs' faults."""
     info = DeviceInfo(
         gpu=gpu, name="faulty test device", sm=90, l2_bytes=50 << 20, memory_bytes=1 << 30, generation="hopper",
@@ -57,12 +57,12 @@ def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedCard:
         elif fault == "slow":  # the GPU becomes permanently slower
             card._references = {"compute": constant_time(2.1e-4), "memory": constant_time(3e-4)}
         elif fault == "limit":  # another user changes the power limit
-            card.info = replace(info, settings=CardSettings(power_limit_w=400.0))
+            card.info = replace(info, settings=GpuSettings(power_limit_w=400.0))
         elif fault == "incorrect":
             errors = replace(errors, largest=0.5)
         elif fault == "unwritten":
             errors = replace(errors, unwritten=7)
         return SimulatedKernel(lambda n: np.full(n, seconds), 300.0, errors)
 
-    card = SimulatedCard(info, kernel_of)
+    card = SimulatedGpu(info, kernel_of)
     return card

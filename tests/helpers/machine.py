@@ -13,7 +13,7 @@ import pytest
 from kernrec.compile import compile_source
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space
-from kernrec.measure.device.nvml import Card
+from kernrec.measure.device.nvml import LocalGpu
 from kernrec.op import Problem
 from kernrec.profile.kernel_code import compile_job_for
 from tests.helpers.paths import ROOT
@@ -43,7 +43,7 @@ def install(patch: pytest.MonkeyPatch, code: Path) -> None:
     )
     script.chmod(0o755)
     patch.setattr("kernrec.measure.worker.worker_client.module_command", lambda *_: [str(script)])
-    patch.setattr("kernrec.measure.device.nvml.cards", lambda: [Card(0, "GPU-emulated", "NVIDIA H200", 0)])
+    patch.setattr("kernrec.measure.device.nvml.local_gpus", lambda: [LocalGpu(0, "GPU-emulated", "NVIDIA H200", 0)])
 
 
 if __name__ == "__main__":

@@ -137,6 +137,6 @@ class WorkerHere(WorkerClient):
 def measuring_here() -> Iterator[None]:
     """Run measurements in this process inside the context."""
     with ExitStack() as stack:
-        for module in ("kernrec.measure.collect", "kernrec.cluster.card", "tests.helpers.rig"):
+        for module in ("kernrec.measure.collect", "kernrec.cluster.gpu_actor", "tests.helpers.rig"):
             stack.enter_context(patch(f"{module}.WorkerClient", WorkerHere))
         yield

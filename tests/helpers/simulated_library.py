@@ -15,7 +15,7 @@ from kernrec.measure import collect
 from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.device import nvml
 from kernrec.measure.device.interface import ConfigUnderTest, DeviceInfo
-from kernrec.measure.device.simulated import SimulatedCard, SimulatedKernel
+from kernrec.measure.device.simulated import SimulatedGpu, SimulatedKernel
 from kernrec.measure.measuring_device import STANDARD_INPUTS, MeasuringDevice
 from kernrec.op import Problem
 
@@ -24,7 +24,7 @@ GPU = "h200-sxm"
 UUID_HASH = "00112233aabbccdd"
 
 
-def card(gpu: str = GPU) -> SimulatedCard:
+def card(gpu: str = GPU) -> SimulatedGpu:
     """Open the simulated GPU in a worker; times depend on the problem's work and the config, with 1 % noise."""
     entry = find_gpu(gpu)
     info = DeviceInfo(
@@ -44,7 +44,7 @@ def card(gpu: str = GPU) -> SimulatedCard:
             footprint_bytes=footprint(subject.problem),
         )
 
-    return SimulatedCard(info, kernel_of)
+    return SimulatedGpu(info, kernel_of)
 
 
 def footprint(problem: Problem) -> int:
@@ -64,13 +64,13 @@ class _WithoutCode(MeasuringDevice):
 def in_this_machine(gpu: str = GPU) -> Iterator[None]:
     """Make the simulated GPU the only GPU of this machine inside the context."""
     entry = find_gpu(gpu)
-    present = nvml.Card(0, "GPU-simulated", entry.title, 0)
+    present = nvml.LocalGpu(0, "GPU-simulated", entry.title, 0)
     opened = _WithoutCode(OPENING, entry.name, entry.sm, UUID_HASH, STANDARD_INPUTS)
 
-    def device(card: nvml.Card, scratch: Path, *_: object) -> MeasuringDevice:
+    def device(card: nvml.LocalGpu, scratch: Path, *_: object) -> MeasuringDevice:
         return opened
 
-    with patch.object(nvml, "choose_cards", lambda wanted: [present]), patch.object(collect, "card_device", device):
+    with patch.object(nvml, "choose_gpus", lambda wanted: [present]), patch.object(collect, "gpu_device", device):
         yield
 
 

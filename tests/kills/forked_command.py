@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 _IMPORTED = (
-    "kernrec.cli.collect", "kernrec.cli.contribute", "kernrec.measure.card_plan", "kernrec.cli.db", "kernrec.cli.train",
+    "kernrec.cli.collect", "kernrec.cli.contribute", "kernrec.measure.gpu_plan", "kernrec.cli.db", "kernrec.cli.train",
     "kernrec.cli.db", "kernrec.measure.campaign.campaign", "kernrec.measure.campaign.ingest",
     "kernrec.measure.collect", "kernrec.store.intake", "kernrec.store.share.withdraw", "kernrec.store.share.pull",
     "kernrec.store.share.push", "kernrec.store.keys",

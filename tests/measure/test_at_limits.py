@@ -9,12 +9,12 @@ import pytest
 
 from kernrec.measure import collect
 from kernrec.measure.collect import collect_at, operating_points
-from kernrec.measure.device import card_limits, nvml
-from kernrec.measure.device.nvml import Card
+from kernrec.measure.device import gpu_limits, nvml
+from kernrec.measure.device.nvml import LocalGpu
 from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 
-CARD = Card(0, "GPU-aaaa", "NVIDIA H200", 0)
+CARD = LocalGpu(0, "GPU-aaaa", "NVIDIA H200", 0)
 
 
 REQUEST = CollectRequest(None, Path("own.duckdb"))
@@ -26,14 +26,14 @@ def history(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     events: list[str] = []
 
     @contextmanager
-    def limits_set(card: Card, point: OperatingPoint) -> Iterator[None]:
+    def limits_set(card: LocalGpu, point: OperatingPoint) -> Iterator[None]:
         events.append(f"set {point.power_limit_w:g}")
         yield
         events.append("restore")
 
-    monkeypatch.setattr(nvml, "cards", lambda: [CARD])
-    monkeypatch.setattr(card_limits, "check_limits", lambda card, points: events.append(f"check {len(points)}"))
-    monkeypatch.setattr(card_limits, "limits_set", limits_set)
+    monkeypatch.setattr(nvml, "local_gpus", lambda: [CARD])
+    monkeypatch.setattr(gpu_limits, "check_limits", lambda card, points: events.append(f"check {len(points)}"))
+    monkeypatch.setattr(gpu_limits, "limits_set", limits_set)
     return events
 
 

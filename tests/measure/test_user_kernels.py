@@ -23,7 +23,7 @@ from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.interop.t1 import load_spec
 from kernrec.kernel import Kernel
 from kernrec.measure.campaign.journal import waiting_measurements
-from kernrec.measure.device.nvml import Card, NoGPUError, cards
+from kernrec.measure.device.nvml import LocalGpu, NoGPUError, local_gpus
 from kernrec.op import parse_shape
 from kernrec.profile.ptx_kernel import kernel_of_ptx
 from kernrec.store import Database
@@ -182,7 +182,7 @@ def any_bench(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.Cap
     if request.param == "emulated":
         return request.getfixturevalue("bench")
     try:
-        card = cards()[0]
+        card = local_gpus()[0]
     except KernrecError as error:
         pytest.skip(str(error))
     return Bench(tmp_path, capsys, find_gpu(card.name), emulated=False)
@@ -314,14 +314,14 @@ def test_first_config_without_output_ends_in_one_line(bench: Bench, old: str, ne
 def test_missing_gpu_is_reported_before_any_work(bench: Bench, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     bench.spec(text, shape="rows=8,columns=256")
 
-    def none() -> list[Card]:
+    def none() -> list[LocalGpu]:
         raise NoGPUError("no driver answers")
 
     for card, says in (
-        (lambda: [Card(0, "GPU-emulated", "Tesla T4", 0)], "there is no NVIDIA H200 in this machine to measure on;"),
+        (lambda: [LocalGpu(0, "GPU-emulated", "Tesla T4", 0)], "there is no NVIDIA H200 in this machine to measure"),
         (none, "there is no GPU to measure on: no driver answers; predictions need no GPU"),
     ):
-        monkeypatch.setattr("kernrec.measure.device.nvml.cards", card)
+        monkeypatch.setattr("kernrec.measure.device.nvml.local_gpus", card)
         status, _, err = bench.run(*bench.command)
         assert status == 1
         (line,) = err.splitlines()

@@ -17,10 +17,9 @@ def test_batch_flops_equal_the_sum_of_its_items(name, batch):
     assert with_batch(single, batch).flops == batch * single.flops
 
 
-def test_batch_is_stated_in_the_title_and_drops_the_published_figure():
+def test_batch_is_stated_in_the_title():
     several = with_batch(workload("resnet50"), 32)
     assert several.title == "ResNet-50, 224x224, batch 32"
-    assert several.published is None
     assert with_batch(several, 1).flops == workload("resnet50").flops
 
 

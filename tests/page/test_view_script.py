@@ -1,4 +1,4 @@
-"""Test the page's script without a browser: addresses, filtered fronts and ticks. Needs Node."""
+"""Test the page's script without a browser: filtered fronts and ticks. Needs Node."""
 
 import json
 import shutil
@@ -13,10 +13,6 @@ from kernrec.page.document import content
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="Node is not installed")
 
-OPTIONS = {
-    "inputs": ["random", "zeros"], "workloads": ["resnet50"], "gpus": [{"name": "h200-sxm"}, {"name": "rtx4090"}],
-    "ops": [{"name": "matmul"}, {"name": "conv2d"}], "kernels": [{"name": "blur"}],
-}  # fmt: skip
 FRONT = {
     "operating_points": [{"power_limit_w": 450, "default": True}, {"power_limit_w": 300, "default": False}],
     "points": {"latency_s": [1.0, 1.5, 2.0, 1.2, 3.0], "energy_j": [9.0, 4.0, 3.9, 5.0, 8.0], "point": [0, 1, 1, 0, 1]},
@@ -31,28 +27,6 @@ def computed(expression: str, **values: Any) -> Any:
     assert NODE is not None
     done = subprocess.run([NODE, "-"], input=script, capture_output=True, text=True, check=True, timeout=60)
     return json.loads(done.stdout)
-
-
-def test_address_restores_its_view():
-    view = {
-        "view": "front", "gpu": "h200-sxm,rtx4090", "op": "matmul", "dtype": "f16", "layout": "nn",
-        "shape": "m=8,n=16,k=4", "clocks": "1", "inputs": "zeros", "objective": "energy", "limit": "300",
-    }  # fmt: skip
-    back = computed("kernrec.viewOf('#' + kernrec.addressOf(view), options)", view=view, options=OPTIONS)
-    assert back == view | {"gpus": ["h200-sxm", "rtx4090"]}
-    assert computed("kernrec.addressOf({view: 'network', limit: '', other: 1})") == "view=network"
-
-
-def test_hostile_address_selects_nothing_unknown():
-    address = (
-        "#view=admin&gpu=h200-sxm,<script>&op=rm&kernel=../etc&shape=m=1;drop&inputs=ones&objective=best&limit=1e9&x=1"
-        "&workload=file:///etc/passwd"
-    )
-    assert computed("kernrec.viewOf(address, options)", address=address, options=OPTIONS) == {
-        "gpu": "h200-sxm,<script>",
-        "gpus": ["h200-sxm"],
-    }
-    assert computed("kernrec.viewOf(address, options).gpus", address="#" + "gpu=" * 9999, options=OPTIONS) == []
 
 
 def test_power_limit_reduces_the_front_to_undominated_points():

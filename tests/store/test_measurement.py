@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.measurement import (
-    CardState,
     CodeInfo,
     DeviceReport,
     EnergyReport,
+    GpuState,
     InputInfo,
     LatencyReport,
     MeasuredDevice,
@@ -45,7 +45,7 @@ reports = st.builds(
     DeviceReport,
     latency=latencies,
     energy=st.builds(EnergyReport, energy_j=maybe, power_w=maybe, energy_method=texts, energy_ticks=counts),
-    state=st.builds(CardState, event_reasons=st.none() | st.dictionaries(st.sampled_from("abc"), positive)),
+    state=st.builds(GpuState, event_reasons=st.none() | st.dictionaries(st.sampled_from("abc"), positive)),
     check=st.builds(NumericCheck, numeric_error=maybe, tolerance=maybe, checked_against=texts),
     launches=counts,
     input_footprint=maybe,

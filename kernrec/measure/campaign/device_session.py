@@ -18,7 +18,7 @@ from kernrec.errors import KernrecError
 from kernrec.measure.campaign.journal import Records
 from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.campaign.schedule import ScheduledMeasurement
-from kernrec.measure.device.interface import CardSettings, DeviceInfo, MeasurementFailure
+from kernrec.measure.device.interface import DeviceInfo, GpuSettings, MeasurementFailure
 from kernrec.measure.protocol import measure_config
 from kernrec.measure.protocol.measure_config import SensorTraits
 from kernrec.measure.protocol.probe import Probe, load_probe, save_probe
@@ -82,7 +82,7 @@ def _largest_change(costs: References, base: References, cost: str) -> float | N
     return max(ratios, key=lambda ratio: abs(ratio - 1.0)) if ratios else None
 
 
-def describe_changes(before: CardSettings, after: CardSettings) -> str:
+def describe_changes(before: GpuSettings, after: GpuSettings) -> str:
     """Describe the settings that differ: `power_limit_w 700 -> 500`."""
     pairs = [(name, getattr(before, name), getattr(after, name)) for name in vars(before)]
     return ", ".join(f"{name} {_shown(old)} -> {_shown(new)}" for name, old, new in pairs if old != new)
@@ -188,12 +188,12 @@ class DeviceSession:
                 error = failure
         raise KernrecError(f"the device was given up after {_ATTEMPTS} tries: {error}")
 
-    def measure_references(self, with_energy: bool) -> tuple[References, CardSettings]:
+    def measure_references(self, with_energy: bool) -> tuple[References, GpuSettings]:
         """Measure the reference kernels; return their costs and the GPU's present settings."""
         answer = self.request(_CONTROL_LIMIT_S, "references", energy=with_energy)
-        return answer["references"], CardSettings(**answer["settings"])
+        return answer["references"], GpuSettings(**answer["settings"])
 
-    def take_settings(self, settings: CardSettings) -> None:
+    def take_settings(self, settings: GpuSettings) -> None:
         """Use these GPU settings from now on."""
         self.info = replace(self.opened_info, settings=settings)
 
@@ -286,7 +286,7 @@ class BlockControl:
             self._energy_checked_s, self._energy_unchecked = session.clock(), False
         before = session.opened_info.settings
         if settings != before:
-            error = f"somebody changed the card: {describe_changes(before, settings)}"
+            error = f"somebody changed the GPU: {describe_changes(before, settings)}"
             session.take_settings(settings)
             self.drift.rebase(costs)
         session.refresh_idle_power()

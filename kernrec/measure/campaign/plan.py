@@ -309,12 +309,12 @@ class Chooser:
     def begin(self, earlier: Iterable[Measurement]) -> None:
         """Learn from measurements of earlier campaigns."""
 
-    def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
+    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
         """Return the next visit; None if enough is measured, or if the choice depends on a visit in progress.
 
         Args:
-            card: Name of the GPU that makes the visit.
-            cards: Names of all GPUs of the model.
+            gpu: Name of the GPU that makes the visit.
+            gpus: Names of all GPUs of the model.
         """
         raise NotImplementedError
 

@@ -19,9 +19,9 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, bind_launches, workspaces
 from kernrec.measure.device.correctness import ProblemBuffers, cached_outputs, expected_outputs, initial_tensors
 from kernrec.measure.device.interface import (
-    CardSettings,
     ConfigUnderTest,
     DeviceInfo,
+    GpuSettings,
     MeasurementFailure,
     PreparedProblem,
     SensorReading,
@@ -35,7 +35,7 @@ from kernrec.measure.device.launch import (
     fill_constants,
     loaded_module,
 )
-from kernrec.measure.device.nvml import Card, sensors
+from kernrec.measure.device.nvml import LocalGpu, sensors
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.launch_profile import entry_name
@@ -57,25 +57,25 @@ class CudaDevice:
         self._scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
         properties = runtime.getDeviceProperties(0)
-        card = Card(0, uuid, self._sensors.name, self._sensors.others)
-        entry = find_gpu(card.name)
+        present = LocalGpu(0, uuid, self._sensors.name, self._sensors.others)
+        entry = find_gpu(present.name)
         version = runtime.runtimeGetVersion()
         versions = self._sensors.versions()
         self.info = DeviceInfo(
             gpu=entry.name,
-            name=card.name,
+            name=present.name,
             sm=properties["major"] * 10 + properties["minor"],
             l2_bytes=int(properties["l2CacheSize"]),
             memory_bytes=int(properties["totalGlobalMem"]),
             generation=entry.generation,
             energy=self._sensors.why_no_energy(),
-            uuid_hash=card.uuid_hash,
+            uuid_hash=present.uuid_hash,
             vbios=versions["vbios"],
             driver=versions["driver"],
             nvml=versions["nvml"],
             cuda=f"{version // 1000}.{version % 1000 // 10}",
             cupy=str(cupy.__version__),
-            other_processes=card.others,
+            other_processes=present.others,
             settings=self._sensors.settings(),
         )
         self._stream = Stream(non_blocking=True)
@@ -86,7 +86,7 @@ class CudaDevice:
         self._buffers: ProblemBuffers | None = None
         self._tools.sm_clock_hz()  # The first launches load code.
 
-    def settings(self) -> CardSettings:
+    def settings(self) -> GpuSettings:
         return self._sensors.settings()
 
     def prepare(self, prepared: PreparedProblem) -> None:

@@ -67,7 +67,7 @@ class PreparedProblem:
 
 
 @dataclass(frozen=True)
-class CardSettings:
+class GpuSettings:
     """Settings of a GPU that another program may change during a campaign; None if unknown or default."""
 
     power_limit_w: float | None = None
@@ -102,7 +102,7 @@ class DeviceInfo:
     cupy: str | None = None
     nvml: str | None = None
     other_processes: int | None = None
-    settings: CardSettings = field(default_factory=CardSettings)
+    settings: GpuSettings = field(default_factory=GpuSettings)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values that can be sent between processes; `from_dict` reads them."""
@@ -111,7 +111,7 @@ class DeviceInfo:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "DeviceInfo":
         """Return the device info from the result of `as_dict`."""
-        return cls(**{**values, "settings": CardSettings(**values["settings"])})
+        return cls(**{**values, "settings": GpuSettings(**values["settings"])})
 
     def measured_device(self, idle_w: float | None = None) -> MeasuredDevice:
         """Return the device's columns of a row; `idle_w` is the idle power in watts, if measured."""
@@ -210,7 +210,7 @@ class Device(Protocol):
 
     info: DeviceInfo
 
-    def settings(self) -> CardSettings:
+    def settings(self) -> GpuSettings:
         """Return the GPU's present settings."""
 
     def prepare(self, prepared: PreparedProblem) -> None:

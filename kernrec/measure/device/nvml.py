@@ -19,7 +19,7 @@ from typing import Any
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
-from kernrec.measure.device.interface import CardSettings, SensorReading
+from kernrec.measure.device.interface import GpuSettings, SensorReading
 from kernrec.util.files import try_lock
 
 
@@ -92,7 +92,7 @@ class NoGPUError(KernrecError):
 
 
 @dataclass(frozen=True)
-class Card:
+class LocalGpu:
     """A GPU of this machine."""
 
     index: int
@@ -121,58 +121,58 @@ def library() -> Any:
     return pynvml
 
 
-def cards() -> list[Card]:
+def local_gpus() -> list[LocalGpu]:
     """Return the GPUs of this machine; raise `NoGPUError` if there is no driver or no GPU."""
     nvml, listed = library(), []
     for index in range(nvml.nvmlDeviceGetCount()):
         sensed = NvmlSensors(nvml.nvmlDeviceGetHandleByIndex(index))
-        listed.append(Card(index, sensed.uuid, sensed.name, sensed.others))
+        listed.append(LocalGpu(index, sensed.uuid, sensed.name, sensed.others))
     if not listed:
         raise NoGPUError("the NVIDIA driver finds no GPU; --replay works without one")
     return listed
 
 
-def choose_cards(wanted: str) -> list[Card]:
+def choose_gpus(wanted: str) -> list[LocalGpu]:
     """Return the GPUs that `auto`, `all`, an index or a UUID names; `auto` is the first unused GPU, else the first GPU.
 
     If `CUDA_VISIBLE_DEVICES` is set, `auto` and `all` choose among the GPUs that it names.
     """
-    present = cards()
+    present = local_gpus()
     if wanted in ("auto", "all"):
-        allowed = [card for card in present if _visible(card)] or present
-        free = [card for card in allowed if not card.others]
+        allowed = [each for each in present if _visible(each)] or present
+        free = [each for each in allowed if not each.others]
         return allowed if wanted == "all" else (free or allowed)[:1]
-    chosen = [card for card in present if str(card.index) == wanted or card.uuid == wanted]
+    chosen = [each for each in present if str(each.index) == wanted or each.uuid == wanted]
     if not chosen:
-        listed = ", ".join(f"{card.index} ({card.name})" for card in present)
+        listed = ", ".join(f"{each.index} ({each.name})" for each in present)
         raise UsageError(f"no GPU {wanted!r} in this machine; --gpu takes auto, all or one of {listed}")
     return chosen
 
 
-def card_of(gpu: GPU) -> Card:
+def local_gpu(gpu: GPU) -> LocalGpu:
     """Return a GPU of this machine by model, preferably an unused GPU; raise `NoGPUError` if there is none."""
     try:
-        present = choose_cards("all")
+        present = choose_gpus("all")
     except NoGPUError as error:
         reason = str(error).split(";")[0]
         raise NoGPUError(f"there is no GPU to measure on: {reason}; predictions need no GPU") from None
     matching = sorted(
-        (card for card in present if find_gpu(card.name).name == gpu.name), key=lambda card: card.others > 0
+        (each for each in present if find_gpu(each.name).name == gpu.name), key=lambda each: each.others > 0
     )
     if not matching:
-        here = ", ".join(sorted({card.name for card in present}))
+        here = ", ".join(sorted({each.name for each in present}))
         raise NoGPUError(f"there is no {gpu.title} in this machine to measure on; it has {here}")
     return matching[0]
 
 
-def _visible(card: Card) -> bool:
+def _visible(gpu: LocalGpu) -> bool:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return named is None or any(is_named(name.strip(), card) for name in named.split(","))
+    return named is None or any(is_named(name.strip(), gpu) for name in named.split(","))
 
 
-def is_named(name: str, card: Card) -> bool:
+def is_named(name: str, gpu: LocalGpu) -> bool:
     """Return whether a GPU has this index or a UUID that begins so, as in `CUDA_VISIBLE_DEVICES`."""
-    return name == str(card.index) or (name != "" and card.uuid.startswith(name))
+    return name == str(gpu.index) or (name != "" and gpu.uuid.startswith(name))
 
 
 def gpu_of_slice(uuid: str) -> str:
@@ -257,14 +257,14 @@ class NvmlSensors:
             reasons=self.reasons(),
         )
 
-    def settings(self) -> CardSettings:
+    def settings(self) -> GpuSettings:
         """Return settings that somebody may have changed; None for defaults and unknown values."""
         limit = self._query("nvmlDeviceGetPowerManagementLimit")
         usual = self._query("nvmlDeviceGetPowerManagementDefaultLimit")
         ecc = self._query("nvmlDeviceGetEccMode")
         persistence = self._query("nvmlDeviceGetPersistenceMode")
         locked = present_entry(self.uuid)  # NVML does not report locked clocks.
-        return CardSettings(
+        return GpuSettings(
             power_limit_w=limit / 1e3 if limit and limit != usual else None,
             sm_clock_hz=(locked and locked.sm_clock_hz) or self._set_clock(self._nvml.NVML_CLOCK_SM),
             memory_clock_hz=self._set_clock(self._nvml.NVML_CLOCK_MEM),

@@ -26,7 +26,7 @@ from kernrec.errors import UsageError, cannot_be, unknown
 from kernrec.gpu import find_gpu
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.measure.device.interface import ConfigUnderTest, DeviceInfo, MeasurementFailure
-from kernrec.measure.device.simulated import SimulatedCard, SimulatedKernel, SimulatedSensors
+from kernrec.measure.device.simulated import SimulatedGpu, SimulatedKernel, SimulatedSensors
 from kernrec.op import Problem, problem_from_key
 from kernrec.store import Database, canonical_json
 from kernrec.store.measurement import Outcome
@@ -191,13 +191,11 @@ def _power(row: Mapping[str, Any]) -> float:
     return float(row["energy_j"] / (row["sustained_latency_s"] or row["latency_s"]))
 
 
-def replay_card(
-    recordings: Iterable[Recording], seed: int = 0, sensors: SimulatedSensors | None = None
-) -> SimulatedCard:
+def replay_gpu(recordings: Iterable[Recording], seed: int = 0, sensors: SimulatedSensors | None = None) -> SimulatedGpu:
     """Return a device that replays recordings of one GPU; `seed` determines the drawn run times."""
     by_problem = {recording.problem.key: recording for recording in recordings}
     first = next(iter(by_problem.values()))
-    card = find_gpu(first.gpu)
+    entry = find_gpu(first.gpu)
     has_power = any(recording.has_power for recording in by_problem.values())
 
     def kernel_of(subject: ConfigUnderTest) -> SimulatedKernel:
@@ -213,16 +211,16 @@ def replay_card(
         return SimulatedKernel(lambda n: draw.choice(samples, n), recorded.power_w, None, footprint)
 
     info = DeviceInfo(
-        gpu=card.name,
-        name=f"replay of {card.title}",
-        sm=card.sm,
-        l2_bytes=card.l2_bytes,
-        memory_bytes=int(card.memory_bytes),
-        generation=card.generation,
+        gpu=entry.name,
+        name=f"replay of {entry.title}",
+        sm=entry.sm,
+        l2_bytes=entry.l2_bytes,
+        memory_bytes=int(entry.memory_bytes),
+        generation=entry.generation,
         energy=None if has_power else "the recording has run times only",
         virtual=True,
     )
-    return SimulatedCard(info, kernel_of, sensors or SimulatedSensors(sm_clock_hz=None, temperature_c=None), seed=seed)
+    return SimulatedGpu(info, kernel_of, sensors or SimulatedSensors(sm_clock_hz=None, temperature_c=None), seed=seed)
 
 
 NAME = "convolution-rtx-a4000"

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.measure.device.interface import (
-    CardSettings,
     ConfigUnderTest,
     DeviceInfo,
+    GpuSettings,
     OutputError,
     PreparedProblem,
     SensorReading,
@@ -102,7 +102,7 @@ class _LoadHistory:
         return self._power[i] if i >= 0 and time_s < self._end[i] else self._idle_w
 
 
-class SimulatedCard:
+class SimulatedGpu:
     """A `Device` whose clock advances only with use."""
 
     def __init__(
@@ -132,7 +132,7 @@ class SimulatedCard:
         self._skipped: dict[int, bool] = {}
         self._shown = (-1, 0.0)  # Number of a counter update, and the counter's value after it.
 
-    def settings(self) -> CardSettings:
+    def settings(self) -> GpuSettings:
         return self.info.settings
 
     def prepare(self, prepared: PreparedProblem) -> None:
@@ -198,8 +198,8 @@ class LoadedSimulatedConfig:
 
     renewed = False
 
-    def __init__(self, card: SimulatedCard, kernel: SimulatedKernel) -> None:
-        self._card = card
+    def __init__(self, gpu: SimulatedGpu, kernel: SimulatedKernel) -> None:
+        self._gpu = gpu
         self._kernel = kernel
         self._ends: deque[tuple[float, int]] = deque()  # (end time, launches) of submitted work, ascending.
         self._outstanding = 0
@@ -212,8 +212,8 @@ class LoadedSimulatedConfig:
 
     def times(self, launches: int) -> list[float]:
         drawn = self._kernel.draw(launches)
-        self._card.run(float(drawn.sum()), self._kernel.power_w)
-        self._card.wait()
+        self._gpu.run(float(drawn.sum()), self._kernel.power_w)
+        self._gpu.wait()
         return list(drawn.tolist())
 
     def back_to_back(self, launches: int) -> float:
@@ -221,20 +221,20 @@ class LoadedSimulatedConfig:
 
     def submit(self, launches: int) -> None:
         seconds = float(self._kernel.draw(min(launches, 64)).mean()) * launches
-        self._ends.append((self._card.run(seconds, self._kernel.power_w), launches))
+        self._ends.append((self._gpu.run(seconds, self._kernel.power_w), launches))
         self._outstanding += launches
 
     def outstanding(self) -> int:
-        now = self._card.now()
+        now = self._gpu.now()
         while self._ends and self._ends[0][0] <= now:
             self._outstanding -= self._ends.popleft()[1]
         return self._outstanding
 
     def mark(self) -> None:
-        self._marks.append(self._card.run(0.0, self._kernel.power_w))
+        self._marks.append(self._gpu.run(0.0, self._kernel.power_w))
 
     def between_marks(self) -> float:
-        self._card.wait()
+        self._gpu.wait()
         first, last = self._marks[0], self._marks[-1]
         self._marks.clear()
         return last - first

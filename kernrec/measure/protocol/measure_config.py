@@ -18,9 +18,9 @@ from kernrec.measure.device.interface import ConfigUnderTest, Device, LoadedConf
 from kernrec.measure.protocol import energy_counter
 from kernrec.store.measurement import (
     NEWEST_PROTOCOL,
-    CardState,
     DeviceReport,
     EnergyReport,
+    GpuState,
     LatencyReport,
     NumericCheck,
     Outcome,
@@ -219,7 +219,7 @@ def _measure_once(
         sustained = measure_energy(device, loaded, latency.latency_s, seconds, trace)
         energy, launches = _energy_report(sustained, traits), sustained.launches
     trace.append(device.read_sensors())
-    state = _card_state(trace, clock_hz)
+    state = _gpu_state(trace, clock_hz)
     assert state.event_reasons is not None
     report = DeviceReport(latency, energy, state, launches=launches)
     return report, energy_counter.slowdown_reason(state.event_reasons)
@@ -352,13 +352,13 @@ def _energy_report(window: EnergyWindow, traits: SensorTraits) -> EnergyReport:
     )
 
 
-def _card_state(trace: list[SensorReading], clock_hz: float | None) -> CardState:
+def _gpu_state(trace: list[SensorReading], clock_hz: float | None) -> GpuState:
     """Return the state of the GPU over a trace; `clock_hz` is the mean SM clock that a kernel measured, if any."""
     loaded = [reading for reading in trace if "GpuIdle" not in reading.reasons]
     clocks = [reading.sm_clock_hz for reading in loaded if reading.sm_clock_hz]
     all_clocks = clocks + ([clock_hz] if clock_hz else [])
     memory_clocks = [reading.memory_clock_hz for reading in loaded if reading.memory_clock_hz]
-    return CardState(
+    return GpuState(
         temperature_start_c=trace[0].temperature_c,
         temperature_end_c=trace[-1].temperature_c,
         sm_clock_mean_hz=clock_hz or (sum(clocks) / len(clocks) if clocks else None),

@@ -99,11 +99,11 @@ class WorkerSession:
         if request.get("spec"):
             self._user_kernel, self._folder = read_kernel(Path(request["spec"]))
         if request["device"] == "replay":
-            from kernrec.measure.device.replay import load_recordings, replay_card
+            from kernrec.measure.device.replay import load_recordings, replay_gpu
 
             recordings = load_recordings(Path(request["file"]), request["gpu"])
             self._recorded = {recording.problem.key: recording.problem for recording in recordings}
-            self._device = replay_card(recordings, request.get("seed", 0))
+            self._device = replay_gpu(recordings, request.get("seed", 0))
         else:
             self._device = open_device(request)
         if request.get("traits"):

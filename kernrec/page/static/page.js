@@ -1,7 +1,7 @@
 // What the reader chose, what is asked for it, and where it is shown.
 "use strict";
 (() => {
-  const { element, describe, codes, frontTable, addressOf, viewOf, limitsOf, narrowed, bestOf, lineText, linesTable, notes, scales, drawFront, drawRoofline, drawSweeps } = kernrec;
+  const { element, describe, codes, frontTable, limitsOf, narrowed, bestOf, lineText, linesTable, notes, scales, drawFront, drawRoofline, drawSweeps } = kernrec;
   const data = JSON.parse(document.getElementById("data").textContent);
   const offline = data.mode === "report";
   const byId = (id) => document.getElementById(id);
@@ -110,33 +110,6 @@
     select.value = chosen;
   }
 
-  // The view as it is now, in the address: to be sent to somebody else.
-  function keepAddress() {
-    const problemShown = state.view === "front" ? problem() : {};
-    const network = state.view === "network" ? { workload: byId("workload").value } : {};
-    const view = { view: state.view, gpu: state.gpus.join(","), ...problemShown, ...network, ...inputs(),
-      objective: byId("objective").value === "pareto" ? "" : byId("objective").value, limit: byId("limit").value };
-    history.replaceState(null, "", `#${addressOf(view)}`);
-  }
-
-  // Puts the view of an address into the form; what it does not name stays as it is.
-  function takeAddress() {
-    const view = viewOf(location.hash, data.options);
-    if (view.gpus.length) state.gpus = view.gpus;
-    for (const id of ["objective", "inputs", "workload"]) if (view[id] && !byId(id).disabled) byId(id).value = view[id];
-    if (view.limit) { fillLimits([]); byId("limit").append(option(view.limit)); byId("limit").value = view.limit; }
-    if (view.clocks && !offline) byId("clocks").checked = view.clocks === "1";
-    if (offline) {
-      const same = data.options.problems.find((each) => each.shape === view.shape && each.dtype === view.dtype && choiceOf(each) === choiceOf(view));
-      if (same) fillProblem(same);
-    } else if (view.op || view.kernel) {
-      const [first] = opOf(choiceOf(view)).layers;
-      fillProblem({ ...first, ...(view.shape ? { shape: view.shape } : {}), dtype: view.dtype ?? first.dtype, layout: view.layout ?? first.layout });
-    }
-    fillGpus();
-    return view.view;
-  }
-
   function fillTable(entry) {
     entry.table.replaceChildren(frontTable(entry.front, `Front of ${entry.front.problem}, fastest first`,
       entry.front.front, (n) => pick(entry, n, true), entry.chosen));
@@ -230,7 +203,7 @@
   // Shows the answers to what is chosen now; `soon` waits for the end of typing.
   function refresh(soon = false) {
     clearTimeout(waiting);
-    waiting = setTimeout(() => { keepAddress(); VIEWS[state.view]().catch((error) => say(error.message, true)); }, soon ? 250 : 0);
+    waiting = setTimeout(() => { VIEWS[state.view]().catch((error) => say(error.message, true)); }, soon ? 250 : 0);
   }
 
   const option = (value, text = value) => element("option", { value }, text);
@@ -333,8 +306,7 @@
     }
     byId("footer").textContent = "Predicted values come from static analysis or a trained model, measured ones from a database; each point says which.";
     const first = offline && !options.problems.length ? "network" : data.chosen.view ?? "front";
-    open((location.hash && takeAddress()) || first);
-    addEventListener("hashchange", () => open(takeAddress() ?? state.view));
+    open(first);
   }
 
   kernrec.shown = shown;

@@ -1,33 +1,6 @@
-// What a view shows of an answer, as plain values: the address that holds it, the points it keeps, the ticks of its axes.
+// What a view shows of an answer, as plain values: the points it keeps, and the ticks of its axes.
 "use strict";
 (() => {
-  const NAMES = ["view", "gpu", "op", "kernel", "dtype", "layout", "shape", "clocks", "inputs", "workload", "objective", "limit"];
-  const VIEWS = ["front", "network"], OBJECTIVES = ["pareto", "latency", "energy", "edp"];
-  const LONGEST = 2000;  // letters of an address that are read
-
-  // A view as the part of an address behind `#`; what is empty is left out.
-  function addressOf(view) {
-    return new URLSearchParams(NAMES.filter((name) => view[name]).map((name) => [name, String(view[name])])).toString();
-  }
-
-  // The view that an address holds: names that are known here alone, for anybody may have written it.
-  function viewOf(address, options) {
-    const view = {};
-    for (const [name, value] of new URLSearchParams(address.slice(0, LONGEST).replace(/^#/, ""))) {
-      if (NAMES.includes(name) && value) view[name] = value;
-    }
-    const named = (list) => (list ?? []).map((each) => each.name ?? each);
-    const accepted = { view: VIEWS, objective: OBJECTIVES, inputs: options.inputs, workload: named(options.workloads),
-      op: named(options.ops), kernel: named(options.kernels) };
-    for (const [name, values] of Object.entries(accepted)) {
-      if (view[name] !== undefined && values && !values.includes(view[name])) delete view[name];
-    }
-    view.gpus = (view.gpu ?? "").split(",").filter((name) => named(options.gpus).includes(name));
-    if (view.shape !== undefined && !/^[a-z_0-9]+=\d+(,[a-z_0-9]+=\d+)*$/.test(view.shape)) delete view.shape;
-    if (view.limit !== undefined && view.limit !== "default" && !/^\d+(\.\d+)?$/.test(view.limit)) delete view.limit;
-    return view;
-  }
-
   // The limits of power that fronts can be narrowed to, ascending.
   function limitsOf(fronts) {
     const all = fronts.flatMap((front) => (front.operating_points ?? []).map((point) => point.power_limit_w));
@@ -76,5 +49,5 @@
     return [low, high];
   }
 
-  Object.assign(kernrec, { OBJECTIVES, addressOf, viewOf, limitsOf, narrowed, bestOf, logTicks });
+  Object.assign(kernrec, { limitsOf, narrowed, bestOf, logTicks });
 })();

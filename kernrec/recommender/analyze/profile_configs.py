@@ -14,9 +14,9 @@ from kernrec.compile.compiled import CompileError
 from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import Config, Kernel, bind_launches
 from kernrec.profile.kernel_code import compile_job_for
-from kernrec.profile.launch_profile import BLOCK_BUDGET, ProfileFailure, ProfileTarget
+from kernrec.profile.launch_profile import BLOCK_BUDGET, COUNTS_VERSION, VERSION, ProfileFailure, ProfileTarget
 from kernrec.recommender.result import Answer
-from kernrec.store import Database, ProfileRow
+from kernrec.store import Database, ProfileRow, ProfileTable
 from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 
@@ -88,10 +88,19 @@ class ConfigProfiler:
             yield replace(self, options=replace(self.options, profiles=profiles_with(processors)))
 
     def stored_variants(self) -> set[str]:
-        """Return the variants that the user profiled; create the database if it does not exist."""
+        """Return the variants that the user profiled with this emulator; create the database if it does not exist."""
         with Database.open(self.database, read_only=False, create=True) as opened:
             tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm, own=True).values()
-        return {key for table in tables for key in table.variant_keys}
+        return {key for table in tables for key in self._current(table)}
+
+    def _current(self, table: ProfileTable) -> Sequence[str]:
+        """Return the variants of a table that today's emulator counted. Counts of probes have no version."""
+        if not self.kernel.sampled:
+            return table.variant_keys
+        if VERSION not in table.metrics:
+            return ()
+        versions = table.counts[:, table.metrics.index(VERSION), 0]
+        return [key for key, version in zip(table.variant_keys, versions, strict=True) if version == COUNTS_VERSION]
 
     def profile(self, configs: Sequence[Config], hopeless: bool, report: Callable[[int], None]) -> list[ProfileFailure]:
         """Profile configs, store the profiles, and return the failed configs with their reasons.

@@ -123,20 +123,20 @@ def faults(
     elif table == "kernel":
         yield from _kernel_faults(connection)
     elif table == "measurement":
-        cards = [gpu.name for gpu in all_gpus()]
+        catalog = [gpu.name for gpu in all_gpus()]
         for (name,) in connection.execute("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1").fetchall():
-            if name not in cards:
+            if name not in catalog:
                 query = f"SELECT measurement_id FROM db.measurement WHERE gpu = $1 LIMIT {most}"
                 yield (
-                    f"are of an {unknown('GPU', name, cards, 'kernrec list gpus')}",
+                    f"are of an {unknown('GPU', name, catalog, 'kernrec list gpus')}",
                     [str(key) for (key,) in connection.execute(query, [name]).fetchall()],
                 )
-            elif conditions := list(_conditions_of_card(find_gpu(name), kinds)):
+            elif conditions := list(_conditions_of_gpu(find_gpu(name), kinds)):
                 yield from _violated(connection, table, kinds, conditions, most)
         yield from _latency_faults(connection, most)
 
 
-def _conditions_of_card(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _conditions_of_gpu(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield (fault, SQL condition that valid rows meet) for powers, energies and clocks of a GPU."""
     other = f"gpu <> '{gpu.name}'"
     most_w, most_hz = _ABOVE_BOARD * gpu.power_max_w, _ABOVE_BOOST * max(gpu.boost_clock_hz, gpu.tensor_clock_hz)

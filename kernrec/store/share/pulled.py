@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, file_errors
-from kernrec.store.card_scales import scale_statements
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
 from kernrec.store.exchange import MEASUREMENTS, SOURCES, move_checked
+from kernrec.store.gpu_scales import scale_statements
 from kernrec.store.intake import adding_to
 from kernrec.store.query_file import renew
 from kernrec.store.schema import views_sql

@@ -19,10 +19,10 @@ PROBLEM = find_op("matmul").problem(m=512, n=512, k=512)
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory: pytest.TempPathFactory) -> object:
-    from kernrec.measure.device.nvml import cards
+    from kernrec.measure.device.nvml import local_gpus
 
     try:
-        card = cards()[0]
+        card = local_gpus()[0]
     except KernrecError as error:
         pytest.skip(str(error))
     from kernrec.measure.device.cuda import CudaDevice
@@ -109,10 +109,10 @@ def test_energy_is_power_times_time_and_plausible(device) -> None:
 
 
 def test_child_survives_when_its_context_is_lost(device, tmp_path: Path) -> None:
-    from kernrec.measure.device.nvml import cards
+    from kernrec.measure.device.nvml import local_gpus
     from kernrec.measure.worker.worker_client import WorkerClient
 
-    client = WorkerClient({"device": "cuda", "uuid": cards()[0].uuid, "scratch": str(tmp_path)})
+    client = WorkerClient({"device": "cuda", "uuid": local_gpus()[0].uuid, "scratch": str(tmp_path)})
     try:
         first = client.request(60.0, "references", energy=False)["references"]
         client._process.kill()  # type: ignore[union-attr]

@@ -3,34 +3,34 @@
 import pytest
 
 from kernrec.measure.device import nvml
-from kernrec.measure.device.nvml import Card, choose_cards
+from kernrec.measure.device.nvml import LocalGpu, choose_gpus
 from tests.helpers.refusals import Refuses
 
-BUSY = Card(0, "GPU-aaaa", "NVIDIA H200", 2)
-FREE = Card(1, "GPU-bbbb", "NVIDIA H200", 0)
+BUSY = LocalGpu(0, "GPU-aaaa", "NVIDIA H200", 2)
+FREE = LocalGpu(1, "GPU-bbbb", "NVIDIA H200", 0)
 
 
 @pytest.fixture(autouse=True)
 def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml, "cards", lambda: [BUSY, FREE])
+    monkeypatch.setattr(nvml, "local_gpus", lambda: [BUSY, FREE])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 def test_auto_selects_an_idle_gpu() -> None:
-    assert choose_cards("auto") == [FREE]
-    assert choose_cards("all") == [BUSY, FREE]
-    assert choose_cards("0") == [BUSY]
+    assert choose_gpus("auto") == [FREE]
+    assert choose_gpus("all") == [BUSY, FREE]
+    assert choose_gpus("0") == [BUSY]
 
 
 @pytest.mark.parametrize("visible", ["0", "GPU-aaaa", "GPU-a"])
 def test_hidden_gpu_is_used_only_on_request(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert choose_cards("auto") == choose_cards("all") == [BUSY]
-    assert choose_cards("1") == [FREE]
+    assert choose_gpus("auto") == choose_gpus("all") == [BUSY]
+    assert choose_gpus("1") == [FREE]
 
 
 def test_unknown_gpu_index_is_reported_in_one_line_with_the_known_ones(refuses: Refuses) -> None:
-    refuses(lambda: choose_cards("7"))
+    refuses(lambda: choose_gpus("7"))
 
 
 def test_gpu_is_identified_by_a_hash_of_its_uuid() -> None:

@@ -10,7 +10,7 @@ import pytest
 from kernrec.measure.campaign.results import EFFORTS, CampaignBudget
 from kernrec.measure.collect import collect
 from kernrec.measure.device.interface import ConfigUnderTest
-from kernrec.measure.device.replay import load_recordings, replay_card
+from kernrec.measure.device.replay import load_recordings, replay_gpu
 from kernrec.measure.protocol.measure_config import SensorTraits, measure_config
 from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.model.search.energy_guide import FIRST_ENERGY
@@ -35,7 +35,7 @@ def _rows(database: Path, **equal: object) -> list[dict[str, object]]:
 
 def test_replayed_times_have_the_recorded_noise(tmp_path: Path) -> None:
     (recording,) = load_recordings(make_recording(tmp_path / "r.duckdb"), None)
-    device = replay_card([recording])
+    device = replay_gpu([recording])
     best = recording.best
     report = measure_config(
         device, ConfigUnderTest("recorded", best.config, recording.problem), Tier.SCREEN, None, SensorTraits()

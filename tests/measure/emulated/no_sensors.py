@@ -1,6 +1,6 @@
 """A stand-in for the sensors of the emulated GPU: every reading is None."""
 
-from kernrec.measure.device.interface import CardSettings, SensorReading
+from kernrec.measure.device.interface import GpuSettings, SensorReading
 
 
 class MissingSensors:
@@ -15,8 +15,8 @@ class MissingSensors:
     def why_no_energy(self) -> str | None:
         return f"no sensors: {self._reason}"
 
-    def settings(self) -> CardSettings:
-        return CardSettings()
+    def settings(self) -> GpuSettings:
+        return GpuSettings()
 
     def versions(self) -> dict[str, str | None]:
         return {"vbios": None, "driver": None, "nvml": None}

@@ -1,7 +1,7 @@
 """Test that changed costs of the reference kernels reveal a change of the GPU."""
 
 from kernrec.measure.campaign.device_session import DriftMonitor, describe_changes
-from kernrec.measure.device.interface import CardSettings
+from kernrec.measure.device.interface import GpuSettings
 
 
 def _errors(*latencies: float) -> list[str | None]:
@@ -19,6 +19,6 @@ def test_later_references_are_compared_with_the_drifted_value() -> None:
 
 
 def test_different_settings_are_named_with_both_values() -> None:
-    before, after = CardSettings(power_limit_w=700.0, ecc=True), CardSettings(power_limit_w=500.0, ecc=True)
+    before, after = GpuSettings(power_limit_w=700.0, ecc=True), GpuSettings(power_limit_w=500.0, ecc=True)
     assert describe_changes(before, after) == "power_limit_w 700 -> 500"
-    assert describe_changes(CardSettings(), before) == "power_limit_w default -> 700, ecc default -> True"
+    assert describe_changes(GpuSettings(), before) == "power_limit_w default -> 700, ecc default -> True"

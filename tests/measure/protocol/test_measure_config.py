@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernrec.measure.device.interface import ConfigUnderTest, DeviceInfo, MeasurementFailure, OutputError
-from kernrec.measure.device.simulated import SimulatedCard, SimulatedKernel, SimulatedSensors, constant_time
+from kernrec.measure.device.simulated import SimulatedGpu, SimulatedKernel, SimulatedSensors, constant_time
 from kernrec.measure.protocol.measure_config import (
     LATENCY_CAP_S,
     SensorTraits,
@@ -29,14 +29,14 @@ KNOWN = SensorTraits(tick_s=0.1, ratio=1.0)
 
 
 def measured(
-    device: SimulatedCard, subject: ConfigUnderTest, tier: Tier, best_s: float | None, traits: SensorTraits
+    device: SimulatedGpu, subject: ConfigUnderTest, tier: Tier, best_s: float | None, traits: SensorTraits
 ) -> dict[str, Any]:
     """Return the columns that a measurement fills."""
     return measure_config(device, subject, tier, best_s, traits).as_json()
 
 
-def card(kernel: SimulatedKernel, sensors: SimulatedSensors = SENSORS, info: DeviceInfo = INFO) -> SimulatedCard:
-    return SimulatedCard(info, lambda subject: kernel, sensors)
+def card(kernel: SimulatedKernel, sensors: SimulatedSensors = SENSORS, info: DeviceInfo = INFO) -> SimulatedGpu:
+    return SimulatedGpu(info, lambda subject: kernel, sensors)
 
 
 def noisy(seconds: float, spread: float, power_w: float = 300.0) -> SimulatedKernel:

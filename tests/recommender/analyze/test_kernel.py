@@ -171,6 +171,19 @@ def test_interrupted_analysis_resumes(kernel: Kernel, tmp_path: Path) -> None:
     assert whole.cached + whole.profiled == 8
 
 
+def test_counts_of_an_older_emulator_are_computed_again(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, problem = tmp_path / "own.duckdb", kernel.definition.problem()
+    first = analyze(kernel, problem, GPU, path)
+    assert (first.cached, first.profiled) == (0, 8)
+    assert analyze(kernel, problem, GPU, path).profiled == 0
+    monkeypatch.setattr("kernrec.recommender.analyze.profile_configs.COUNTS_VERSION", 2)
+    again = analyze(kernel, problem, GPU, path)
+    assert (again.cached, again.profiled) == (0, 8)
+    assert again.answer.best.latency_s == first.answer.best.latency_s
+
+
 REFUSED = """
 #if STRIDE == 8 && !defined(ANYHOW)
 #error no stride of eight

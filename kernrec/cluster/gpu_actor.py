@@ -22,7 +22,7 @@ from kernrec.kernel import find_kernel
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.plan import PlannedProblem, Visit
 from kernrec.measure.campaign.results import CampaignBudget, Progress
-from kernrec.measure.measuring_device import MeasuringDevice, card_device, new_session, recorded_device
+from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, new_session, recorded_device
 from kernrec.measure.request import CollectRequest
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store.measurement import MeasuredDevice, Measurement
@@ -60,7 +60,7 @@ class Greeting:
 
 
 @dataclass(frozen=True)
-class CardIdentity:
+class GpuIdentity:
     """Identity of an open GPU, and the software of its machine."""
 
     gpu: str
@@ -87,7 +87,7 @@ class Answer:
 
     title: str
     """Name of the GPU, as far as known."""
-    identity: CardIdentity | None = None
+    identity: GpuIdentity | None = None
     """Identity of the GPU; None if it could not be opened."""
     notes: list[str] = field(default_factory=list)
     """Remarks for the user, one line each."""
@@ -120,7 +120,7 @@ class SentRecords:
         yield item
 
 
-class Card:
+class GpuActor:
     """The actor of one GPU."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class Card:
         )
         campaign.begin()
         info = campaign.session.opened_info
-        self._answer.identity = CardIdentity(
+        self._answer.identity = GpuIdentity(
             info.gpu, socket.gethostname(), info.uuid_hash, info.driver, None if device.replayed else compiler(),
             campaign.session.traits.measures_energy, limits_of(info.measured_device()),
         )  # fmt: skip
@@ -199,9 +199,9 @@ def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
 def _device(request: CollectRequest, scratch: Path) -> MeasuringDevice:
     if request.recording is not None:
         return recorded_device(request.recording, request.gpu, request.seed)
-    from kernrec.measure.device.nvml import choose_cards
+    from kernrec.measure.device.nvml import choose_gpus
 
-    (card,) = choose_cards("auto")
-    if request.gpu not in ("auto", "all") and find_gpu(request.gpu).name != find_gpu(card.name).name:
+    (present,) = choose_gpus("auto")
+    if request.gpu not in ("auto", "all") and find_gpu(request.gpu).name != find_gpu(present.name).name:
         raise UsageError("")  # This is no error, because nobody requested this GPU.
-    return card_device(card, scratch)
+    return gpu_device(present, scratch)

@@ -139,7 +139,7 @@ _ENERGY_EVERY = 5
 that visits of both the survey and the planner measure energies."""
 
 
-class CardPlan(Chooser):
+class GpuPlan(Chooser):
     """Chooser of the fixed part, then a round of the survey, then visits of refinement planner and survey."""
 
     def __init__(
@@ -152,14 +152,14 @@ class CardPlan(Chooser):
         self._ahead = 0  # Number of configs that the planner is ahead of the survey, since the survey's first round.
         self._visits = 0
 
-    def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
+    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
         self._refining = False
         if self._fixed:
             return Visit(self._fixed.pop(0))
         self._visits += 1
         surveys_first = self._survey is not None and (self._ahead > 0 or not self._survey.every_kernel)
         visit = self._surveyed() if surveys_first else None
-        visit = visit or self._refined(card, cards) or self._surveyed()
+        visit = visit or self._refined(gpu, gpus) or self._surveyed()
         if visit is None or not self._measures_energy:
             return visit
         return replace(visit, planned=replace(visit.planned, energy=EnergyRule.ALL))
@@ -170,8 +170,8 @@ class CardPlan(Chooser):
         self._ahead -= len(planned.tasks) if self._survey.every_kernel else 0
         return Visit(planned)
 
-    def _refined(self, card: str, cards: Collection[str]) -> Visit | None:
-        visit = None if self._planner is None else self._planner.next(card, cards)
+    def _refined(self, gpu: str, gpus: Collection[str]) -> Visit | None:
+        visit = None if self._planner is None else self._planner.next(gpu, gpus)
         if visit is not None:
             self._refining = True
             self._ahead += len(visit.planned.tasks)
@@ -190,7 +190,7 @@ class CardPlan(Chooser):
             self._planner.done(visit, 0.0 if self._measures_energy else seconds, over)
 
 
-def card_plan(name: str, request: CollectRequest) -> CardPlan:
+def gpu_plan(name: str, request: CollectRequest) -> GpuPlan:
     """Return the plan for a GPU or for its recording."""
     gpu = find_gpu(name)
     if request.recording is None:
@@ -198,9 +198,9 @@ def card_plan(name: str, request: CollectRequest) -> CardPlan:
     else:
         fixed, subject = _recorded_part(request.recording, gpu), subject_on(name, request)
     if subject is None:
-        return CardPlan(fixed)
+        return GpuPlan(fixed)
     survey = Survey(subject, sampled_kernels(name, request), request.seed)
-    return CardPlan(fixed, survey, RefinePlanner(request, Knowledge(subject, request)))
+    return GpuPlan(fixed, survey, RefinePlanner(request, Knowledge(subject, request)))
 
 
 def fixed_problems(gpu: GPU) -> list[PlannedProblem]:

@@ -34,7 +34,7 @@ class OpCoverage:
 
 
 @dataclass(frozen=True)
-class CardCoverage:
+class GpuCoverage:
     """Coverage of a GPU that has measurements or recordings."""
 
     gpu: str
@@ -83,7 +83,7 @@ class _Layers:
         return layers
 
 
-def cards_coverage(backend: Stack) -> list[CardCoverage]:
+def gpus_coverage(backend: Stack) -> list[GpuCoverage]:
     """Return the coverage of each GPU with measurements or recordings, most measured layers first.
 
     Raises:
@@ -94,11 +94,11 @@ def cards_coverage(backend: Stack) -> list[CardCoverage]:
     for row in measured_problems(backend):
         rows[row.gpu].append(row)
     recorded = {gpu for about in contents().values() for gpu in about["gpus"]}
-    cards = [_card(gpu, rows.get(gpu, ()), layers) for gpu in sorted({*rows, *recorded})]
-    return sorted(cards, key=lambda card: (-sum(op.measured for op in card.ops.values()), card.gpu))
+    covered = [_of_gpu(gpu, rows.get(gpu, ()), layers) for gpu in sorted({*rows, *recorded})]
+    return sorted(covered, key=lambda each: (-sum(op.measured for op in each.ops.values()), each.gpu))
 
 
-def _card(name: str, rows: Sequence[MeasuredProblem], layers: _Layers) -> CardCoverage:
+def _of_gpu(name: str, rows: Sequence[MeasuredProblem], layers: _Layers) -> GpuCoverage:
     measured = {row.problem for row in rows}
     gpu = _catalog(name)
     ops = {}
@@ -114,7 +114,7 @@ def _card(name: str, rows: Sequence[MeasuredProblem], layers: _Layers) -> CardCo
         of_op.configs += row.configs
         of_op.energies += row.energies
     last = max((row.last_measured for row in rows), default="")
-    return CardCoverage(name, gpu.arch if gpu else "", ops, last)
+    return GpuCoverage(name, gpu.arch if gpu else "", ops, last)
 
 
 def _catalog(name: str) -> GPU | None:

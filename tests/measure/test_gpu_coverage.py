@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.measure.card_coverage import cards_coverage, gaps
+from kernrec.measure.gpu_coverage import gaps, gpus_coverage
 from kernrec.op import Problem, find_op
 from kernrec.store import Database, Stack
 from kernrec.store.measurement import Measurement
@@ -44,7 +44,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_layers_count_as_measured_and_foreign_rows_as_configs(path: Path) -> None:
     stack = Stack([path])
-    first, second = cards_coverage(stack)[:2]
+    first, second = gpus_coverage(stack)[:2]
     assert (first.gpu, first.arch, first.last_measured) == ("l40s", "sm_89", "2026-03-01")
     assert (first.ops["reduce"].measured, first.ops["reduce"].energies) == (1, 1)
     assert (first.ops["matmul"].measured, first.ops["matmul"].configs) == (0, 1)

@@ -1,13 +1,13 @@
 """Set a GPU's power limit and locked core clock temporarily, at the user's request.
 
-    check_limits(card, points)            raises an error for values that the GPU does not accept
-    with limits_set(card, point): ...     sets them, and restores them on every way out
-    restore_abandoned(card)               restores the settings after killed runs
+    check_limits(gpu, points)            raises an error for values that the GPU does not accept
+    with limits_set(gpu, point): ...     sets them, and restores them on every way out
+    restore_abandoned(gpu)               restores the settings after killed runs
 
 kernrec does this only if the user passes the options. A separate process, the guard, sets and restores the limits, so
 that the GPU does not stay limited if this process is killed:
 
-    python -m kernrec.measure.device.card_limits '{"uuid": ..., "parent": ..., "power_limit_w": ..., "clock_hz": ...}'
+    python -m kernrec.measure.device.gpu_limits '{"uuid": ..., "parent": ..., "power_limit_w": ..., "clock_hz": ...}'
 
 The guard prints one JSON line: `{"set": true}`, or `{"refused": reason}` before it ends. Then it waits until its
 standard input is closed, its parent has ended or a signal asks it to end. The earlier limits are on disk before any
@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.measure.device.nvml import Card, LimitsEntry, LimitsJournal, library, present_entry
+from kernrec.measure.device.nvml import LimitsEntry, LimitsJournal, LocalGpu, library, present_entry
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.util.process import is_alive, module_command, module_environment, own_group
 
@@ -126,10 +126,10 @@ _RESTORED_S = 60.0
 """Seconds to wait for the guard to restore a GPU."""
 
 
-def check_limits(card: Card, points: Iterable[OperatingPoint]) -> None:
+def check_limits(gpu: LocalGpu, points: Iterable[OperatingPoint]) -> None:
     """Raise `UsageError` for a power limit or a clock that the GPU does not accept."""
     nvml = library()
-    handle = nvml.nvmlDeviceGetHandleByUUID(card.uuid)
+    handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
     try:
         for point in points:
             if (watts := point.power_limit_w) is not None:
@@ -137,31 +137,31 @@ def check_limits(card: Card, points: Iterable[OperatingPoint]) -> None:
                 if not low <= watts <= high:
                     nearest = min(max(watts, low), high)
                     raise UsageError(
-                        f"--set-power-limit {watts:g}W: {card.name} accepts {low:g} to {high:g} W; the nearest is"
+                        f"--set-power-limit {watts:g}W: {gpu.name} accepts {low:g} to {high:g} W; the nearest is"
                         f" {nearest:g}W"
                     )
             if point.clock_hz is not None:
-                clocks = _clocks_mhz(card)
+                clocks = _clocks_mhz(gpu)
                 megahertz = point.clock_hz / 1e6
                 nearest = min(clocks, key=lambda clock: abs(clock - megahertz))
                 if round(megahertz) not in clocks:
                     raise UsageError(
-                        f"--lock-clocks {megahertz:g}MHz: {card.name} has {len(clocks)} clocks from {min(clocks)} to"
+                        f"--lock-clocks {megahertz:g}MHz: {gpu.name} has {len(clocks)} clocks from {min(clocks)} to"
                         f" {max(clocks)} MHz; the nearest is {nearest}MHz"
                     )
     except nvml.NVMLError as error:
-        raise UsageError(f"{card.name} does not let its limits be set: {error}") from None
+        raise UsageError(f"{gpu.name} does not let its limits be set: {error}") from None
 
 
-def _clocks_mhz(card: Card) -> list[int]:
+def _clocks_mhz(gpu: LocalGpu) -> list[int]:
     nvml = library()
-    handle = nvml.nvmlDeviceGetHandleByUUID(card.uuid)
+    handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
     memory = max(nvml.nvmlDeviceGetSupportedMemoryClocks(handle))
     return list(nvml.nvmlDeviceGetSupportedGraphicsClocks(handle, memory))
 
 
 @contextmanager
-def limits_set(card: Card, point: OperatingPoint) -> Iterator[None]:
+def limits_set(gpu: LocalGpu, point: OperatingPoint) -> Iterator[None]:
     """Set the GPU's limits during a `with` block.
 
     Raises:
@@ -170,9 +170,9 @@ def limits_set(card: Card, point: OperatingPoint) -> Iterator[None]:
     if point == DEFAULT_POINT:
         yield
         return
-    wanted = {"uuid": card.uuid, "parent": os.getpid(), **point._asdict()}
+    wanted = {"uuid": gpu.uuid, "parent": os.getpid(), **point._asdict()}
     guard = subprocess.Popen(
-        module_command("kernrec.measure.device.card_limits", json.dumps(wanted)),
+        module_command("kernrec.measure.device.gpu_limits", json.dumps(wanted)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=module_environment(),
@@ -184,31 +184,31 @@ def limits_set(card: Card, point: OperatingPoint) -> Iterator[None]:
         try:
             answer = json.loads(guard.stdout.readline() or b"{}")
             if not answer.get("set"):
-                raise UsageError(f"{card.name}: {answer.get('refused', 'its limits could not be set')}")
+                raise UsageError(f"{gpu.name}: {answer.get('refused', 'its limits could not be set')}")
             yield
         finally:
             guard.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 guard.wait(_RESTORED_S)
-            restore_abandoned(card)  # This is needed only if the guard was killed.
+            restore_abandoned(gpu)  # This is needed only if the guard was killed.
 
 
-def restore_abandoned(card: Card) -> None:
+def restore_abandoned(gpu: LocalGpu) -> None:
     """Restore a GPU's settings after a run and its guard were killed.
 
     Raises:
         KernrecError: The GPU is limited, and the driver refuses to restore it.
     """
-    if present_entry(card.uuid) is None:
+    if present_entry(gpu.uuid) is None:
         return
     try:
-        journal = LimitsJournal(card.uuid)
+        journal = LimitsJournal(gpu.uuid)
     except BlockingIOError:
         return  # The run of this entry is alive.
     try:
-        if not restore(card.uuid, journal):
+        if not restore(gpu.uuid, journal):
             raise KernrecError(
-                f"{card.name} still has the limits of a run that was killed, and only an administrator can restore"
+                f"{gpu.name} still has the limits of a run that was killed, and only an administrator can restore"
                 " them: run `nvidia-smi -rgc` and set the power limit with `nvidia-smi -pl`"
             )
     finally:

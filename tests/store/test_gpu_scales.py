@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.store import Database
-from kernrec.store.card_scales import CardScale, shown
+from kernrec.store.gpu_scales import GpuScale, shown
 from kernrec.store.measurement import Measurement
 from kernrec.store.measurement_log import MeasuredAnswer, evidence
 from kernrec.store.schema import with_derived
@@ -53,9 +53,9 @@ def answers(database: Database) -> dict[int, MeasuredAnswer]:
     return {answer.config["block_m"] - 1: answer for answer in there.measured}
 
 
-def scales(database: Database) -> dict[str, CardScale]:
+def scales(database: Database) -> dict[str, GpuScale]:
     rows = database.query("SELECT * FROM db.card_scale")
-    return {str(row[1]): CardScale(*row) for row in rows}
+    return {str(row[1]): GpuScale(*row) for row in rows}
 
 
 @pytest.mark.every(3)

@@ -33,13 +33,13 @@ COLUMNS = "gpu, contributor, card, latency_scale, energy_scale, latency_ratio, e
 
 
 @dataclass(frozen=True)
-class CardScale:
+class GpuScale:
     """Costs of a contributor's GPU compared with others of its model."""
 
     gpu: str
     contributor: str
     """`own`, a public key, or empty for unsigned rows."""
-    card: str
+    device: str
     """Hash that identifies one of the contributor's GPUs; empty if its rows lack the hash."""
     latency_scale: float
     """Divisor for this GPU's latencies."""
@@ -133,7 +133,7 @@ def update_scales(connection: "DuckDBPyConnection") -> None:
         connection.execute(estimate)
 
 
-def shown(scale: CardScale, whose: str) -> str | None:
+def shown(scale: GpuScale, whose: str) -> str | None:
     """Return a one-line note about a GPU with unusual costs; None if its costs are usual.
 
     Args:

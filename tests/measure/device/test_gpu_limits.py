@@ -15,26 +15,26 @@ import pytest
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure import collect
-from kernrec.measure.device import card_limits, nvml
-from kernrec.measure.device.card_limits import check_limits, restore_abandoned
-from kernrec.measure.device.nvml import Card, LimitsEntry, LimitsJournal, journal_path, present_entry
+from kernrec.measure.device import gpu_limits, nvml
+from kernrec.measure.device.gpu_limits import check_limits, restore_abandoned
+from kernrec.measure.device.nvml import LimitsEntry, LimitsJournal, LocalGpu, journal_path, present_entry
 from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from tests.helpers.command import run_here
 from tests.helpers.paths import ROOT
 
-CARD = Card(0, "GPU-emulated", "NVIDIA H200", 0)
+CARD = LocalGpu(0, "GPU-emulated", "NVIDIA H200", 0)
 STAND_IN = ROOT / "tests" / "measure" / "emulated" / "nvml"
 AS_IT_WAS = {"limit": 650_000, "locked": None, "administrator": True}
 SET = {"limit": 400_000, "locked": [1200, 1200], "administrator": True}
 HOLDER = """
 import sys, time
 from kernrec.errors import KernrecError
-from kernrec.measure.device.card_limits import limits_set
-from kernrec.measure.device.nvml import Card
+from kernrec.measure.device.gpu_limits import limits_set
+from kernrec.measure.device.nvml import LocalGpu
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 try:
-    with limits_set(Card(0, "GPU-emulated", "NVIDIA H200", 0), OperatingPoint(400.0, 1.2e9)):
+    with limits_set(LocalGpu(0, "GPU-emulated", "NVIDIA H200", 0), OperatingPoint(400.0, 1.2e9)):
         print("set", flush=True)
         if sys.argv[1] == "fail":
             raise RuntimeError
@@ -83,7 +83,7 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmulatedCard:
     pynvml = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "pynvml", pynvml)  # only in this test
     spec.loader.exec_module(pynvml)
-    for module in (card_limits, nvml):
+    for module in (gpu_limits, nvml):
         monkeypatch.setattr(module, "library", lambda: pynvml)
     return EmulatedCard(tmp_path)
 
@@ -200,7 +200,7 @@ def test_collect_measures_at_each_limit_and_restores_the_gpu(
         seen.append((request.gpu, request.point.power_limit_w, card.state["limit"], card.state["locked"]))
         return CollectResult()
 
-    monkeypatch.setattr(nvml, "cards", lambda: [CARD])
+    monkeypatch.setattr(nvml, "local_gpus", lambda: [CARD])
     monkeypatch.setattr(collect, "collect", measure)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     wanted = ("collect", "--op", "mm", "--shape", "m=64,n=64,k=64", "--lock-clocks", "1200MHz", "--strategy", strategy)

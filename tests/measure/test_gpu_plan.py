@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kernrec.measure.campaign.plan import PlannedProblem
-from kernrec.measure.card_plan import CONFIGS, SLOWEST, Survey
+from kernrec.measure.gpu_plan import CONFIGS, SLOWEST, Survey
 from kernrec.measure.refine_subject import RefineSubject, sampled_kernels, subject_on
 from kernrec.measure.request import CollectRequest, WantedProblem
 from kernrec.op import find_op
