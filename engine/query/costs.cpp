@@ -8,8 +8,9 @@
 
 namespace kernrec::query {
 
-Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> able_of, Array<const double, 1> occupancy_of,
-               Array<const double, 2> shapes_of, Array<const int64_t, 2> codes_of, bool call, double clk_j, double byte_j)
+Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> able_of,
+               Array<const double, 1> occupancy_of, Array<const double, 2> shapes_of,
+               Array<const int64_t, 2> codes_of, bool call, double clk_j, double byte_j)
     : kept_space(space_of), kept_launches(launches_of), space(&nb::cast<Space&>(space_of)), codes(codes_of),
       call(call), clk_j(clk_j), byte_j(byte_j), kept_codes_(codes_of) {
     for (const nb::handle launch : launches_of) launches.push_back(&nb::cast<Launch&>(launch));

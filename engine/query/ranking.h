@@ -53,14 +53,19 @@ struct Violations {
 };
 
 class Ranking {
-   public:
+  public:
     // Rows of the figures of each problem.
     enum Figure : int64_t {
-        kLeastS, kRoofClk,            // physical bounds: seconds, and clocks (s x Hz)
+        kLeastS,
+        kRoofClk,            // physical bounds: seconds, and clocks (s x Hz)
         kWholeDeviation,              // standard deviation of the analytical model's error on such problems
         kUnmeasuredDeviation,         // standard deviation of its error on kernels without recordings
-        kBaselineS, kBaselineDeviation, kBaselineTransferred,     // fastest baseline; NaN: none
-        kPhysicalS, kPhysicalDeviation, kPhysicalHighS,  // time derived from physics; NaN: not needed
+        kBaselineS,
+        kBaselineDeviation,
+        kBaselineTransferred,     // fastest baseline; NaN: none
+        kPhysicalS,
+        kPhysicalDeviation,
+        kPhysicalHighS,  // time derived from physics; NaN: not needed
         kFigures,
     };
 
@@ -94,8 +99,8 @@ class Ranking {
                                          int64_t first) const;
     nb::list described(const Part& part, const std::vector<Pick>& picks, const std::vector<int64_t>& alike,
                        int64_t ranked, Objective objective) const;
-    // Return the point with the largest energy saving of a candidate within a slowdown, the slowdown and the saving; None
-    // if every saving is small.
+    // Return the point with the largest energy saving of a candidate within a slowdown, the slowdown and the saving;
+    // None if every saving is small.
     nb::object saving(const Part& part, int64_t position, double most_slowdown, double least_saved) const;
     // Return the number of a candidate's kernel, and its fields of `NominalCosts`.
     nb::tuple nominal(const Part& part, int64_t position) const;
@@ -122,7 +127,7 @@ class Ranking {
     // Return the expected core clock in Hz and the bottleneck of a candidate.
     std::pair<double, int64_t> running(size_t kernel, int64_t point, int64_t place) const;
 
-   private:
+  private:
     struct Kernel {
         const Costs::Part* part;
         const LearnedModel* model;
