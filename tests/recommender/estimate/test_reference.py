@@ -30,7 +30,7 @@ Time = tuple[float, float, bool]
 
 def belief(own_s: float, reference: Time) -> Belief:
     """Return the shrinkage of a kernel that is predicted to take `own_s`."""
-    return Belief(None, *engine.belief(whole_deviation(PROBLEM), own_s, [reference]))
+    return Belief(None, *engine.expectation(whole_deviation(PROBLEM), own_s, [reference]))
 
 
 @given(seconds, seconds, deviations)
