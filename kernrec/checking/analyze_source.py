@@ -238,13 +238,17 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
     about = Request(gpu.name, None, name, dict(problem.dims), problem.dtype, problem.layout, query)
     explained = report(about, Context([database]), made.config)
     notes = [*made.assumed, *([made.unset] if made.unset else [])]
-    try:
-        advice = line_advice(
-            explained.subject, line_costs(made.module, made.launch, made.describer.place), _reader(path), made.has_f64
-        )
-    except KernrecError as error:
-        advice = []
-        notes.append(f"no advice by line: {error}")
+    advice: list[LineAdvice] = []
+    for zeros in (False, True):  # Random integers show which branches the profile took, but may be invalid indices.
+        sample = program_launch(path, words, gpu, 10.0, zeros)
+        try:
+            costs = line_costs(sample.module, sample.launch, sample.describer.place)
+            advice = line_advice(explained.subject, costs, _reader(path), made.has_f64)
+            break
+        except KernrecError as error:
+            failure = f"no advice by line: {error}"
+    else:
+        notes.append(failure)
     return SourceReport(explained, tuple(advice), tuple(notes))
 
 

@@ -217,7 +217,7 @@ class ProgramLaunch:
     """Whether a parameter is f64."""
 
 
-def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float) -> ProgramLaunch:
+def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, zeros: bool = True) -> ProgramLaunch:
     """Return the launch of one kernel of a CUDA file.
 
     Args:
@@ -225,6 +225,7 @@ def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float) -> 
         words: The kernel, and the user's specification of its launch.
         gpu: GPU to compile for.
         seconds: Maximum run time of the launch.
+        zeros: Whether integers without known values are zero, because any other value may be out of range.
 
     Raises:
         UsageError: The file does not determine the launch of the kernel.
@@ -241,7 +242,7 @@ def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float) -> 
     module = parse(compiled.ptx)
     (bound, *_) = bind_launches(kernel, config, problem, gpu.sm)
     entry = entry_name(module.functions, bound.entry)
-    buffers = _buffers(kernel, problem, path.parent)
+    buffers = _buffers(kernel, problem, path.parent, zeros)
     constants, device = variable_contents(kernel, module, buffers)
     launch = kernel_launch(bound, {**buffers, **device}, constants, entry)
     origins = line_origins(path, words.include)
@@ -276,12 +277,12 @@ def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[st
     return fitting[0]
 
 
-def _buffers(kernel: Kernel, problem: Problem, folder: Path) -> dict[str, np.ndarray]:
-    """Return buffers with random floating-point numbers, valid indices, and zeros for other integers."""
+def _buffers(kernel: Kernel, problem: Problem, folder: Path, zeros: bool) -> dict[str, np.ndarray]:
+    """Return buffers with random numbers and valid indices."""
     buffers = Tensors(kernel, problem, folder).filled
     for name, tensor in problem.tensors.items():
         sample = kernel.initial_values.get(name)
-        if tensor.dtype[0] in "iu" and (sample is None or sample.kind == "normal"):
+        if zeros and tensor.dtype[0] in "iu" and (sample is None or sample.kind == "normal"):
             buffers[name] = np.zeros(tensor.elements, ELEMENTS[tensor.dtype])
     return buffers
 

@@ -3,14 +3,16 @@
 import re
 import shlex
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.interop.host_launches import HostLaunch, host_launches
 from kernrec.interop.spec_text import MARK, quoted
 from kernrec.kernel import Kernel
 from kernrec.kernel.cuda_signature import Signature, signatures
+from kernrec.kernel.source_files import read_text
 from kernrec.kernel.spec_reader import load_kernel
 from kernrec.util.human import counted
 
@@ -118,6 +120,29 @@ def _instances(text: str, template: Signature) -> list[str]:
     return sorted({" ".join(each.split()) for each in (*explicit, *launched)}) or [template.name]
 
 
+def includer_of(source: Path) -> str:
+    """Return advice to analyze the program in the same folder that includes a file; empty if there is none."""
+    pattern = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*"(?:\./)?{re.escape(source.name)}"', re.MULTILINE)
+    for file in sorted(source.parent.glob("*.cu"))[:200]:
+        with suppress(KernrecError):
+            if file != source and pattern.search(read_text(file, file.name, errors="replace")):
+                return f"; {file.name} includes this file: kernrec analyze {file}"
+    return ""
+
+
+def _definition_elsewhere(text: str, source: Path) -> str:
+    """Return the file in the same folder that defines a kernel which a program declares or launches."""
+    mentioned = re.findall(r"__global__[^;{}()]*?\b(\w+)\s*\(|\b(\w+)\s*<<<", text)
+    names = {name for pair in mentioned for name in pair if name}
+    for file in sorted(source.parent.glob("*.cu"))[:200] if names else ():
+        with suppress(KernrecError):
+            if kernel := next(
+                (each.name for each in signatures(read_text(file, file.name)) if each.name in names), None
+            ):
+                return f"; {file.name} defines {kernel}: kernrec analyze {file}"
+    return ""
+
+
 def _example_instance(text: str, template: Signature) -> str:
     """Return an instance of a template with plausible arguments: `float`, `false`, 16, or the default."""
     declared = re.search(rf"template\s*<([^;{{}}]*)>[^;{{}}()]*__global__[^;{{}}]*?\b{template.name}\s*\(", text)
@@ -143,7 +168,8 @@ def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature
     """
     kernels = {signature.name: signature for signature in signatures(text)}
     if not kernels:
-        raise UsageError(f"{source} has no kernel (__global__)")
+        elsewhere = _definition_elsewhere(text, source)
+        raise UsageError(f"{source} has no kernel (__global__){elsewhere}")
     name = None if entry is None else entry.partition("<")[0].strip()
     if name is None and len(kernels) > 1:
         raise UsageError(

@@ -31,6 +31,7 @@ from kernrec.op.dtype import ELEMENT_BYTES
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+STRUCTURE = "structure"
 _MOST_STEPS = 64
 """Maximum number of definitions followed for one expression."""
 _MOST_NODES = 10_000
@@ -62,7 +63,8 @@ def host_launches(
     Args:
         text: CUDA C++ with host code.
         kernel: Name of the kernel, without template arguments.
-        parameters: (name, data type behind the pointer or None for a number) of each parameter.
+        parameters: (name, data type behind the pointer, `STRUCTURE` if kernrec has no such type, or None for a
+            number) of each parameter.
         argv: Arguments of the program, if they are known.
     """
     if "<<<" not in text:
@@ -72,6 +74,7 @@ def host_launches(
     for call in nodes(program.root, "call_expression"):
         configuration = next((child for child in call.named_children if child.type == "kernel_call_syntax"), None)
         name = text_of(call.child_by_field_name("function"))
+        name = name[name.partition("<")[0].rfind(":") + 1 :]  # without namespaces
         if configuration is not None and name.partition("<")[0].strip() == kernel:
             launches.append(_Launch(program, call, configuration, parameters).read(name))
     return tuple(launches)
@@ -138,12 +141,28 @@ class _Launch:
         if values is None:
             return name
         texts = []
+        arguments = self._template_arguments()
+        numbers = {name: text for name, text in arguments.items() if is_number(text)}
         for node in values.named_children:
             try:
-                texts.append(self._resolved(node, {}))
+                texts.append(self._resolved(node, numbers))
             except UnknownError:
-                texts.append(" ".join(text_of(node).split()))
+                text = " ".join(text_of(node).split())
+                texts.append(arguments.get(text, text))
         return f"{name.partition('<')[0].strip()}<{', '.join(texts)}>"
+
+    def _template_arguments(self) -> dict[str, str]:
+        """Return the template arguments of the launching function, as of its first instantiation or call."""
+        function = _function_of(self.call)
+        template = function.parent if function is not None else None
+        if function is None or template is None or template.type != "template_declaration":
+            return {}
+        declared = template.child_by_field_name("parameters")
+        names = [last_word(text_of(each).partition("=")[0]) for each in (declared.named_children if declared else ())]
+        text = text_of(self.program.root)
+        stated = re.search(rf"\b{re.escape(function_name(function))}\s*<([^<>;(){{}}]*)>\s*\(", text)
+        values = [each.strip() for each in stated[1].split(",")] if stated else []
+        return dict(zip(names, values, strict=False))
 
     def _block_names(self) -> dict[str, str]:
         """Return the host variables that hold the extents of the block."""
@@ -174,6 +193,8 @@ class _Launch:
                 return f"{name}={value}" if is_number(value) else None
             if _stripped(node) in ("NULL", "nullptr"):
                 return f"{name}=null"
+            if pointed == STRUCTURE:
+                return f"{name}=f32[{self._elements(node, 4)}]"
             return f"{name}=[{self._elements(node, ELEMENT_BYTES[pointed])}]"
         except (UnknownError, KeyError):
             return None
@@ -207,12 +228,27 @@ class _Launch:
 
     def _extents(self, node: "Node") -> "list[Node]":
         """Return the extents of a `dim3`, or the number itself."""
+        if node.type == "identifier" and (fields := self._fields(node)):
+            return fields
         if node.type == "identifier" and (defined := self._definition(node)) is not None and defined.type != node.type:
             return self._extents(defined) if _is_dim3(defined) else [node]
         if _is_dim3(node):
             inner = next(nodes(node, "argument_list", "initializer_list", "parameter_list"), None)
             return [child for child in (inner.named_children if inner else ()) if child.type != "comment"]
         return [node]
+
+    def _fields(self, node: "Node") -> "list[Node]":
+        """Return the last values assigned to the fields x, y and z of a `dim3` before a node."""
+        fields = []
+        for axis in "xyz":
+            values = self.program.assignments.get(f"{text_of(node)}.{axis}", ())
+            before = [
+                each for each in values if each.end_byte <= node.start_byte and _function_of(each) == _function_of(node)
+            ]
+            if not before or (value := before[-1].child_by_field_name("right")) is None:
+                break
+            fields.append(value)
+        return fields
 
     def _axes(self, node: "Node", names: Mapping[str, str]) -> list[str]:
         return [self._resolved(extent, names) for extent in self._extents(node)]
@@ -259,6 +295,8 @@ class _Launch:
                 return literal(text)
             case "parenthesized_expression" | "condition_clause":
                 return resolved(node.named_children[0])
+            case "initializer_list" if len(node.named_children) == 1:
+                return resolved(node.named_children[0])
             case "cast_expression":
                 return resolved(node.child_by_field_name("value"))
             case "unary_expression" if text.startswith("-"):
@@ -282,6 +320,10 @@ class _Launch:
                 if values is None or values.type != "initializer_list" or not values.named_children:
                     raise UnknownError
                 return resolved(values.named_children[len(values.named_children) // 2])  # as halfway in a loop
+            case "field_expression" if text[-2:] in (".x", ".y", ".z"):
+                variable = node.child_by_field_name("argument")
+                extents = self._extents(variable) if variable is not None else []
+                return resolved(dict(zip("xyz", extents, strict=False)).get(text[-1]))
             case "qualified_identifier" if "::" in text and not text.startswith("std::"):
                 scope, _, member = text.rpartition("::")
                 constant, sizes = self.program.constant(scope, member)
@@ -289,6 +331,8 @@ class _Launch:
             case "call_expression":
                 return self._called(node, names, steps)
             case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
+                if re.search(rf"scanf\s*\([^;]*&\s*{re.escape(text)}\b", text_of(_function_of(node))):
+                    raise UnknownError
                 for value in self._definitions(node):
                     with suppress(UnknownError):
                         return resolved(value)

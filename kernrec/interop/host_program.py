@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _LARGEST, _MOST_CHARACTERS = 2**63, 2_000
 """Maximum value of a number, and maximum characters of an expression."""
 _LARGEST_MAKEFILE = 1 << 16
+POINTER_BYTES = 8
 _ROUNDED_UP = re.compile(r"\(?(.+?) \+ (\d+)\)? // (\d+)")
 
 
@@ -157,10 +158,53 @@ class HostProgram:
 
     def size_of(self, kind: str) -> int:
         """Return the bytes of a type. Raises `UnknownError` for an unknown type."""
+        if kind.rstrip().endswith("*"):
+            return POINTER_BYTES
         dtype, lanes = element_type(kind, self.aliases)
-        if dtype is None:
+        return lanes * ELEMENT_BYTES[dtype] if dtype is not None else self._layout(kind)[0]
+
+    def _layout(self, kind: str, depth: int = 0) -> tuple[int, int]:
+        """Return (bytes, alignment) of a type. Raises `UnknownError` for an unknown type."""
+        dtype, lanes = element_type(kind, self.aliases)
+        if dtype is not None:
+            size = lanes * ELEMENT_BYTES[dtype]
+            return size, size if lanes in (1, 2, 4) and size <= 16 else ELEMENT_BYTES[dtype]
+        fields = self.structures.get(kind.replace("struct ", "").strip())
+        if fields is None or depth > 4:
             raise UnknownError
-        return lanes * ELEMENT_BYTES[dtype]
+        end, most = 0, 1
+        for field in fields:
+            for declarator in field.children_by_field_name("declarator"):
+                text = text_of(declarator)
+                size, align = (
+                    (POINTER_BYTES,) * 2
+                    if "*" in text
+                    else self._layout(text_of(field.child_by_field_name("type")), depth + 1)
+                )
+                counts = [int(number(self._constant(each))) for each in re.findall(r"\[([^\]]*)\]", text)]
+                end = -(-end // align) * align + size * math.prod(counts)
+                most = max(most, align)
+        return -(-end // most) * most, most
+
+    def _constant(self, text: str) -> str:
+        """Return the value of an array's extent: a number, or a macro or constant of this name."""
+        name = text.strip()
+        if name in self.macros:
+            return self.macros[name][1].strip("() ")
+        if name in self.assignments:
+            return text_of(self.assignments[name][0].child_by_field_name("value"))
+        return name
+
+    @cached_property
+    def structures(self) -> "dict[str, list[Node]]":
+        """Fields of each structure."""
+        structures: dict[str, list[Node]] = {}
+        for kind in nodes(self.root, "struct_specifier", "type_definition"):
+            if (body := next(nodes(kind, "field_declaration_list"), None)) is not None:
+                fields = [each for each in body.named_children if each.type == "field_declaration"]
+                name = kind.child_by_field_name("name") or kind.child_by_field_name("declarator")
+                structures.setdefault(text_of(name), fields)
+        return structures
 
     def constant(self, scope: str, member: str) -> "tuple[Node, dict[str, str]]":
         """Return (value of a class constant, sizes of its template's types). Raises `UnknownError` if the class or

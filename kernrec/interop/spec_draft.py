@@ -14,8 +14,8 @@ from kernrec.compile.compiled import CompileError, CompileJob, Result
 from kernrec.compile.nvcc import find_nvcc
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, nearest
-from kernrec.interop.draft import Draft, DraftLaunch, DraftTunable, select_kernel
-from kernrec.interop.host_launches import HostLaunch, filled_variables, host_launches
+from kernrec.interop.draft import Draft, DraftLaunch, DraftTunable, includer_of, select_kernel
+from kernrec.interop.host_launches import STRUCTURE, HostLaunch, filled_variables, host_launches
 from kernrec.interop.host_program import make_arguments
 from kernrec.interop.python_expressions import Translator
 from kernrec.interop.spec_arguments import SpecArguments, read_arguments
@@ -99,7 +99,7 @@ class _Drafter:
     def _host_launch(self, whole: str) -> HostLaunch | None:
         """Return the most complete launch in the file's host code."""
         parameters = [
-            (each.name, (each.dtype or "f32") if each.pointer else None) for each in self.signature.parameters
+            (each.name, (each.dtype or STRUCTURE) if each.pointer else None) for each in self.signature.parameters
         ]
         launches = host_launches(whole, self.signature.name, parameters, make_arguments(self.source.parent))
         return max(
@@ -252,8 +252,14 @@ class _Drafter:
             if self.instance is not None and "kernrec_instance" in result.log:
                 name = self.instance.partition("<")[0].strip()
                 raise UsageError(f"{self.source.name}: {self.instance} is not an instance of the template {name}")
-            if self.absent:
+            if "texture is not a template" in str(result):
+                raise UsageError(
+                    f"{self.source.name} uses texture references, which CUDA 12 removed: use texture objects"
+                )
+            if self.absent and not includer_of(self.source):
                 raise UsageError(f"{result}; {self.absent[0]} may declare it: name its folder with --include")
+            if including := includer_of(self.source):
+                raise UsageError(f"{result}{including}")
             raise result
         module = parse(result.ptx)
         return facts_of(module, entry_name(module.functions, self.signature.name), self.text)
@@ -267,6 +273,8 @@ class _Drafter:
 
     def _launch(self) -> DraftLaunch:
         block, constraints = self._block()
+        if block == [MARK] and self.launch is not None:  # The host code's expressions may name the block.
+            self.names |= {f"block_{axis}": f"block_{axis}" for axis in _AXES}
         shared = "0"
         if self.words.shared is not None:
             shared = self._expression("--shared", self.words.shared)

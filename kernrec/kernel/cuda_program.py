@@ -59,6 +59,7 @@ _BRINGS = {
     "typedef cuDoubleComplex cufftDoubleComplex;\n",
 }
 """Parts of library headers that device code uses, by the start of the header's name."""
+_HOST_WORD = re.compile(r"\b(?:std|torch|at|c10)::|<<<")
 _DEVICE_WORD = re.compile(r"\b__(?:global|device|constant|managed)__\b")
 _STD = "".join(
     f"#include <cuda/std/{name}>\n" for name in ("type_traits", "limits", "utility", "algorithm", "cmath", "cstdint")
@@ -230,7 +231,8 @@ class _DeviceWords:
 
     def __init__(self, root: "Node") -> None:
         macros = nodes(root, "preproc_def", "preproc_function_def")
-        names = {text_of(m.child_by_field_name("name")) for m in macros if _DEVICE_WORD.search(text_of(m))}
+        self.macros = {text_of(m.child_by_field_name("name")): text_of(m.child_by_field_name("value")) for m in macros}
+        names = {name for name, text in self.macros.items() if _DEVICE_WORD.search(text)}
         self._pattern = re.compile("|".join([_DEVICE_WORD.pattern, *(rf"\b{re.escape(name)}\b" for name in names)]))
 
     def __contains__(self, text: str) -> bool:
@@ -263,8 +265,11 @@ def _is_host(node: "Node", marks: _DeviceWords) -> bool:
             return head not in marks and (not _CONSTANT.search(head) or "std::" in head or _is_prototype(node))
         case "using_declaration":
             return re.search(r"\bstd\b", text_of(node)) is not None
+        case "ERROR":
+            return text_of(node) not in marks and _HOST_WORD.search(text_of(node)) is not None
         case "expression_statement":
-            return re.search(r"\bstd::", text_of(node)) is not None
+            name = text_of(next(nodes(node, "call_expression"), None)).partition("(")[0]
+            return any(_HOST_WORD.search(text) for text in (text_of(node), marks.macros.get(name, "")))
     return False
 
 

@@ -97,7 +97,7 @@ def _inline(
                     " folder with --include"
                 )
             return header
-        if not any(header.resolve().is_relative_to(root.resolve()) for root in roots):
+        if not any(header.resolve().is_relative_to(root.resolve()) for root in (path.parent, *roots)):
             raise UsageError(
                 f"{place}: {include[1]!r} is in a folder that kernrec does not read; name it with --include"
             )

@@ -10,7 +10,7 @@ from kernrec.ptx.execution.emulator import Emulation
 from kernrec.ptx.execution.watched import CheckedMemory, EmulationOptions
 from kernrec.ptx.ir.program import Instruction, Place
 
-_BLOCKS = 8
+SAMPLED_BLOCKS = 8
 """Number of blocks to run, from the middle of the grid."""
 _BUDGET = 2_000_000
 _SPACES = ("global", "shared", "local")
@@ -67,8 +67,8 @@ def line_costs(module: Module, launch: KernelLaunch, place_of: Callable[[int], P
         place_of: Function that returns the source line of a PTX line; line 0 if there is none.
     """
     total = prod(launch.grid)
-    start = max(0, total // 2 - _BLOCKS // 2)
-    numbers = range(start, min(total, start + _BLOCKS))
+    start = max(0, total // 2 - SAMPLED_BLOCKS // 2)
+    numbers = range(start, min(total, start + SAMPLED_BLOCKS))
     options = EmulationOptions(len(numbers), budget=_BUDGET, checked=CheckedMemory(shared=False, global_races=False))
     emulation = Emulation(module, launch, options)
     emulation.run(numbers)

@@ -83,11 +83,11 @@ __global__ void f(const float *x, float *y, int n) {
     y[i] = v;
 }""", _XY + "f<<<n / 256, 256>>>(x, y, 32);"),
     Slow("one counter", "atomics on one address", """
-__global__ void f(const float *x, int *count) {
+__global__ void f(const int *x, int *count) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (x[i] > -1e30f)
+    if (x[i] > 0)
         atomicAdd(count, i & 3);  // SLOW
-}""", "int n = 1 << 24, *count; float *x; cudaMalloc(&x, n * 4); cudaMalloc(&count, 4); "
+}""", "int n = 1 << 24, *count, *x; cudaMalloc(&x, n * 4); cudaMalloc(&count, 4); "
          "f<<<n / 256, 256>>>(x, count);"),
     Slow("few blocks", "too few warps", """
 __global__ void f(const float *x, float *y, int n) {
@@ -111,4 +111,27 @@ __global__ void f(const unsigned char *x, unsigned char *y) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     y[i] = x[i] ^ 1;  // SLOW
 }""", "int n = 1 << 26; unsigned char *x, *y; cudaMalloc(&x, n); cudaMalloc(&y, n); f<<<n / 256, 256>>>(x, y);"),
+    Slow("bytes one by one", "narrow", """
+__global__ void f(const unsigned char *x, unsigned char *y) {
+    int first = (blockIdx.x * blockDim.x + threadIdx.x) * 16;
+    for (int k = 0; k < 16; k++) y[first + k] = 255 - x[first + k];  // SLOW
+}""", "int n = 1 << 24; unsigned char *x, *y; cudaMalloc(&x, n); cudaMalloc(&y, n); f<<<n / 2048, 128>>>(x, y);"),
+    Slow("no reuse", "re-read", """
+__global__ void f(const float *x, const float *taps, float *y, int n, int radius) {
+    int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
+    float sum = 0;
+    for (int k = 0; k <= 2 * radius; k++)
+        sum += x[row * (n + 64) + column + k] * taps[k];  // SLOW
+    y[row * n + column] = sum;
+}""", "int n = 4096; float *x, *t, *y; cudaMalloc(&x, n * (n + 64) * 4); cudaMalloc(&t, 260); cudaMalloc(&y, 67108864);"
+         " f<<<dim3(n / 256, n), 256>>>(x, t, y, n, 32);"),
+    Slow("shared memory limits warps", "too few warps", """
+__global__ void f(const float *x, float *y, int n) {
+    extern __shared__ float s[];
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    s[threadIdx.x] = x[i];
+    float sum = s[threadIdx.x];
+    for (int k = 0; k < n; k++) sum += x[i + k * 1048576];
+    y[i] = sum;
+}""", "float *x, *y; cudaMalloc(&x, 9 * 4194304); cudaMalloc(&y, 4194304); f<<<32768, 32, 40000>>>(x, y, 8);"),
 )  # fmt: skip

@@ -4,6 +4,7 @@ import tomllib
 
 import pytest
 
+from kernrec.errors import UsageError
 from kernrec.interop.draft import Draft, kernel_names
 from kernrec.interop.host_launches import filled_variables, host_launches
 from kernrec.interop.host_program import literal, make_arguments
@@ -65,6 +66,16 @@ KERNEL = "__global__ void f(float *x, int n) { int i = blockIdx.x * blockDim.x +
             "int main(int argc, char **argv) { int n = 4096; if (argc > 1) n = atoi(argv[1]); f<<<8, 64>>>(0, n); }",
             "8", (64,), ("n=4096",),
         ),
+        (
+            "struct Pair { double a; float b[N]; char *c; };\n#define N 3\nnamespace g { void h(); }\n"
+            "int main() { float *x; cudaMalloc(&x, 2 * sizeof(Pair)); g::f<<<sizeof(Pair), 64>>>(x, 5); }",
+            "32", (64,), ("x=[16]", "n=5"),
+        ),
+        (
+            "int main() { dim3 g, b; b.x = 32; b.y = 4; g.x = (4096 + b.x - 1) / b.x; g.y = 2; f<<<g, b>>>(0, 4096); }",
+            "((4096 + block_x) - 1)/block_x, 2", (32, 4), ("n=4096",),
+        ),
+        ("int main() { int n = -1; scanf(\"%d\", &n); f<<<1, 64>>>(0, n); }", "1", (64,), ()),
     ],
 )  # fmt: skip
 def test_launch_arguments_resolve_to_parameters_and_numbers(host, grid, block, arguments):
@@ -131,6 +142,28 @@ def test_empty_initializer_leaves_instance_and_variable_unknown():
     )
     assert filled_variables(program) == {"c": ""}
     assert [launch.kernel for launch in host_launches(program, "f", ())] == ["f<s[0]>"]
+
+
+def test_template_arguments_of_the_launching_function_are_followed():
+    text = """template <typename T, int B> __global__ void f(T *x) {}
+template <typename T, int B> void launch(T *x) { constexpr int half{B / 2}; f<T, half><<<4, B>>>(x); }
+template void launch<double, 64>(double *);"""
+    (launch,) = host_launches(text, "f", [("x", "f64")])
+    assert (launch.kernel, launch.grid) == ("f<double, 32>", "4")
+
+
+def test_kernels_in_other_files_are_named(tmp_path):
+    for name, text in (
+        ("main.cu", "__global__ void f(int *x);\nint main() { f<<<1, 2>>>(0); }"),
+        ("f.cu", "__global__ void f(int *x) { *x = 1; }"),
+        ("part.cu", "__global__ void part(real *x) { *x = 1; }"),
+        ("all.cu", 'typedef float real;\n#include "part.cu"\n'),
+    ):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=r"f\.cu defines f: kernrec analyze \S*f\.cu"):
+        draft_spec(tmp_path / "main.cu", LaunchWords())
+    with pytest.raises(UsageError, match=r"all\.cu includes this file: kernrec analyze \S*all\.cu"):
+        draft_spec(tmp_path / "part.cu", LaunchWords())
 
 
 def test_instance_on_two_lines_has_a_name_on_one():

@@ -141,6 +141,21 @@ def test_kernels_and_their_parameters_are_read():
     ]  # fmt: skip
 
 
+@needs("tree_sitter_cuda")
+def test_bindings_of_another_package_are_host_code():
+    text = """#include <torch/extension.h>
+#define BIND(name) torch::Tensor name(torch::Tensor a) { f<<<1, 2>>>(a); return a; }
+__global__ void f(int *x) { *x = 1; }
+BIND(first)
+BIND(second)
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("first", &torch::first); }
+"""
+    code = device_code(text).text
+    assert "*x = 1" in code
+    assert "\nBIND" not in code
+    assert "PYBIND11" not in code
+
+
 def test_declaration_without_a_body_is_no_kernel():
     declared = "__global__ void f(int *);\n__global__ void g(float *x);\n__global__ void f(int *counts) {}\n"
     assert [(each.name, each.parameters[0].name) for each in signatures(declared)] == [("f", "counts")]

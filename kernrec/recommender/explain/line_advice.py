@@ -5,7 +5,7 @@ Each gain is a what-if estimate: it subtracts the resource time that a line wast
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from kernrec.profile.line_costs import Access, LineCost
+from kernrec.profile.line_costs import SAMPLED_BLOCKS, Access, LineCost
 from kernrec.recommender.explain.breakdown import Explanation, LaunchDetail
 from kernrec.recommender.json_form import JsonForm
 from kernrec.util.light_dataclass import dataclass
@@ -15,9 +15,13 @@ _WORTH = 0.03
 """Minimum gain, as a fraction of the time, that deserves advice; smaller gains are far within the model's error."""
 _POOR = 0.6
 """Fraction of bytes, lanes or wavefronts in use below which a line gets advice."""
+_FEW = 0.25
+"""Occupancy below which latency is hidden badly."""
+_MANY_READS = 8
+"""Reads of each byte from which reuse in registers or shared memory is advised."""
 _CHEAP_DIVISION = 0.1
 """Machine instructions of a shift or multiplication, as a fraction of a division's instructions."""
-_CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1", "L2")
+_CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
 _ON_CHIP = ("LSU", "L1", "L2")
 
 
@@ -57,6 +61,7 @@ def line_advice(
     (launch, *_) = subject.launches
     total = _Totals(lines)
     advised = [advice for cost in lines for advice in _of_line(launch, cost, total, source, has_f64)]
+    advised += _of_reads(launch, lines, subject, source)
     advised += _of_launch(launch, subject)
     best: dict[tuple[int, str], LineAdvice] = {}
     for advice in advised:
@@ -139,7 +144,15 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
     if access.space == "global" and access.what != "atomic":
         ideal = max(access.bytes / _SECTOR, access.requests)
         used = min(access.bytes / (access.moved * _SECTOR), 1.0) if access.moved else 1.0
-        if used < _POOR and access.moved > 1.5 * ideal:
+        together = used * access.count  # fraction of the bytes that the line's accesses use together
+        if used < _POOR and 0.9 < together < 1.1 and access.widest < 16:
+            rest = 1 - (access.moved - access.bytes / _SECTOR) / total.sectors
+            yield advice(
+                f"narrow {access.what}: {access.widest} bytes at a time of {access.widest * access.count} neighbors",
+                "load up to 16 bytes of a thread at once, as float4, int4 or uchar4",
+                {**dict.fromkeys(_ON_CHIP, rest), "issue": 0.5, "latency": 0.5},
+            )
+        elif used < _POOR and access.moved > 1.5 * ideal:
             rest = 1 - (access.moved - ideal) / total.sectors
             yield advice(
                 f"uncoalesced {access.what}: {100 * used:.0f} % of the bytes used",
@@ -177,6 +190,27 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
         )
 
 
+def _of_reads(
+    launch: LaunchDetail, lines: Sequence[LineCost], subject: Explanation, source: Callable[[str, int], str]
+) -> Iterator[LineAdvice]:
+    """Advise reuse if the line that reads most moves the same data many times."""
+    reads = {cost.place: cost.accesses[read] for cost in lines if (read := ("global", "read")) in cost.accesses}
+    if not reads or subject.roofline is None:
+        return
+    (file, line), most = max(reads.items(), key=lambda each: each[1].moved)
+    moved = sum(access.moved for access in reads.values())
+    times = moved * _SECTOR * launch.blocks / min(launch.blocks, SAMPLED_BLOCKS) / max(subject.roofline.dram_bytes, 1.0)
+    if times < _MANY_READS or most.bytes < _POOR * most.moved * _SECTOR:
+        return
+    rest = 1 - 0.75 * most.moved / moved  # Each thread computes four results per read.
+    yield LineAdvice(
+        file, line, source(file, line).strip()[:60],
+        f"re-read: each byte is read {times:.0f} times from L1 or L2",
+        "keep it in shared memory or registers, and compute several results per thread",
+        _after(launch, {**dict.fromkeys(_ON_CHIP, rest), "latency": rest, "issue": (1 + rest) / 2}),
+    )  # fmt: skip
+
+
 def _of_launch(launch: LaunchDetail, subject: Explanation) -> Iterator[LineAdvice]:
     def advice(problem: str, change: str, speedup: float) -> LineAdvice:
         return LineAdvice("", 0, "", problem, change, speedup)
@@ -187,7 +221,14 @@ def _of_launch(launch: LaunchDetail, subject: Explanation) -> Iterator[LineAdvic
         yield advice(
             f"too few warps: {launch.blocks} blocks of {launch.threads} threads for {gpu.sms} SMs",
             "give each thread less work, so that the grid is larger",
-            _after(launch, dict.fromkeys((*_CORE, "latency", "DRAM"), max(share, 0.1))),
+            _after(launch, dict.fromkeys((*_CORE, "L2", "latency", "DRAM"), max(share, 0.1))),
+        )
+    elif launch.occupancy < _FEW and launch.capped_by != "warps":
+        warps = launch.resident_blocks * -(-launch.threads // 32)
+        yield advice(
+            f"too few warps: {warps} per SM, limited by {launch.capped_by}",
+            "use larger blocks, or less of it in each block",
+            _after(launch, {"latency": max(launch.occupancy / _FEW, _FEW)}),
         )
     elif launch.waves > 1 and launch.tail < _POOR:
         whole = launch.waves / -(-launch.waves // 1)
