@@ -38,9 +38,9 @@ def _gpu_name(gpu: "str | Path | GPU") -> str:
         )
     if isinstance(gpu, str):
         return gpu
-    from kernrec.gpu.card_file import card_name
+    from kernrec.gpu.gpu_file import gpu_name
 
-    return card_name(gpu)
+    return gpu_name(gpu)
 
 
 def _query(

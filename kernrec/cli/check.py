@@ -72,12 +72,13 @@ def check(wanted: CheckOptions) -> None:
 def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
     """Return whether the program's host code launches its kernels and the given arguments only set variables."""
     from kernrec.kernel.cuda_signature import variable_types
-    from kernrec.kernel.source_files import read_text, whole_source
+    from kernrec.kernel.source_files import whole_source
 
-    if "<<<" not in read_text(path, str(path)):
+    text = whole_source(path, _flags(wanted, path).include)
+    if "<<<" not in text:
         return False
     stated = {text.partition("=")[0] for text in wanted.arguments or ()}
-    return not stated or stated <= variable_types(whole_source(path, _flags(wanted, path).include)).keys()
+    return not stated or stated <= variable_types(text).keys()
 
 
 def _flags(wanted: CheckOptions, path: Path) -> "CompileFlags":

@@ -49,9 +49,9 @@ def card(text: str) -> str:
     """Return the value of --gpu, with a GPU file replaced by the name of the GPU that it describes."""
     if ".toml" not in text.lower():
         return text
-    from kernrec.gpu.card_file import card_names
+    from kernrec.gpu.gpu_file import gpu_names
 
-    return card_names(text)
+    return gpu_names(text)
 
 
 Gpu = Annotated[str, option("GPU by name (`kernrec list gpus`) or a .toml.", "--gpu", panel=PROBLEM, callback=card)]

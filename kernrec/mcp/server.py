@@ -15,7 +15,7 @@ from kernrec.checking.check import SourceLaunch, check, described_arguments
 from kernrec.checking.child_process import Limits
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import all_gpus, find_gpus
-from kernrec.gpu.card_file import read_card
+from kernrec.gpu.gpu_file import read_gpu_file
 from kernrec.interop.model_workload import PHASES, model_workload
 from kernrec.kernel import kernel_names
 from kernrec.kernel.source_files import read_text
@@ -57,7 +57,7 @@ class Folder:
     def _card(self, name: str) -> str:
         path = self._inside(name)
         try:
-            return read_card(path).name
+            return read_gpu_file(path).name
         except UsageError as error:  # The message would reveal the folder's path on this machine.
             raise UsageError(str(error).replace(str(path), name)) from None
 

@@ -71,6 +71,10 @@ KERNEL = "__global__ void f(float *x, int n) { int i = blockIdx.x * blockDim.x +
             "int main() { float *x; cudaMalloc(&x, 2 * sizeof(Pair)); g::f<<<sizeof(Pair), 64>>>(x, 5); }",
             "32", (64,), ("x=[16]", "n=5"),
         ),
+        (
+            "int main() { dim3 g, b; b.x = 32; b.y = 4; g.x = (4096 + b.x - 1) / b.x; g.y = 2; f<<<g, b>>>(0, 4096); }",
+            "((4096 + block_x) - 1)/block_x, 2", (32, 4), ("n=4096",),
+        ),
         ("int main() { int n = -1; scanf(\"%d\", &n); f<<<1, 64>>>(0, n); }", "1", (64,), ()),
     ],
 )  # fmt: skip

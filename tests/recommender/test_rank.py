@@ -60,7 +60,7 @@ def test_ranked_costs_equal_single_answers(
             assert not candidates.kernels
             continue
         for ours, theirs in zip(candidates.kernels, expected.kernels, strict=True):
-            assert (ours.heuristic, ours.belief) == (theirs.heuristic, theirs.belief)
+            assert (ours.heuristic, ours.shrinkage) == (theirs.heuristic, theirs.shrinkage)
             assert repr(ours.scope) == repr(theirs.scope)
             np.testing.assert_array_equal(ours.rows, theirs.rows)
             np.testing.assert_array_equal(ours.prediction.runnable, theirs.prediction.runnable)
