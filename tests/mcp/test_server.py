@@ -218,12 +218,12 @@ def test_gpu_file_is_accepted_only_inside_the_folder(folder, tmp_path):
     card = gpu_text(find_gpu("l4"), "mine")
     (tmp_path / "inside" / "mine.toml").write_text(card)
     (tmp_path / "outside.toml").write_text(card)
-    names = folder.cards("h200, mine.toml").split(",")
+    names = folder.gpu_names("h200, mine.toml").split(",")
     assert names[0] == "h200"
     assert find_gpu(names[1]).sms == find_gpu("l4").sms
     with pytest.raises(UsageError, match="outside the folder"):
-        folder.cards("../outside.toml")
+        folder.gpu_names("../outside.toml")
     (tmp_path / "inside" / "mine.toml").write_text(card.replace("sms = 58", "sms = 0"))
     with pytest.raises(UsageError, match="sms") as refused:
-        folder.cards("mine.toml")
+        folder.gpu_names("mine.toml")
     assert str(tmp_path) not in str(refused.value)
