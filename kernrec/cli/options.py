@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kernrec.gpu import GPU
     from kernrec.recommender import Query, Request
     from kernrec.recommender.networks.compare import Tariff
-    from kernrec.recommender.networks.network import NetworkRequest
+    from kernrec.recommender.networks.layers import NetworkRequest
 
 PROBLEM, NETWORK, SELECTION, PRINTED = "Problem", "Network", "What to choose", "Output"
 """Panels of --help."""
@@ -45,18 +45,20 @@ def argument(text: str, metavar: str | None = None) -> Any:
     return typer.Argument(help=text, metavar=metavar)
 
 
-def card(text: str) -> str:
+def gpu_names(text: str) -> str:
     """Return the value of --gpu, with a GPU file replaced by the name of the GPU that it describes."""
     if ".toml" not in text.lower():
         return text
-    from kernrec.gpu.card_file import card_names
+    from kernrec.gpu.gpu_file import gpu_names
 
-    return card_names(text)
+    return gpu_names(text)
 
 
-Gpu = Annotated[str, option("GPU by name (`kernrec list gpus`) or a .toml.", "--gpu", panel=PROBLEM, callback=card)]
+Gpu = Annotated[
+    str, option("GPU by name (`kernrec list gpus`) or a .toml.", "--gpu", panel=PROBLEM, callback=gpu_names)
+]
 Gpus = Annotated[
-    str, option("GPUs by name (`kernrec list gpus`) or .toml: a,b.", "--gpu", panel=PROBLEM, callback=card)
+    str, option("GPUs by name (`kernrec list gpus`) or .toml: a,b.", "--gpu", panel=PROBLEM, callback=gpu_names)
 ]
 Op = Annotated[str, option("Operator (`kernrec list ops`).", "--op", panel=PROBLEM)]
 Kernel = Annotated[str | None, option("One kernel instead of an op.", panel=PROBLEM)]
@@ -211,7 +213,7 @@ class Options:
 
         For an .onnx workload, the shape sets the dimensions that the file leaves open.
         """
-        from kernrec.recommender.networks.network import NetworkRequest, shapes_as_network
+        from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 
         shapes = self.shape or []
         if shapes and not self.workload:
