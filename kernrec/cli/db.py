@@ -264,7 +264,6 @@ def _verify_place(name: str, listed: bool) -> None:
     print(f"{counted(report.bundles, 'bundle')}" + (f", {len(report.bad)} refused" if report.bad else ""))
     if listed:
         write_list(place, report.bad)
-    print_notes(report.unlike())
     print_notes(f"{file}: refused: {reason}" for file, reason in sorted(report.bad.items()))
     if report.bad:
         raise typer.Exit(1)

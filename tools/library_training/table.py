@@ -11,7 +11,7 @@ import numpy as np
 
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor.bound import RATIOS, features, features_of, has_physical_power, power_base, rate_of, used
-from kernrec.model.vendor.limits import LEEWAY, least_s, rates_of
+from kernrec.model.vendor.operating_point import LEEWAY, least_s, rates_of
 from kernrec.model.vendor.recorded_set import BACKEND, RecordedSet
 
 Array = np.ndarray
