@@ -25,6 +25,8 @@ from tests.helpers.refusals import FILE, Refuses
 
 ROTATION = "KERNREC_TEST_ROTATION"
 """Environment variable: a text that selects the cases of `every(n)`, or `all`. The default is the commit."""
+HAS_DRIVER = Path("/dev/nvidiactl").exists()
+"""Whether this machine has an NVIDIA driver: then all cases of tests marked `gpu` run."""
 ALWAYS_SKIPPED = re.compile(
     r"GPU|NVIDIA driver|cudaError|Chromium|playwright|torch|shared.data|superuser|root|win32|Triton is installed",
     re.IGNORECASE,
@@ -169,7 +171,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark every test that is not `slow` as `fast`; with `--one-case`, choose a test's case by a hash of its name.
 
     Only the deep profile runs tests marked `deep`. Of a test marked `every(n)`, one case in n runs; a hash of the
-    test's name and the commit chooses it.
+    test's name and the commit chooses it. On a real GPU, all cases of tests marked `gpu` run.
     """
     if not DEEP:
         turns: dict[str, int] = {}  # counts the cases of each test
@@ -179,7 +181,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             name = item.nodeid.partition("[")[0]
             if every := item.get_closest_marker("every"):
                 turns[name] = turns.get(name, crc32(f"{name} {os.environ[ROTATION]}".encode())) + 1
-            if item.get_closest_marker("deep") or (every and not every_case and turns[name] % every.args[0]):
+            rotates = every and not every_case and not (HAS_DRIVER and item.get_closest_marker("gpu"))
+            if item.get_closest_marker("deep") or (rotates and turns[name] % every.args[0]):
                 left.append(item)
         config.hook.pytest_deselected(items=left)
         unselected = set(left)

@@ -4,34 +4,39 @@
     python tools/build_database.py --fresh          # everything
     python tools/build_database.py --check 8        # rebuild 8 profiles per kernel and compare
     python tools/build_database.py --cluster auto   # on all cores of a Ray cluster
+    python tools/build_database.py --carry main     # keep profiles if only comments changed since `main`
     python tools/build_database.py matmul_triton --sm 80 --dtype f16    # these first; the rest stays as it is
 
-If a change of a source does not change the compiled code, run tools/carry_profiles.py first. It keeps the profiles
-under the kernel's new hash, without emulating them again.
+A kernel's identity includes the hash of its source, so changing a comment makes all its profiles stale, and emulating
+them again takes over an hour. `--carry REVISION` keeps the profiles of a git revision under the new hash if the tokens
+of source and specification are unchanged.
 
 `--check` writes nothing. An interrupted run keeps finished profiles, and the next run continues. The tool prints a hash
-of each kernel's rows. NVRTC is not quite deterministic (`tools/same_code.py`). So the check accepts rows that differ by
-no more than two runs of NVRTC, and fails on any other difference.
+of each kernel's rows. NVRTC is not quite deterministic (`tools/profile_files.py`). So the check accepts rows that
+differ by no more than two runs of NVRTC, and fails on any other difference.
 """
 
 import argparse
 import dataclasses
 import itertools
 import random
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from zlib import crc32
 
-from profile_files import profiles_hash, read_profile_rows, write_profiles
+from profile_files import profiles_hash, read_profile_rows, tokens, within_compiler_variation, write_profiles
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from same_code import within_compiler_variation
 
 from kernrec import paths
 from kernrec.cluster.ray_processors import RayProcessors
 from kernrec.compile.nvrtc import compiler
 from kernrec.compile.pool import Processors
 from kernrec.kernel import Kernel, all_kernels, find_kernel
+from kernrec.kernel.spec_reader import load_kernel
 from kernrec.profile.profile_library import Variant, VariantFailure, profile_variants, variants_of
 from kernrec.store import ProfileRow
 
@@ -55,9 +60,12 @@ def main() -> int:
     parser.add_argument("--sm", type=int, action="append", help="build for this architecture alone (may be repeated)")
     parser.add_argument("--dtype", action="append", help="build this data type alone (may be repeated)")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--carry", metavar="REVISION", help="keep profiles of a git revision if only comments changed")
     parser.add_argument("--cluster", metavar="ADDRESS", help="build on all cores of a Ray cluster: auto or host:port")
     arguments = parser.parse_args()
     kernels = [find_kernel(name) for name in arguments.kernels] or list(all_kernels())
+    if arguments.carry is not None:
+        return carry_from(arguments.carry, kernels)
     if arguments.check is not None:
         turn, every = crc32(arguments.seed.encode()), arguments.every
         counts = [arguments.check if (turn + place) % every == 0 else 0 for place in range(len(kernels))]
@@ -130,6 +138,30 @@ def architectures(kernel: Kernel) -> Sequence[int]:
 def shipped_variants(kernel: Kernel) -> list[Variant]:
     """Return the variants with shipped profiles, with their architectures."""
     return list(variants_of(kernel, architectures(kernel)))
+
+
+def carry_from(revision: str, kernels: Sequence[Kernel]) -> int:
+    """Carry over the profiles of each kernel whose hash changed since a revision; return 1 if some must be rebuilt."""
+    library, root = "kernrec/kernel/library", Path(__file__).resolve().parent.parent
+    with tempfile.TemporaryDirectory() as folder:
+        archive = subprocess.run(["git", "archive", revision, library], cwd=root, check=True, capture_output=True)
+        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+        olds = [load_kernel(Path(folder, library, kernel.name, "kernel.toml")) for kernel in kernels]
+        pairs = [(old, new) for old, new in zip(olds, kernels, strict=True) if old.hash != new.hash]
+        return max([carry(old, new) for old, new in pairs], default=0)
+
+
+def carry(old: Kernel, new: Kernel) -> int:
+    """Store the profiles of one kernel under its new hash; return 1 if its code or specification changed."""
+    path = paths.shipped("db/prebuilt") / f"{new.name}.profile.parquet"
+    if old.spec != new.spec or tokens(old.source) != tokens(new.source):
+        print(f"{new.name}: the code or the specification changed: run tools/build_database.py {new.name}")
+        return 1
+    rows = [dataclasses.replace(r, kernel_hash=new.hash) for r in read_profile_rows(path) if r.kernel_hash == old.hash]
+    if rows:
+        write_profiles(path, rows)
+    print(f"{new.name} {old.hash} -> {new.hash}: {len(rows)} profiles carried over")
+    return 0
 
 
 def check(kernel: Kernel, count: int, processes: int, seed: str = "") -> int:

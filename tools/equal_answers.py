@@ -17,6 +17,7 @@ exit status is 1 if an answer differs.
 import argparse
 import gzip
 import json
+import math
 import os
 import re
 import subprocess
@@ -32,7 +33,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from json_differences import json_differences
 from random_queries import Query, random_queries
 
 from kernrec.kernel.library import find_kernel
@@ -42,7 +42,7 @@ CHANGES = ROOT / "tools" / "changed_answers.toml"
 PINNED = ROOT / "tools" / "pinned_answers.json.gz"
 PINNED_QUERIES, PINNED_OF_A_KIND, PINNED_SEED = 120, 2, 5
 EQUAL = 1e-12
-"""Maximum relative difference of two numbers that count as equal."""
+"""Maximum difference of equal numbers, as a fraction of the larger one."""
 _SHARES = ("slowdown", "energy_saved")
 """Keys of numbers that are a ratio minus one, with the rounding error of the ratio."""
 _NUMBERS = re.compile(r" is (-?[\d.]+(?:e[-+]?\d+)?), now (-?[\d.]+(?:e[-+]?\d+)?)$")
@@ -266,7 +266,7 @@ def _compared(query: dict[str, Any], before: str, now: str, changes: Sequence[Ch
     """Return the kinds of differences of a query, and print the first ones if `shown`."""
     kinds = ["many"] if "shapes" in query else ["kernel"] if "kernel" in query else []
     if before != now:
-        every = list(json_differences(json.loads(before), json.loads(now), EQUAL, shares=_SHARES))
+        every = list(json_differences(json.loads(before), json.loads(now)))
         differences = [line for line in every if not any(change.covers(query, line) for change in changes)]
         if every and not differences:
             return [*kinds, "changed"]
@@ -278,6 +278,32 @@ def _compared(query: dict[str, Any], before: str, now: str, changes: Sequence[Ch
             return [*kinds, "different"]
     both = json.loads(now) if now.startswith(('{"refused"', '{"crashed"')) else {}
     return [*kinds, "equal", *(word for word in ("refused", "crashed") if word in both)]
+
+
+def json_differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
+    """Return the differences between two JSON values in words; `path` is the values' path in their document."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        yield from (f"{path}.{key} is gone" for key in before if key not in now)
+        yield from (f"{path}.{key} is new" for key in now if key not in before)
+        for key, old in before.items():
+            if key in now:
+                new = now[key]
+                if key in _SHARES and type(old) is type(new) is float and _equal(1.0 + old, 1.0 + new):
+                    continue
+                yield from json_differences(old, new, f"{path}.{key}")
+    elif isinstance(before, list) and isinstance(now, list):
+        if len(before) != len(now):
+            yield f"{path} has {len(before)} entries, now {len(now)}"
+        for number, (old, new) in enumerate(zip(before, now, strict=False)):
+            yield from json_differences(old, new, f"{path}[{number}]")
+    elif not _equal(before, now):
+        yield f"{path} is {before!r}, now {now!r}"
+
+
+def _equal(before: Any, now: Any) -> bool:
+    if type(before) in (int, float) and type(now) in (int, float):
+        return before == now or math.isclose(before, now, rel_tol=EQUAL) or (before != before and now != now)
+    return type(before) is type(now) and bool(before == now)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from kernrec.recommender.serving.shipped_files import FOLDERS, TABLE, divided, numbers
+from kernrec.recommender.serving.tuned_files import FOLDERS, TABLE, divided, numbers
 
 Files = dict[tuple[str, str, str], set[str]]
 """Releases that have a file, by (kind, device, name)."""

@@ -1,6 +1,12 @@
-"""Read, write and hash the Parquet files of profiles that ship with kernrec."""
+"""Read, write, hash and compare the profiles that ship with kernrec.
+
+NVRTC is not quite deterministic, and arranges some code differently in each process. With 13.5, arithmetic, global
+memory accesses and barriers were equal. Up to 2 % of the other instructions, mostly before the loop, differed, and up
+to 19 registers, with a spill of a few bytes.
+"""
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +19,11 @@ from kernrec.store.profiles import COLUMN_OF_FIELD
 from kernrec.store.rows import Row, as_dicts, insert
 from kernrec.store.schema import migrate
 from kernrec.util.files import write_whole
+
+_LITERAL_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
+_COUNTS_VARY = 0.04  # maximum, as a fraction of issued instructions
+_REGISTERS_VARY = 32
 
 
 def read_profile_rows(path: Path) -> list[ProfileRow]:
@@ -60,3 +71,28 @@ def _from_columns(row: Row) -> ProfileRow:
     counts = np.array(fields["counts"], dtype=np.float64).reshape(len(metrics), len(terms))
     fields |= {"variant": json.loads(str(fields["variant"])), "metrics": tuple(metrics), "terms": tuple(terms)}
     return ProfileRow(**fields | {"counts": counts})  # type: ignore[arg-type]
+
+
+def tokens(source: str) -> list[str]:
+    """Return the lines of a source without comments, empty lines and repeated spaces."""
+    text = _LITERAL_OR_COMMENT.sub(lambda part: part[0] if part[0].startswith('"') else " ", source)
+    return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+
+
+def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:
+    """Return whether two profiles of a variant differ by no more than two runs of the compiler.
+
+    Counts that the algorithm determines (arithmetic, global memory, barriers) must be equal; others may differ
+    slightly.
+    """
+    if row.terms != other.terms or abs(row.registers - other.registers) > _REGISTERS_VARY:
+        return False
+    first, second = (dict(zip(r.metrics, r.counts, strict=True)) for r in (row, other))
+    nothing = np.zeros(len(row.terms))
+    slack = _COUNTS_VARY * max(first["issue"].sum(), second["issue"].sum())
+    for metric in {*first, *second}:
+        difference = np.abs(first.get(metric, nothing) - second.get(metric, nothing)).max()
+        allowed = slack * (32 if metric == "lanes" else 1)  # an instruction counts 32 lanes
+        if difference > (0.0 if metric.startswith(_FIXED) else allowed):
+            return False
+    return True

@@ -39,7 +39,7 @@ def audit(wanted: AuditOptions) -> None:
     """
     from kernrec.recommender.serving.audit import AuditRequest, setting, write_folder
     from kernrec.recommender.serving.audit import serve_audit as run
-    from kernrec.recommender.serving.tuned_entries import is_tuned_file
+    from kernrec.recommender.serving.tuned_files import is_tuned_file
 
     if is_tuned_file(wanted.model):
         _print_entries(wanted)
@@ -87,7 +87,7 @@ def audit(wanted: AuditOptions) -> None:
 def _print_entries(wanted: AuditOptions) -> None:
     """Print a judgment of each entry of a tuned file."""
     from kernrec.gpu import find_gpu
-    from kernrec.recommender.serving.tuned_entries import judge_file
+    from kernrec.recommender.serving.tuned_files import judge_file
 
     judged = judge_file(Path(wanted.model), find_gpu(wanted.gpu))
     if wanted.as_json:
@@ -97,7 +97,7 @@ def _print_entries(wanted: AuditOptions) -> None:
     print_line(f"{judged.name} on {judged.gpu.title}{triton}")
     rows = [[str(e.tokens), _tiles(e.config), e.judgment.value, e.reason] for e in judged.entries]
     print_table("entries", [("tokens", "right"), ("config", "left"), ("", "left"), ("reason", "left")], rows)
-    print_notes(["a file alone is not enough to predict times; audit its model"])
+    print_notes([judged.note])
 
 
 def _releases(text: str) -> tuple[str, str | None, str | None]:
@@ -127,7 +127,7 @@ def _print_files(audit: "ServingAudit") -> None:
 
 def _short(audited: "AuditedFile") -> str:
     """Return the file's name with `*` for the GPU's name, which fills half a terminal's width."""
-    from kernrec.recommender.serving.shipped_files import divided
+    from kernrec.recommender.serving.tuned_files import divided
 
     parts = divided(audited.file.name)
     return (parts[1] if parts else audited.file.name).removesuffix(".json")

@@ -271,6 +271,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.skipif(os.name == "nt", reason="there are no named pipes in folders")
 @pytest.mark.parametrize("kind", ["pipe", "loop", "zero"])
 @pytest.mark.parametrize("name", list(COMMANDS))

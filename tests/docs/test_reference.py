@@ -107,6 +107,7 @@ def test_every_command_has_an_example():
     assert not [name for name in _commands() if f"kernrec {name} " not in shown.replace("\n", " ")]
 
 
+@pytest.mark.every(2)
 @pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("mkdocs", path=str(Path(sys.executable).parent)) is None, reason="needs the extra docs"

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from equal_answers import PINNED, Change
-from json_differences import json_differences
+from equal_answers import PINNED, Change, json_differences
 
 from kernrec.kernel import find_kernel
 from kernrec.op import all_ops
@@ -78,7 +77,7 @@ def test_change_covers_only_its_queries_and_paths():
     ([1, 2], [1, 3, 4], [" has 2 entries, now 3", "[1] is 2, now 3"]),
 ])  # fmt: skip
 def test_differences_are_listed_by_path(before, now, differences):
-    assert list(json_differences(before, now, 1e-12, shares=["slowdown"])) == differences
+    assert list(json_differences(before, now)) == differences
 
 
 @pytest.mark.parametrize(("difference", "covered"), [

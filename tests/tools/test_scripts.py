@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from build_database import carry
 from evidence.recordings.files import EXCLUSIONS, excluded, parquet_dicts, power_of
-from same_code import tokens, within_compiler_variation
+from profile_files import tokens, within_compiler_variation
 
 from kernrec.kernel import find_kernel
 from kernrec.store import Database, ProfileRow
@@ -47,13 +48,11 @@ def test_second_part_of_a_campaign_keeps_the_rows_of_the_first(tmp_path):
 
 
 def test_profiles_of_unchanged_kernels_stay():
-    done = tool("carry_profiles", "--from", "HEAD", "transpose_tiled")
+    done = tool("build_database", "--carry", "HEAD", "transpose_tiled")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_profiles_are_kept_only_if_comments_changed():
-    from carry_profiles import carry
-
     kernel = find_kernel("transpose_tiled")
     changed = replace(kernel, source=f"{kernel.source} int x;")
     assert carry(changed, kernel) == 1
@@ -146,7 +145,7 @@ def test_benchmarks_are_listed():
 
 
 @pytest.mark.slow
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("name", LITTLE)
 def test_benchmark_prints_its_figures(name):
     done = bench(name, *LITTLE[name])

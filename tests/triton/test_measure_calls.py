@@ -12,7 +12,7 @@ from kernrec.interop.model_config import read_model
 from kernrec.recommender.serving.audit import AuditedFile, ServingAudit
 from kernrec.recommender.serving.compared import Comparison, Cost, comparer
 from kernrec.recommender.serving.engines import Deployment, tuned_files
-from kernrec.recommender.serving.shipped_files import shipped_of
+from kernrec.recommender.serving.tuned_files import shipped_of
 from kernrec.triton.machine import Machine
 from kernrec.triton.measure_audit import measure_audit
 from tests.helpers.serving import SMALL, written

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor.bound import RATIOS, features, features_of, has_physical_power, rate_of, used
+from kernrec.model.vendor.bound import RATIOS, features, features_of, has_physical_power, power_base, rate_of, used
 from kernrec.model.vendor.limits import LEEWAY, least_s, rates_of
-from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.recorded_set import BACKEND, RecordedSet
 
 Array = np.ndarray

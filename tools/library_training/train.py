@@ -12,9 +12,8 @@ import numpy as np
 
 from kernrec.gpu import find_gpu
 from kernrec.model.learn.conformal import Extent, Interval, calibrate
-from kernrec.model.vendor.bound import features_of, has_physical_power
+from kernrec.model.vendor.bound import features_of, has_physical_power, power_base
 from kernrec.model.vendor.compact_trees import Trees
-from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.recorded_set import OTHER, log_sizes
 from kernrec.training.scores import median_of_log_errors
 from library_training.table import FOLDS, Recording, Table

@@ -11,7 +11,7 @@ An op is a module of `kernrec.model.vendor.features` with
     bound   (card, sizes (D, N), layout) -> `Bound`; features whose names begin with one of `RATIOS` mean the same on
             every GPU, and are the only inputs of trees for GPUs without recordings
 
-With `PHYSICAL_POWER = True`, the trees of power correct `kernrec.model.vendor.power_base` instead of the power limit.
+With `PHYSICAL_POWER = True`, the trees of power correct `kernrec.model.vendor.bound` instead of the power limit.
 With `SUSTAINED = True`, trees for GPUs without recordings correct a bound at the rate that a GPU sustains.
 
 Features are the rows of one table: shares of the parts in the total, logarithms of the sizes and of the total, and the
@@ -193,9 +193,10 @@ class Features(Protocol):
 
 @cache
 def features_of(op: str) -> Features:
-    """Return the module of an op's features, imported on first use."""
-    module: Any = import_module(f"kernrec.model.vendor.features.{op}")
-    return module  # type: ignore[no-any-return]
+    """Return the module of an op's features, or the entry of a row operator, imported on first use."""
+    rows = op in ("elementwise", "layernorm", "softmax")
+    module: Any = import_module(f"kernrec.model.vendor.features.{'rows' if rows else op}")
+    return module.OPS[op] if rows else module  # type: ignore[no-any-return]
 
 
 def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
@@ -331,3 +332,33 @@ class BaselinePrediction:
     """Seconds that `math`, `dram`, `l2` and `launch` are busy at the rates of the data sheet, possibly overlapping, for
     transfers to other power limits and clocks.
     """
+
+
+@dataclass(frozen=True)
+class PowerBase:
+    """Power figures of a GPU in watts."""
+
+    running_w: float
+    """Power before any event, at the clock of a load without a power limit."""
+    math_w: float
+    """Additional power of tensor cores at the data sheet's rate, equal in every data type."""
+    dram_w: float
+    """Additional power at the data sheet's bandwidth, including L2 and L1. Without L2 and L1, power on an H200,
+    predicted from recordings of Blackwell, is too low for DRAM-bound matmuls.
+    """
+
+    def watts(self, bound: Bound, latency_s: Array, most_w: float) -> Array:
+        """Return the power, at most `most_w`, if problems take `latency_s`; the last axis is the problem."""
+        events_j = self.math_w * bound.parts["math"] + self.dram_w * bound.parts["dram"]
+        return np.asarray(np.minimum(self.running_w + events_j / latency_s, most_w))
+
+
+@lru_cache(maxsize=64)
+def power_base(gpu: GPU) -> PowerBase:
+    """Return the figures of a GPU by the power model."""
+    power = PowerModel.for_gpu(gpu)
+    peak, joules = arithmetic(gpu, power, "bf16" if gpu.peak_flops("bf16", tensor=True) else "f16")
+    beside = BESIDE_ARITHMETIC[gpu.peak_flops("f16", tensor=True) > 0]
+    byte_j = power.event_j("dram.bytes") + power.event_j("l2.sectors") / 32 + power.event_j("l1.requests") / 128
+    dram_w = gpu.memory_bandwidth * byte_j
+    return PowerBase(float(power.power_at(power.running_hz, {})), beside * peak * joules, dram_w)

@@ -1,7 +1,7 @@
 """Baseline model: latency and power of each backend for a problem on a GPU.
 
 Trees correct the bound of `kernrec.model.vendor.bound`: log(measured / bound) of latency, and log(power / TDP) of
-power, or log(power / `kernrec.model.vendor.power_base`) for matmuls. All rows of a recorded set have the same timing,
+power, or log(power / `kernrec.model.vendor.bound`) for matmuls. All rows of a recorded set have the same timing,
 and trees distinguish backends by a feature `backend.NAME`. Recorded GPUs have their own trees. Other GPUs share few and
 shallow trees, only over ratios, whose predictions are `transferred`; deeper trees would overfit the recorded GPUs.
 `tools/library_training` trains the model, and `kernrec.model.vendor.model_file` stores it.

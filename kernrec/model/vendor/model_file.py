@@ -16,10 +16,9 @@ import numpy as np
 
 from kernrec.errors import UsageError, cannot_be
 from kernrec.model.learn.conformal import Extent, interval_from
-from kernrec.model.vendor.bound import OPS, Timing, features_of
+from kernrec.model.vendor.bound import OPS, PowerBase, Timing, features_of
 from kernrec.model.vendor.compact_trees import Trees, compressed
 from kernrec.model.vendor.model import VendorModel
-from kernrec.model.vendor.power_base import PowerBase
 from kernrec.model.vendor.recorded_set import Head, RecordedSet, SetModel
 from kernrec.util.array_file import mapped, pack, unpack
 from kernrec.util.files import read_input, write_whole

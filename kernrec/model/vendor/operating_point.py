@@ -24,8 +24,7 @@ from kernrec.model.prior.microarchitecture import OVERLAP
 from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.spread import Estimate, Source
 from kernrec.model.prior.sustained_roof import IdealLaunch, arithmetic, ideal_launch
-from kernrec.model.vendor.bound import BESIDE_ARITHMETIC
-from kernrec.model.vendor.power_base import power_base
+from kernrec.model.vendor.bound import BESIDE_ARITHMETIC, power_base
 from kernrec.op import Problem
 from kernrec.util.normal import DEVIATIONS
 

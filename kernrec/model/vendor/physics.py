@@ -68,12 +68,12 @@ class Busy:
 
 @lru_cache(maxsize=1024)
 def derived(problem: Problem, gpu: GPU) -> BaselinePrediction | None:
-    """Return the baseline of a problem at the default limit.
+    """Return the baseline of a problem at the default limit; None if the GPU has no arithmetic in the data type.
 
-    Return None if the GPU has no arithmetic in the data type, and for attention in 8 bits, which PyTorch lacks.
+    PyTorch has no attention in 8 bits, so this baseline is vLLM's.
     """
     problem = as_matmul(problem)
-    if not rate_of(gpu, problem.dtype) or (problem.op == "attention" and ELEMENT_BYTES[problem.dtype] < 2):
+    if not rate_of(gpu, problem.dtype):
         return None
     busy = _BUSY.get(problem.op, _rows)(problem, gpu)
     dram_s = problem.bytes / gpu.memory_bandwidth
@@ -84,6 +84,8 @@ def derived(problem: Problem, gpu: GPU) -> BaselinePrediction | None:
     parts = {"math": busy.peak_s, "dram": dram_s, "l2": problem.bytes / card.l2, "launch": NORMAL_S}
     latency = Estimate(latency_s, latency_s / FACTOR, latency_s * FACTOR, Source.PRIOR)
     library = "cuDNN" if problem.op == "conv2d" else "PyTorch"
+    if problem.op == "attention" and ELEMENT_BYTES[problem.dtype] < 2:
+        library = "vLLM"
     return BaselinePrediction(library, None, latency, None, (), None, parts)
 
 

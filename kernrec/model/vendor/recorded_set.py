@@ -24,9 +24,8 @@ from kernrec.model.learn.conformal import Extent, Interval
 from kernrec.model.prior.microarchitecture import LAUNCH_S, START_S
 from kernrec.model.prior.spread import INTERVAL, Estimate
 from kernrec.model.vendor.backends import AT, supports
-from kernrec.model.vendor.bound import Bound, Timing, features_of, kind_of, rate_of
+from kernrec.model.vendor.bound import Bound, PowerBase, Timing, features_of, kind_of, rate_of
 from kernrec.model.vendor.compact_trees import CompactTrees, decompressed, expand
-from kernrec.model.vendor.power_base import PowerBase
 from kernrec.op import Problem
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass

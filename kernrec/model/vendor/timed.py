@@ -21,10 +21,10 @@ from kernrec.model.vendor.bound import (
     Features,
     card_of,
     features_of,
+    power_base,
     rate_of,
     used,
 )
-from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.recorded_set import BACKEND, NORMAL_S, OTHER, Head, SetModel
 from kernrec.op import Problem
 from kernrec.op.scaled_workload import padded_dimension

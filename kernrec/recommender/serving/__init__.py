@@ -4,5 +4,5 @@
                                -> each missing file: the engine's default config against the best predicted -> a verdict
 
 File names, defaults and the order of kernels follow the engine releases that
-`kernrec.recommender.serving.shipped_files` names.
+`kernrec.recommender.serving.tuned_files` names.
 """

@@ -30,7 +30,7 @@ from kernrec.recommender.serving.engines import (
     second_file,
     tuned_files,
 )
-from kernrec.recommender.serving.shipped_files import FOLDERS, Shipped, shipped_of
+from kernrec.recommender.serving.tuned_files import FOLDERS, Shipped, shipped_of
 from kernrec.util.files import write_whole
 from kernrec.util.light_dataclass import dataclass
 
@@ -279,19 +279,26 @@ def _compared(
         if not made:
             return replace(audited, why_none=str(error))
     kernel = own_kernel(served, audited.file) or f"a stand-in for {OWN_KERNELS[served.engine, audited.file.kind]}"
+    if not any(comparison.analyzed for comparison in made):
+        kernel = ""
     return replace(audited, comparisons=tuple(made), kernel=kernel)
 
 
 def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> list[str]:
     """Return notes on the method of the estimates."""
     kernels = {file.kernel for file in compared.values() if file.kernel}
-    if not kernels:
+    comparisons = [comparison for file in compared.values() for comparison in file.comparisons]
+    if not comparisons:
         return []
+    notes = []
+    if not all(comparison.analyzed for comparison in comparisons):
+        notes.append("16-bit experts: a model of an A100, H20, H800 and L40 ranks the configs; no kernel was compiled")
     if any(kernel.startswith("a stand-in") for kernel in kernels):
-        first = f"{served.engine} is not installed: a kernel of kernrec's with the same tunables stands in for its own"
-    else:
-        first = f"its own kernels were analyzed: {', '.join(sorted(kernels))}"
-    notes = [first]
+        notes.append(
+            f"{served.engine} is not installed: a kernel of kernrec's with the same tunables stands in for its own"
+        )
+    elif kernels:
+        notes.append(f"its own kernels were analyzed: {', '.join(sorted(kernels))}")
     if any(file.file.kind is Kind.EXPERTS and file.comparisons for file in compared.values()):
         notes.append("experts are taken to be chosen at random, each as likely")
     if not any(c.best_cost.measured for f in compared.values() for c in f.comparisons):

@@ -6,19 +6,26 @@ from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 
+import numpy as np
+
 from kernrec.compile.pool import Processors, processors_of
 from kernrec.errors import KernrecError
+from kernrec.gpu import GPU
 from kernrec.model.prior.spread import REGIMES, SPREADS
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions, profiles_with
 from kernrec.recommender.request import Objective, Query
-from kernrec.recommender.serving.engine_calls import Step, calls
-from kernrec.recommender.serving.engine_defaults import Tiles, candidates, default_config, launched
+from kernrec.recommender.serving.engine_calls import Step, calls, own_kernel
+from kernrec.recommender.serving.engine_defaults import Tiles, default_config, launched, listed_candidates
 from kernrec.recommender.serving.engines import Deployment, TunedFile
+from kernrec.recommender.serving.expert_ranking import configs_array, fits, ranks, shipped_ranking
+from kernrec.store import Database
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
+BEST_RANKED = 3
+"""Number of configs of `expert_ranking` to compare with the engine's default."""
 PAIR_SPREAD = 0.16
 """Standard deviation of log(predicted ratio / true ratio) of two configs' times.
 
@@ -53,9 +60,11 @@ class Comparison:
     ranked: tuple[tuple[Tiles, Cost], ...]
     """Candidates and the engine's default config, best first; measured configs precede all others."""
     compared: tuple[Tiles, ...]
-    """Compiled configs, in order of compilation."""
+    """Compared configs, the engine's default first."""
     spread: float = PAIR_SPREAD
     """Standard deviation of log(predicted ratio / true ratio)."""
+    analyzed: bool = True
+    """Whether the kernel's code was analyzed, instead of using the formula of `expert_ranking`."""
 
     @property
     def best(self) -> Tiles:
@@ -87,6 +96,31 @@ class Comparison:
         return self.ratio / factor, self.ratio * factor
 
 
+def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
+    """Return configs worth comparing: the best of `expert_ranking` if it knows the kernel, else a short list.
+
+    Args:
+        file: the file that the configs are for.
+        tokens: number of tokens in a step.
+        gpu: GPU whose shared memory must hold the configs.
+    """
+    if ranks(file, gpu):
+        return shipped_ranking().ranked(file, tokens, gpu, BEST_RANKED)
+    return listed_candidates(file, tokens, gpu)
+
+
+def ranked_by_formula(file: TunedFile, tokens: int, gpu: GPU, configs: Sequence[Tiles]) -> list[tuple[Tiles, Cost]]:
+    """Return configs that fit the GPU with their predicted costs, in the order of `expert_ranking`, best first."""
+    ranking, array = shipped_ranking(), configs_array(configs)
+    fitting = np.flatnonzero(fits(array, gpu))
+    times_s = ranking.times_s(file, tokens, gpu, array[fitting])
+    order = np.argsort(-ranking.scores(file, tokens, gpu, array[fitting]), kind="stable").tolist()
+    return [
+        (configs[fitting[i]], Cost(s, s / ranking.factor, s * ranking.factor, measured=False))
+        for i, s in ((place, float(times_s[place])) for place in order)
+    ]
+
+
 class Comparer:
     """Estimate the costs of configs, with worker processes that compile and emulate until the `with` block ends."""
 
@@ -101,12 +135,23 @@ class Comparer:
         """
         own = default_config(served.engine, file, tokens, served.gpu)
         tried = distinct(served.engine, file, [own, *candidates(file, tokens, served.gpu)])
-        costs = self.costs(file, served, tokens, tried)
-        ranked = sorted(costs, key=lambda pair: (not pair[1].measured, pair[1].latency_s))
-        mine = launched(served.engine, file, own)
-        own_cost = next((cost for config, cost in costs if launched(served.engine, file, config) == mine), None)
         spread = PAIR_SPREAD if file.products else OTHER_SPREAD
-        return Comparison(tokens, own, own_cost, tuple(ranked), tuple(tried), spread)
+        if analyzed := not ranks(file, served.gpu) or self._measured(file, served):
+            costs = self.costs(file, served, tokens, tried)
+            ranked = sorted(costs, key=lambda pair: (not pair[1].measured, pair[1].latency_s))
+        else:
+            ranked, spread = ranked_by_formula(file, tokens, served.gpu, tried), shipped_ranking().pair_spread
+        mine = launched(served.engine, file, own)
+        own_cost = next((cost for config, cost in ranked if launched(served.engine, file, config) == mine), None)
+        return Comparison(tokens, own, own_cost, tuple(ranked), tuple(tried), spread, analyzed)
+
+    def _measured(self, file: TunedFile, served: Deployment) -> bool:
+        """Return whether the user's database has measurements of the kernel on the GPU (`kernrec audit --measure`)."""
+        if not self._database.exists():
+            return False
+        kernel = (own_kernel(served, file) or "grouped_experts").rpartition(":")[2]
+        with Database.open(self._database) as database:
+            return bool(database.session_rows(served.gpu.name, kernel, ""))
 
     def costs(
         self, file: TunedFile, served: Deployment, tokens: int, configs: Sequence[Tiles]

@@ -17,8 +17,8 @@ from kernrec.recommender.analyze.triton import argument
 from kernrec.recommender.serving.engine_defaults import Tiles, launched, stated_tiles
 from kernrec.recommender.serving.engines import Deployment, Kind, ProductShape, TunedFile
 from kernrec.recommender.serving.routing import Routing, routed
-from kernrec.recommender.serving.shipped_files import installed_package
 from kernrec.recommender.serving.state_calls import state_call
+from kernrec.recommender.serving.tuned_files import installed_package
 from kernrec.util.light_dataclass import dataclass
 
 STAND_IN = Path(__file__).parent / "kernels" / "experts.py"

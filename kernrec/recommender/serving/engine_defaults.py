@@ -154,8 +154,8 @@ _OF_LANE = range(4, 33)
 """State elements per thread. Fewer give a thread too little work; more need too many registers."""
 
 
-def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
-    """Return configs worth comparing, in the form of a file's entries.
+def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
+    """Return the short list of configs worth comparing, in the form of a file's entries.
 
     Args:
         file: the file that the configs are for.

@@ -94,6 +94,7 @@ def test_attention_matches_the_reference_within_its_rounding(case):
     assert config in ran, "the config runs as it is on none of the shapes"
 
 
+@pytest.mark.every(4)
 @pytest.mark.gpu
 @EACH_CASE
 def test_attention_on_a_gpu_is_within_the_measurement_tolerance(card, case):

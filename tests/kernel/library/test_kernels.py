@@ -51,7 +51,7 @@ def test_every_problem_is_run_by_a_kernel_of_its_op():
         assert len(problems) == len(OPS[op].dims(own, dtype)), (op, dtype)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @per_case()
 def test_extreme_configs_compute_awkward_problems_without_races(case):
     for config, problem in runs(case):

@@ -7,6 +7,7 @@ from tests.helpers.on_gpu import Code, Prepared
 from tests.helpers.trial import CASES, Case, flaws, given_inputs, runs
 
 
+@pytest.mark.every(4)
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("kernel", "dtype", "layout"),

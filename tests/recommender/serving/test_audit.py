@@ -17,10 +17,10 @@ from kernrec.recommender.serving.audit import (
     setting,
     write_folder,
 )
-from kernrec.recommender.serving.compared import Comparison, Cost, Verdict, comparer, verdict_of, worth
-from kernrec.recommender.serving.engine_defaults import KEYS, candidates, default_config, entry_for
+from kernrec.recommender.serving.compared import Comparison, Cost, Verdict, candidates, comparer, verdict_of, worth
+from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for
 from kernrec.recommender.serving.engines import Deployment, Kind, tuned_files
-from kernrec.recommender.serving.shipped_files import installed_package, shipped_of
+from kernrec.recommender.serving.tuned_files import installed_package, shipped_of
 from tests.helpers.serving import AWQ, HYBRID, MIXTRAL, QWEN_FP8, SMALL, written
 
 pytestmark = pytest.mark.usefixtures("compiled_here")

@@ -27,7 +27,7 @@ from kernrec.recommender.serving.audit import (
 from kernrec.recommender.serving.compared import Comparison, Cost
 from kernrec.recommender.serving.engine_defaults import KEYS, default_config
 from kernrec.recommender.serving.engines import Deployment, Kind, TunedFile, tuned_files
-from kernrec.recommender.serving.shipped_files import installed_package, shipped_of
+from kernrec.recommender.serving.tuned_files import installed_package, shipped_of
 from tests.helpers import engine_reader
 from tests.helpers.command import environment
 from tests.helpers.serving import AWQ, BY_ROW, HYBRID, MIXTRAL, QWEN_FP8, SMALL, written

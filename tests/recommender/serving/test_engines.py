@@ -8,7 +8,7 @@ from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import read_model
 from kernrec.recommender.serving.engine_defaults import default_config, kernel_taken, launched
 from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, second_file, tuned_files
-from kernrec.recommender.serving.shipped_files import FOLDERS, Shipped, divided, shipped_of, table, whole
+from kernrec.recommender.serving.tuned_files import FOLDERS, Shipped, divided, shipped_of, table, whole
 from tests.helpers.serving import AWQ, BY_ROW, HYBRID, MIXTRAL, QWEN_FP8, written
 
 

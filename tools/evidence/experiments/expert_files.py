@@ -18,12 +18,11 @@ import numpy as np
 import typer
 from front import Table
 
-from kernrec import paths
 from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import Experts, Quantization, ServedModel
 from kernrec.interop.moe_configs import read_moe_configs
-from kernrec.recommender.serving.compared import comparer
-from kernrec.recommender.serving.engine_defaults import candidates, default_config, entry_for, launched
+from kernrec.recommender.serving.compared import candidates, distinct, ranked_by_formula
+from kernrec.recommender.serving.engine_defaults import default_config, entry_for, launched
 from kernrec.recommender.serving.engines import Deployment, tuned_files
 
 FILES = (
@@ -44,27 +43,26 @@ _TILES = (*(f"BLOCK_SIZE_{axis}" for axis in "MNK"), "GROUP_SIZE_M", "num_warps"
 def run(files: Annotated[Path, typer.Option("--files", help="vLLM's folder fused_moe/configs")]) -> None:
     """Print a row for each file and number of tokens."""
     table, ranks, ratios = Table(), list[int](), list[float]()
-    with comparer(paths.user_database()) as comparing:
-        for tokens, (gpu, experts, width, hidden, top) in itertools.product(TOKENS, FILES):
-            served = Deployment("vllm", find_gpu(gpu))
-            model = ServedModel("", hidden, "bfloat16", Quantization(None), Experts(experts, top, width), None, ())
-            file = tuned_files(model, served)[0]
-            entries, _ = read_moe_configs((files / file.name).read_text(), file.name)
-            tuned, default = entries[entry_for(entries, tokens)], default_config("vllm", file, tokens, served.gpu)
-            tried = [tuned, default, *candidates(file, tokens, served.gpu)]
-            costs = [(launched("vllm", file, c), cost) for c, cost in comparing.costs(file, served, tokens, tried)]
-            ranked = sorted(costs, key=lambda pair: pair[1].latency_s)
-            keys, times = (
-                [config for config, _ in ranked],
-                [cost.latency_s / ranked[0][1].latency_s for _, cost in ranked],
-            )
-            rank = keys.index(launched("vllm", file, tuned))
-            ranks.append(rank + 1)
-            ratios.append(times[rank])
-            name = file.name.removesuffix(".json").replace("device_name=NVIDIA_", "")
-            cells = {"file": name, "tokens": tokens, "config": "-".join(str(tuned[key]) for key in _TILES)}
-            cells |= {"rank": f"{rank + 1} of {len(ranked)}", "file / first": f"{times[rank]:.3f}"}
-            table.row(cells | {"default / first": f"{times[keys.index(launched('vllm', file, default))]:.3f}"})
+    for tokens, (gpu, experts, width, hidden, top) in itertools.product(TOKENS, FILES):
+        served = Deployment("vllm", find_gpu(gpu))
+        model = ServedModel("", hidden, "bfloat16", Quantization(None), Experts(experts, top, width), None, ())
+        file = tuned_files(model, served)[0]
+        entries, _ = read_moe_configs((files / file.name).read_text(), file.name)
+        tuned, default = entries[entry_for(entries, tokens)], default_config("vllm", file, tokens, served.gpu)
+        tried = [tuned, default, *candidates(file, tokens, served.gpu)]
+        costs = ranked_by_formula(file, tokens, served.gpu, distinct("vllm", file, tried))
+        ranked = [(launched("vllm", file, config), cost) for config, cost in costs]
+        keys, times = (
+            [config for config, _ in ranked],
+            [cost.latency_s / ranked[0][1].latency_s for _, cost in ranked],
+        )
+        rank = keys.index(launched("vllm", file, tuned))
+        ranks.append(rank + 1)
+        ratios.append(times[rank])
+        name = file.name.removesuffix(".json").replace("device_name=NVIDIA_", "")
+        cells = {"file": name, "tokens": tokens, "config": "-".join(str(tuned[key]) for key in _TILES)}
+        cells |= {"rank": f"{rank + 1} of {len(ranked)}", "file / first": f"{times[rank]:.3f}"}
+        table.row(cells | {"default / first": f"{times[keys.index(launched('vllm', file, default))]:.3f}"})
     print(f"in the first three: {sum(rank <= 3 for rank in ranks)} of {len(ranks)}")
     print(f"file / first: median {np.median(ratios):.3f}, largest {max(ratios):.3f}")
     for tokens, logs in zip(TOKENS, np.log(ratios).reshape(len(TOKENS), -1), strict=True):

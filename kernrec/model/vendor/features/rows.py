@@ -1,18 +1,21 @@
-"""Bound and features of PyTorch's memory-bound operators in f32: DRAM, L2 and the host's call."""
+"""Bound and features of PyTorch's memory-bound operators in f32: DRAM, L2 and the host's call.
+
+`OPS` has the operators, each with the members that `kernrec.model.vendor.bound` expects of an op.
+"""
 
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from kernrec.model.vendor.bound import Bound, Card, bound_of
+from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
-DIMS = ("rows", "columns")
 MOST_COLUMNS = 16384
 """Maximum number of columns. Recordings have up to 4,100; blocks read far longer rows repeatedly."""
-CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"rows": lambda d: d["columns"] <= MOST_COLUMNS}
-"""Predicates on the dimensions of a problem, by name of a recorded case."""
+_ELEMENTS = 1024
+"""Elements of a thread block of elementwise operators."""
 _DRAM_SHARE = 0.8
 """Fraction of the data sheet's bandwidth that large tensors reach. Recordings of five GPUs show 0.7 to 0.9."""
 _ROW_CLK = 2500.0
@@ -21,7 +24,7 @@ _BLOCKS = 8
 """Number of blocks that share an SM; each processes one row at a time."""
 
 
-def rows_bound(
+def _bound(
     card: Card, dims: tuple[str, ...], sizes: Array, rows: Array, columns: Array, tensors: int, call_s: float
 ) -> Bound:
     """Return the bound of an operator over rows.
@@ -53,3 +56,32 @@ def rows_bound(
         "shape.rest of columns": columns % 1024,
     }
     return bound_of(card, dims, sizes, total_s, parts, shares, features, work_s)
+
+
+@dataclass(frozen=True)
+class RowOp:
+    """Operator over independent rows."""
+
+    DIMS: tuple[str, ...]
+    CASES: Mapping[str, Callable[[Mapping[str, int]], bool]]
+    """Predicates on the dimensions of a problem, by name of a recorded case."""
+    tensors: int
+    """Number of full-size tensors that are read and written."""
+    call_s: float
+    """Seconds of a call that moves almost nothing, with the recorder's timing."""
+
+    def bound(self, card: Card, sizes: Array, layout: str) -> Bound:
+        """Return the bound and the features; elementwise operators have a row per thread block."""
+        if len(sizes) == 1:
+            rows, columns = np.ceil(sizes[0] / _ELEMENTS), np.minimum(sizes[0], _ELEMENTS)
+        else:
+            rows, columns = sizes
+        return _bound(card, self.DIMS, sizes, rows, columns, self.tensors, self.call_s)
+
+
+_ROWS = ("rows", "columns"), {"rows": lambda d: d["columns"] <= MOST_COLUMNS}
+OPS = {
+    "elementwise": RowOp(("n",), {"elements": lambda d: True}, 3, 26e-6),  # two operands
+    "layernorm": RowOp(*_ROWS, 2, 46e-6),
+    "softmax": RowOp(*_ROWS, 2, 33e-6),
+}

@@ -1,0 +1,219 @@
+"""Rank configs of the fused-experts kernel that vLLM and SGLang share, for 16-bit experts, without compiling them.
+
+Trees predict whether a config is within 1 % of the best of a tuner's search space. They were trained on published sets
+of near-best configs of an A100, an H20, an H800 and an L40 (`tools/train_expert_model.py`). Their features are tile
+sizes, and ratios from a formula for the kernel's time: the waves of blocks, and the time of one step along the
+reduction, which waits for tensor cores, DRAM, L2 or latency. Some ratios are relative to the best config of the same
+problem. The near-best sets of the four GPUs have few configs in common, so the ranking is worse on other GPUs.
+
+The formula also predicts times. Its constants are data sheet figures and published latencies, except for its level.
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernrec import paths
+from kernrec.errors import UsageError
+from kernrec.gpu import GPU
+from kernrec.model.vendor.compact_trees import CompactTrees, Trees, compressed, decompressed, expand
+from kernrec.recommender.serving.engine_defaults import Tiles
+from kernrec.recommender.serving.engines import Kind, ProductShape, TunedFile
+from kernrec.util.array_file import pack, unpack
+from kernrec.util.files import read_input, write_whole
+from kernrec.util.light_dataclass import dataclass
+
+Array = np.ndarray
+
+FORMAT = 1
+TUNABLES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
+SPACE: Array = np.array(
+    list(
+        itertools.product(
+            (16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (32, 64, 128, 256), (1, 4, 8, 16, 32, 64), (4, 8),
+            (2, 3, 4, 5),
+        )
+    )
+)  # fmt: skip
+"""Search space of the recorder, (C, 6), in the order of `TUNABLES`."""
+LEAST_SM = 80
+"""Minimum compute capability: Triton pipelines loads with asynchronous copies, as on all recorded GPUs."""
+
+_LATENCY_S = 700e-9
+"""Seconds that a load from DRAM takes."""
+_L2_BYTES = 48
+"""Bytes per clock that L2 delivers to an SM."""
+_OTHER_REGISTERS = 40
+"""Registers of a thread besides accumulators and operands."""
+_MOST_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class ExpertRanking:
+    """Trees that rank configs of the fused-experts kernel, and the errors of the formula for its time."""
+
+    trees: CompactTrees
+    level: float
+    """Recorded time over the formula's, the median over all problems."""
+    factor: float
+    """Ratio by which nine of ten recorded times differ at most from the formula's times `level`."""
+    pair_spread: float
+    """Standard deviation of log(predicted ratio / true ratio) of two configs' times."""
+
+    def scores(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
+        """Return a score for each config (C, 6), (C,): the logarithm of the odds of being near the best.
+
+        A file's config runs both matmuls. Each counts in proportion to its weights.
+        """
+        weight = np.array([shape.rows * shape.depth for shape in file.products], float)
+        parts = [self.trees.predict(features(shape, tokens, gpu, configs)) for shape in file.products]
+        return np.asarray(weight / weight.sum() @ np.stack(parts))
+
+    def times_s(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
+        """Return the predicted time of both matmuls with each config (C, 6), in seconds, (C,)."""
+        parts = [formula(shape, tokens, gpu, configs)[0] for shape in file.products]
+        return np.asarray(self.level * np.sum(parts, axis=0))
+
+    def over_best(self, file: TunedFile, tokens: int, gpu: GPU, config: Tiles) -> float:
+        """Return the predicted time of a config over that of the best predicted config of the search space."""
+        configs = np.concatenate([configs_array([config]), SPACE[fits(SPACE, gpu)]])
+        times_s = self.times_s(file, tokens, gpu, configs)
+        return float(times_s[0] / times_s.min())
+
+    def ranked(self, file: TunedFile, tokens: int, gpu: GPU, count: int) -> list[Tiles]:
+        """Return the best configs for a number of tokens, best first."""
+        configs = SPACE[fits(SPACE, gpu)]
+        order = np.argsort(-self.scores(file, tokens, gpu, configs), kind="stable")[:count]
+        return [dict(zip(TUNABLES, row, strict=True)) for row in configs[order].tolist()]
+
+
+def ranks(file: TunedFile, gpu: GPU) -> bool:
+    """Return whether the trees know the kernel of a file: experts with 16-bit weights."""
+    return file.kind is Kind.EXPERTS and file.dtype is None and file.weights is None and gpu.sm >= LEAST_SM
+
+
+def fits(configs: Array, gpu: GPU) -> Array:
+    """Return which of the configs (C, 6) fit in the shared memory of a block, (C,)."""
+    m, n, k, _, _, stages = configs.T
+    return np.asarray(2 * (m + n) * k * np.maximum(stages - 1, 1) <= gpu.limits.smem_per_block)
+
+
+def features(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> Array:
+    """Return the features of configs (C, 6) for a matmul of experts, float32 (C, F); arguments as for `formula`."""
+    return formula(shape, tokens, gpu, configs)[1]
+
+
+def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple[Array, Array]:
+    """Return (seconds without the level, (C,), features, float32 (C, F)) of configs for a matmul of experts.
+
+    Args:
+        shape: sizes of the matmul.
+        tokens: tokens of a step; each chooses `shape.top` experts at random.
+        gpu: GPU that runs the kernel.
+        configs: configs in the order of `TUNABLES`.
+    """
+    m, n, k, group, warps, stages = configs.astype(float).T
+    choices, width, depth = tokens * shape.top, shape.rows, shape.depth
+    likely = _likely_counts(tokens, shape.top / shape.experts)
+    active = shape.experts * (1 - float(likely[0]))
+    tile_rows, of_config = np.unique(configs[:, 0], return_inverse=True)
+    tiles_m = shape.experts * (np.ceil(np.arange(tokens + 1) / tile_rows[:, None]) @ likely)[of_config]
+    rows = choices / active
+    blocks, steps = tiles_m * np.ceil(width / n), np.ceil(depth / k)
+    limits, bandwidth, flops = gpu.limits, gpu.memory_bandwidth, gpu.datasheet_tensor_flops["bf16"]
+
+    stage = 2 * (m + n) * k
+    shared = stage * np.maximum(stages - 1, 1)
+    accumulators, operand_n, operand_m = m * n / (32 * warps), n * k / (32 * warps), m * k / (32 * warps)
+    registers = np.clip(accumulators + 16 * (m + n) / (32 * warps) + _OTHER_REGISTERS, 32, 255)
+    by_shared = np.clip(np.floor(limits.smem_per_sm / shared), 1, np.minimum(64 / warps, 32))
+    most = np.maximum(np.minimum(by_shared, np.floor(65536 / (registers * 32 * warps))), 1)
+    resident = np.minimum(most, np.ceil(blocks / gpu.sms))
+    waves = np.ceil(blocks / (gpu.sms * resident))
+
+    weights = 2 * active * width * depth
+    reads = blocks * stage * steps
+    padded = 2 * tiles_m * m * np.ceil(width / n) * n * depth
+    from_dram = 0.4 if weights < gpu.l2_bytes else np.clip(weights / reads, 0.25, 1)
+    # Tensor cores of Hopper take 64 rows at a time.
+    narrow = np.where((gpu.sm // 10 == 9) & (m < 64), 0.5, 1.0) * np.minimum(1, resident * warps / 4)
+    math_s = resident * 2 * m * n * k / (flops / gpu.sms * narrow)
+    dram_s = resident * stage / (bandwidth / gpu.sms) * from_dram
+    l2_s = resident * stage / (_L2_BYTES * gpu.boost_clock_hz)
+    wait_s = _LATENCY_S / np.maximum(stages - 1, 1)
+    step_s = np.maximum(np.maximum(math_s, dram_s), np.maximum(l2_s, wait_s))
+    total_s = waves * (steps * step_s + _LATENCY_S + resident * 2 * m * n / (bandwidth / gpu.sms))
+    least_s = weights / bandwidth
+    in_flight = np.minimum(resident * gpu.sms, blocks) * shared
+    per_sm = blocks / gpu.sms
+
+    same = np.ones(len(configs))
+    of_problem = (rows, width, depth, tokens, active * shape.top, weights, weights / gpu.l2_bytes, least_s)
+    of_gpu = (gpu.sms, flops / bandwidth, limits.smem_per_sm, gpu.l2_bytes, bandwidth / gpu.sms, flops / gpu.sms)
+    relative = (tiles_m * m, np.ceil(width / n) * n, np.maximum(total_s, least_s), total_s, reads, waves * steps,
+                in_flight, math_s, steps * k)  # fmt: skip
+    logarithmic = (
+        m, n, k, group, warps, accumulators, operand_n, operand_m, shared / limits.smem_per_block,
+        stages * stage / limits.smem_per_block, by_shared, most, resident, per_sm, waves, steps, rows / m,
+        math_s / dram_s, wait_s / dram_s, l2_s / dram_s, in_flight / (bandwidth * _LATENCY_S), resident * warps,
+        group * active / tiles_m, tiles_m / active, padded / flops / least_s, reads / weights,
+        most * shared * gpu.sms / bandwidth, (m + n) / (m * n) * flops / bandwidth,
+        *(value / value.min() for value in relative), *(same * value for value in (*of_problem, *of_gpu)),
+    )  # fmt: skip
+    plain = (stages, per_sm / np.ceil(per_sm), blocks / (gpu.sms * resident) / waves, same * (gpu.sm // 10))
+    columns = np.stack([*np.log2(np.stack(logarithmic)), *plain], axis=1).astype(np.float32)
+    return np.maximum(total_s, least_s), columns
+
+
+@lru_cache(64)
+def _likely_counts(tokens: int, share: float) -> Array:
+    """Return the probability of each number of tokens of an expert, (tokens + 1,): a binomial distribution."""
+    counts = np.arange(tokens)
+    if share >= 1:
+        return np.append(np.zeros(tokens), 1.0)
+    steps = np.log((tokens - counts) / (counts + 1.0)) + np.log(share / (1 - share))
+    return np.asarray(np.exp(tokens * np.log1p(-share) + np.concatenate([[0.0], np.cumsum(steps)])))
+
+
+def card_path() -> Path:
+    """Return the path of the shipped model's card."""
+    return paths.shipped("db/prebuilt") / "models" / "serving" / "fused_experts.json"
+
+
+@cache
+def shipped_ranking() -> ExpertRanking:
+    """Return the shipped model."""
+    return load(card_path())
+
+
+def save(path: Path, trees: Trees, about: dict[str, Any]) -> None:
+    """Write a model's card and, beside it, its trees."""
+    content = pack({}, {"trees": compressed(trees)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path.with_suffix(".trees"), content, shared=True)
+    card = {"format": FORMAT, **about, "sha256": hashlib.sha256(content).hexdigest()}
+    write_whole(path, (json.dumps(card, indent=1, sort_keys=True) + "\n").encode(), shared=True)
+
+
+def load(path: Path) -> ExpertRanking:
+    """Read a model by its card. Raises `UsageError` if its files are damaged or of another version."""
+    try:
+        card, content = json.loads(read_input(path, _MOST_BYTES)), read_input(path.with_suffix(".trees"), _MOST_BYTES)
+        if card["format"] != FORMAT or hashlib.sha256(content).hexdigest() != card["sha256"]:
+            raise ValueError("another format, or trees that do not match the card")
+        trees = expand(*decompressed(unpack(content, intact=True)[1]["trees"]))
+        return ExpertRanking(trees, *(float(card[name]) for name in ("level", "factor", "pair_spread")))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path} is not a usable model of experts ({error!s:.80})") from None
+
+
+def configs_array(configs: Sequence[Tiles]) -> Array:
+    """Return configs as an array (C, 6) in the order of `TUNABLES`; Triton's defaults replace missing values."""
+    return np.array([[config.get(name, {"num_warps": 4, "num_stages": 3}.get(name, 1)) for name in TUNABLES]
+                     for config in configs])  # fmt: skip

@@ -1,0 +1,339 @@
+"""List the tuned files of an engine's releases, and judge the entries of any tuned file for a GPU.
+
+The list comes from the installed package, or from a table in kernrec.
+
+`shipped_files.json` contains the names for NVIDIA GPUs in a few releases, with the date of each release's newest file.
+`tools/list_engine_files.py` writes it from wheels. Names are grouped by kind, device and the releases that have them;
+`*` replaces the device in each name:
+
+    {"vllm": {"dates": {"0.33.0": "2026-11-01", "0.32.0": "2026-10-15"},
+              "files": {"experts": {"NVIDIA_L40S": {"0.32.0 0.33.0": ["E=8,N=3584,device_name=*.json"]}}}}}
+
+A name of SGLang begins with the folder of its release of Triton.
+
+An entry cannot run if its tiles do not fit the GPU or cannot be compiled. The file's name does not state all sizes of
+its layer. For 16-bit experts with the sizes of a known model, an entry is also compared with the best predicted config
+(`expert_ranking`). For other files, use `audit.serve_audit` with the model.
+"""
+
+import importlib.util
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.gpu import GPU, find_gpu
+from kernrec.interop.moe_configs import read_moe_configs
+from kernrec.recommender.serving.engines import Kind, ProductShape, TunedFile
+from kernrec.recommender.serving.expert_ranking import ranks, shipped_ranking
+from kernrec.util.files import read_input
+from kernrec.util.human import memory_text
+from kernrec.util.light_dataclass import dataclass
+from kernrec.util.normal import DEVIATIONS
+
+TABLE = Path(__file__).with_name("shipped_files.json")
+FOLDERS = {
+    "vllm": {
+        Kind.EXPERTS: "model_executor/layers/fused_moe/configs",
+        Kind.BLOCK_GEMM: "model_executor/layers/quantization/utils/configs",
+        Kind.STATE_SPACE: "model_executor/layers/mamba/ops/configs/selective_state_update",
+    },
+    "sglang": {
+        Kind.EXPERTS: "srt/layers/moe/moe_runner/triton_utils/configs",
+        Kind.BLOCK_GEMM: "kernels/ops/gemm/configs",
+        Kind.LORA: "kernels/ops/lora/dense/csgmv_configs",
+    },
+}
+"""Folders of the files in an installed package, by kind."""
+_DEVICE = re.compile(r"device(?:_name)?=([^,]+?)(?=,|(?:_down)?\.json$)")
+_TRITON = re.compile(r"triton_(\d+_\d+_\d+)/")
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """Tuned files of one release of an engine."""
+
+    engine: str
+    version: str
+    source: str
+    """Description of where the names come from."""
+    names: Mapping[Kind, frozenset[str]]
+    """Names below the folder of each kind; SGLang's begin with `triton_3_6_0/`, for example."""
+    folder: Path | None = None
+    """Folder of the installed package; None if the names come from the table."""
+
+    def place_of(self, kind: Kind, name: str, triton: str) -> tuple[str, bool]:
+        """Return the shipped file that the engine reads (or an empty text), and whether it is for this Triton release.
+
+        If SGLang has no file for a release of Triton, it reads the file of another release, newest first.
+        """
+        names = self.names.get(kind, frozenset())
+        if name in names:
+            return name, True
+        own = f"triton_{triton.replace('.', '_')}/{name}"
+        if own in names:
+            return own, True
+        others = [n for n in names if n.endswith("/" + name) and _TRITON.match(n)]
+        return (max(others, key=lambda n: release(n)), False) if others else ("", False)
+
+    def triton_folders(self) -> list[str]:
+        """Return the releases of Triton that have folders for experts, oldest first."""
+        matches = {match[1] for name in self.names.get(Kind.EXPERTS, ()) if (match := _TRITON.match(name))}
+        return sorted((m.replace("_", ".") for m in matches), key=numbers)
+
+
+def release(name: str) -> tuple[int, ...]:
+    """Return, for comparisons, the Triton release in a name's folder; empty if there is no such folder."""
+    match = _TRITON.match(name)
+    return tuple(map(int, match[1].split("_"))) if match else ()
+
+
+def shipped_of(engine: str, wanted: str | None = None) -> Shipped:
+    """Return the tuned files of a release of an engine.
+
+    Args:
+        engine: `vllm` or `sglang`.
+        wanted: the release; None for the installed one, else the newest of the table.
+
+    Raises:
+        UsageError: the release is neither installed nor in the table.
+    """
+    installed = installed_package(engine)
+    if installed is not None and wanted in (None, installed[1]):
+        folder, number = installed
+        names = {kind: frozenset(names_below(folder / place)) for kind, place in FOLDERS[engine].items()}
+        return Shipped(engine, number, f"the installed {engine} {number}", names, folder)
+    releases = table()[engine]["dates"]
+    if wanted is None:
+        wanted = max(releases, key=numbers)
+    if wanted not in releases:
+        note = f", and {installed[1]} is installed" if installed else " (of an installed engine any release is read)"
+        raise UsageError(f"{unknown(f'release of {engine}', wanted, releases)}{note}")
+    names = {Kind(kind): frozenset(_of_release(devices, wanted)) for kind, devices in table()[engine]["files"].items()}
+    return Shipped(engine, wanted, f"kernrec's list of {engine} {wanted} of {releases[wanted]}", names)
+
+
+def _of_release(devices: Mapping[str, Mapping[str, Sequence[str]]], wanted: str) -> Iterable[str]:
+    for device, by_releases in devices.items():
+        for releases, names in by_releases.items():
+            if wanted in releases.split():
+                yield from (whole(name, device) for name in names)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Return a release such as 3.10.0 as numbers, for comparisons; a part that is not a number counts as 0."""
+    return tuple(int(part) if part.isdecimal() else 0 for part in text.split("."))
+
+
+def installed_package(engine: str) -> tuple[Path, str] | None:
+    """Return folder and release of an installed engine without importing it; None if it is not installed."""
+    try:
+        spec, number = importlib.util.find_spec(engine), version(engine)
+    except (ImportError, ValueError, PackageNotFoundError):
+        return None
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    return (Path(places[0]), number) if places else None
+
+
+def names_below(folder: Path) -> Iterable[str]:
+    """Return the names of a folder's files, including folders of Triton releases."""
+    return (path.relative_to(folder).as_posix() for path in folder.rglob("*.json"))
+
+
+@cache
+def table() -> Mapping[str, Mapping[str, Any]]:
+    """Return kernrec's table of names, by engine and release."""
+    document: Mapping[str, Mapping[str, Any]] = json.loads(TABLE.read_text(encoding="utf-8"))
+    return document
+
+
+def divided(name: str) -> tuple[str, str] | None:
+    """Return the device in a file name, and the name with `*` instead; None if the name has no device."""
+    match = _DEVICE.search(name)
+    return (match[1], name[: match.start(1)] + "*" + name[match.end(1) :]) if match else None
+
+
+def whole(name: str, device: str) -> str:
+    """Return the original file name, given the results of `divided`."""
+    return name.replace("*", device, 1)
+
+
+FORMATS = "a config.json of a model, its folder, or a file of tuned configs as vLLM and SGLang read it"
+_NAME = re.compile(
+    r"(?:E=(?P<experts>\d+),)?N=(?P<width>\d+)(?:,K=(?P<depth>\d+))?,device_name=(?P<device>[^,]+?)"
+    r"(?:,dtype=(?P<dtype>\w+))?(?:,block_shape=\[(?P<block>\d+, ?\d+)\])?"
+    r"(?:,per_channel_quant=True)?(?:_down)?\.json"
+)
+_TRITON_FOLDER = re.compile(r"triton_(\d+)_(\d+)_(\d+)")
+MODELS: Mapping[str, tuple[int, int, int, int]] = {
+    "Mixtral 8x7B": (8, 14336, 4096, 2),
+    "Mixtral 8x22B": (8, 16384, 6144, 2),
+    "DBRX": (16, 10752, 6144, 4),
+    "Jamba 1.5 Mini": (16, 14336, 4096, 2),
+    "Llama 4 Scout": (16, 8192, 5120, 1),
+    "DeepSeek-V2-Lite": (64, 1408, 2048, 6),
+    "Qwen2-57B-A14B": (64, 2560, 3584, 8),
+    "OLMoE": (64, 1024, 2048, 8),
+    "Qwen3-30B-A3B": (128, 768, 2048, 8),
+    "Qwen3-235B-A22B": (128, 1536, 4096, 8),
+    "Llama 4 Maverick": (128, 8192, 5120, 1),
+    "Qwen3-Next-80B-A3B": (512, 512, 2048, 10),
+}
+"""Public models: experts, width of an expert on one GPU, hidden size, and experts per token."""
+_MOST_TOKENS = 1 << 16
+_LARGEST = 1 << 20
+_MOST_WARPS = 32
+
+
+class Judgment(StrEnum):
+    """Judgment of an entry."""
+
+    WRONG = "cannot run"
+    GOOD = "as good as the best, within the error"
+    DOUBTFUL = "doubtful"
+    OTHER_GPU = "tuned for another GPU"
+    POSSIBLE = "can run"
+
+
+@dataclass(frozen=True)
+class JudgedEntry:
+    """Entry of a tuned file."""
+
+    tokens: int
+    config: Mapping[str, int]
+    judgment: Judgment
+    reason: str
+    """Reason why the entry cannot run or is doubtful, or the GPU that it was tuned for; else empty."""
+    ratio: float | None = None
+    """Predicted time over that of the best predicted config; None if it was not predicted."""
+
+
+@dataclass(frozen=True)
+class JudgedFile:
+    """Tuned file with its judged entries."""
+
+    name: str
+    gpu: GPU
+    tuned_for: str
+    """GPU in the file's name, as its driver names it; empty if the name has none."""
+    triton: str
+    """Release of Triton in the file or its folder; empty if neither states one."""
+    entries: tuple[JudgedEntry, ...]
+    model: str = ""
+    """Model whose sizes were assumed; empty if no time was predicted."""
+
+    @property
+    def note(self) -> str:
+        """Note on the sizes of the layer."""
+        if self.model:
+            return f"predicted for the sizes of {self.model}; audit the model for others"
+        return "a file alone is not enough to predict times; audit its model"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        entries = [
+            {"tokens": e.tokens, "config": dict(e.config), "judgment": e.judgment.value, "reason": e.reason or None}
+            | {"predicted_over_best": e.ratio}
+            for e in self.entries
+        ]
+        about = {"file": self.name, "gpu": self.gpu.name, "tuned_for": self.tuned_for or None}
+        return {**about, "triton": self.triton or None, "assumed_model": self.model or None, "entries": entries}
+
+
+def is_tuned_file(place: str) -> bool:
+    """Return whether the name of a path is that of a tuned file, not of a model's config."""
+    path = Path(place)
+    return path.is_file() and path.name != "config.json" and _NAME.fullmatch(path.name) is not None
+
+
+def judge_file(path: Path, gpu: GPU) -> JudgedFile:
+    """Judge each entry of a tuned file.
+
+    Raises:
+        UsageError: the file cannot be read, or is not a tuned file.
+    """
+    text = read_input(path, _LARGEST).decode("utf-8", errors="replace")
+    configs, version = read_moe_configs(text, str(path))
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise UsageError(f"{path} has no name of a tuned file; known: {FORMATS}")
+    device = match["device"].replace("_", " ")
+    other = "" if _is_gpu(device, gpu) else device
+    folder = _TRITON_FOLDER.search(str(path.parent))
+    triton = version or (".".join(folder.groups()) if folder else "")
+    element = 1 if (match["dtype"] or "").startswith(("fp8", "int8_w8a8")) else 2
+    block = [int(size) for size in match["block"].split(",")] if match["block"] else []
+    file, model = _experts_of(match)
+    if file is None or not ranks(file, gpu):
+        file, model = None, ""
+    entries = tuple(_judged(tokens, config, gpu, element, block, other, file) for tokens, config in configs.items())
+    return JudgedFile(path.name, gpu, device, triton, entries, model)
+
+
+def _experts_of(match: re.Match[str]) -> tuple[TunedFile | None, str]:
+    """Return the 16-bit experts that a file's name describes with the model's name; None if no known model fits."""
+    if not match["experts"] or match["dtype"] or match["block"]:
+        return None, ""
+    experts, width = int(match["experts"]), int(match["width"])
+    for title, (count, whole_width, hidden, top) in MODELS.items():
+        if experts == count and whole_width in (width, 2 * width, 4 * width, 8 * width):
+            products = ProductShape(2 * width, hidden, count, top), ProductShape(hidden, width, count, top)
+            return TunedFile(Kind.EXPERTS, match[0], "mixture of experts", products), title
+    return None, ""
+
+
+def _judged(
+    tokens: int,
+    config: Mapping[str, int],
+    gpu: GPU,
+    element: int,
+    block: list[int],
+    other: str,
+    file: TunedFile | None,
+) -> JudgedEntry:
+    for reason in _reasons(config, gpu, element, block):
+        return JudgedEntry(tokens, config, Judgment.WRONG, reason)
+    tuned_for = f"tuned for {other}" if other else ""
+    if file is not None and 1 <= tokens <= _MOST_TOKENS:
+        ratio = shipped_ranking().over_best(file, tokens, gpu, config)
+        if ratio <= math.exp(DEVIATIONS * shipped_ranking().pair_spread):
+            return JudgedEntry(tokens, config, Judgment.GOOD, tuned_for, ratio)
+        slower = f"{ratio:.2f} times the predicted time of the best"
+        return JudgedEntry(tokens, config, Judgment.DOUBTFUL, ", ".join(filter(None, (slower, tuned_for))), ratio)
+    return JudgedEntry(tokens, config, Judgment.OTHER_GPU if other else Judgment.POSSIBLE, other)
+
+
+def _reasons(config: Mapping[str, int], gpu: GPU, element: int, block: list[int]) -> Iterator[str]:
+    """Yield the reasons why a GPU cannot run a config."""
+    for name in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps", "num_ctas"):
+        value = config.get(name, 1)
+        if value & (value - 1):
+            yield f"{name} is {value}, not a power of two"
+    if (warps := config.get("num_warps", 4)) > _MOST_WARPS:
+        yield f"{warps} warps are more than a block has"
+    if config.get("num_ctas", 1) > 1 and gpu.sm < 90:
+        yield f"num_ctas is {config['num_ctas']}, and the {gpu.title} has no clusters"
+    if config.get("USE_TMA") and gpu.sm < 90:
+        yield f"USE_TMA is set, and the {gpu.title} has no TMA"
+    depth = min(config["BLOCK_SIZE_K"], block[1]) if block else config["BLOCK_SIZE_K"]
+    stages = max(config.get("num_stages", 3) - (gpu.sm < 90), 1)
+    needed = (config["BLOCK_SIZE_M"] + config["BLOCK_SIZE_N"]) * depth * element * stages
+    if needed > gpu.limits.smem_per_block:
+        yield (
+            f"{memory_text(needed)} of shared memory for {stages} stages, and the {gpu.title} has"
+            f" {memory_text(gpu.limits.smem_per_block)}"
+        )
+
+
+def _is_gpu(device: str, gpu: GPU) -> bool:
+    """Return whether a driver's name belongs to a GPU."""
+    try:
+        return find_gpu(device).name == gpu.name
+    except UsageError:
+        return False

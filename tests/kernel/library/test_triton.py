@@ -1,0 +1,298 @@
+"""Test that the library's Triton kernels are correct in the emulator, and recommended where their profiles ship.
+
+If Triton is installed, the tests compile configs and emulate whole grids on problems that divide no tile, with shared
+memory races as errors. Copies of attention_triton, layernorm_triton, matmul_triton and softmax_triton with one planted
+bug must fail.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+
+from kernrec.gpu import find_gpu, limits
+from kernrec.kernel import Kernel, Space, find_kernel
+from kernrec.kernel.spec_reader import kernel_from
+from kernrec.op import Problem, decode_elements, inputs
+from kernrec.recommender.context import Context
+from tests.helpers.attention import outcome
+from tests.helpers.needs import needs
+from tests.helpers.trial import OPS
+from tests.helpers.triton_library import TritonRun, faults, results
+from tests.kernel.library.test_attention import SHAPES
+
+SOFTMAX, LAYERNORM, MATMUL, ATTENTION = map(
+    find_kernel, ("softmax_triton", "layernorm_triton", "matmul_triton", "attention_triton")
+)
+
+ARCHITECTURES = (80, 90, 120)
+DIMS = [
+    {"m": 16, "n": 16, "k": 16}, {"m": 1, "n": 144, "k": 48}, {"m": 80, "n": 48, "k": 176},
+    {"m": 37, "n": 80, "k": 400}, {"m": 336, "n": 32, "k": 32}, {"m": 40, "n": 24, "k": 200},
+    {"m": 37, "n": 48, "k": 72}, {"m": 24, "n": 80, "k": 99}, {"m": 48, "n": 33, "k": 40}, {"m": 19, "n": 37, "k": 51},
+    {"m": 3, "n": 2, "k": 5},
+]  # fmt: skip
+"""Sizes below a tile, a k step or the stages, and above a band of tile rows; rows of 16n, 8n or odd size."""
+COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps", "group_m", "unaligned")
+SMALL = dict(zip(COLUMNS, (16, 32, 16, 3, 2, 8, 0), strict=True))
+DEEP = dict(zip(COLUMNS, (32, 32, 128, 2, 4, 8, 0), strict=True))
+ROWS = next(tunable.values for tunable in MATMUL.tunables if tunable.name == "unaligned")
+UNEVEN = dict(zip(COLUMNS, (128, 64, 32, 2, 2, 8, 8), strict=True))
+MATMUL_MUTANTS = [
+    # columns: what breaks, original source, broken source, dtype, layout, config
+    ("rows past the edge", "(0, BLOCK_M)) % m", "(0, BLOCK_M))", "f16", "nn", DEEP),
+    ("rows of the last band", "min(tiles_m - band * GROUP_M, GROUP_M)", "GROUP_M", "f16", "nt", SMALL),
+    ("tile rows of a band", "inside % rows_of_band", "inside % GROUP_M", "f16", "nt", SMALL),
+    ("mask of the depth of a", "mask=depth[None, :] < left", "mask=depth[None, :] < left + 16", "bf16", "nn", DEEP),
+    ("step along a transposed a", "step_a = BLOCK_K * row_a", "step_a = BLOCK_K", "f16", "tn", SMALL),
+    ("step along b", "from_b += step_b", "from_b += 0", "tf32", "nn", SMALL),
+    ("order of a transposed b", "if LAYOUT_NT or", "if LAYOUT_TN or", "f16", "nt", SMALL),
+    ("order of a where both are transposed", "LAYOUT_TN or LAYOUT_TT", "LAYOUT_TN", "f16", "tt", SMALL),
+    ("guard of the stores", "(out_n < n)[None, :]", "(out_n <= n)[None, :]", "f16", "nn", SMALL),
+    ("precision of f32", 'input_precision="ieee"', 'input_precision="tf32"', "f32", "nn", SMALL),
+]
+
+
+def problems(dtype: str, layout: str, config: dict[str, int], sm: int = 80) -> list[Problem]:
+    """Return the problems of `DIMS` that a config can run."""
+    every = [MATMUL.definition.problem(dtype, layout, **dims) for dims in DIMS]
+    return [problem for problem in every if MATMUL.fits(config, problem, limits(sm))]
+
+
+@cache
+def chosen() -> tuple[tuple[int, str, str, dict[str, int]], ...]:
+    """Return (sm, dtype, layout, config): for each dtype and layout, two configs for aligned rows and one for each
+    other row alignment, spread over the list of configs."""
+    kinds = [(dtype, layout, rows) for dtype, layout in product(MATMUL.dtypes, MATMUL.layouts) for rows in ROWS]
+    picked = []
+    for number, (dtype, layout, rows) in enumerate(kinds):
+        sm = ARCHITECTURES[(number if rows else number // len(ROWS)) % len(ARCHITECTURES)]
+        space = Space(MATMUL, sm, limits(sm), dtype, layout)
+        of_rows = [config for config in map(space.config, range(len(space))) if config["unaligned"] == rows]
+        count = 1 if rows else 2
+        for i in range(count if of_rows else 0):
+            picked.append((sm, dtype, layout, of_rows[(count * number + i) * 7 % len(of_rows)]))
+    return tuple(picked)
+
+
+TARGETS = (("f32", 80), ("f16", 86), ("bf16", 120), ("f16", 89), ("f32", 90))
+MORE = [(21, 48), (17, 112), (3, 2560), (1, 12000), (1, 16656)]
+"""(rows, columns) of more problems: columns that are multiples of 16, and rows that do not fill a block."""
+
+RESIDENT = {"block_rows": 4, "block_columns": 256, "resident": 1, "num_warps": 4, "aligned": 0}
+TWICE = {"block_rows": 1, "block_columns": 1024, "resident": 0, "num_warps": 4, "aligned": 0}
+ROW_MUTANTS = [
+    # columns: kernel, what breaks, original source, broken source, config
+    (SOFTMAX, "columns past the end", '+ start + place, mask=inside, other=float("-inf")', "+ start + place", RESIDENT),
+    (SOFTMAX, "rows past the end", "(row < rows) & (place < columns)", "place < columns", RESIDENT),
+    (SOFTMAX, "the largest value so far", "tl.maximum(most, value)", "tl.maximum(LOWEST, value)", TWICE),
+    (SOFTMAX, "the sum so far", "total * tl.exp(most - higher)", "total", TWICE),
+    (SOFTMAX, "sums of places", "total * tl.exp(most - highest)", "total", TWICE),
+    (SOFTMAX, "the largest value of the row", "highest = tl.max(most, 1)[:, None]", "highest = most", TWICE),
+    (SOFTMAX, "where a chunk is written", "tl.store(y + start + first + place", "tl.store(y + start + place", TWICE),
+    (LAYERNORM, "columns past the end", "tl.where(place < columns, value - mean, 0.0)", "value - mean", RESIDENT),
+    (LAYERNORM, "rows past the end", "(row < rows) & (place < columns)", "place < columns", RESIDENT),
+    (LAYERNORM, "epsilon", "apart, 1)[:, None] * share + 1e-5", "apart, 1)[:, None] * share + 1e-3", RESIDENT),
+    (LAYERNORM, "a place's mean", "apart * (1 / count)", "apart", TWICE),
+    (LAYERNORM, "a place's squares", "apart * (value - mine)", "apart * apart", TWICE),
+    (LAYERNORM, "columns past the end, read twice", "tl.where(here, value - mine, 0.0)", "value - mine", TWICE),
+    (LAYERNORM, "values of a short chunk's places", "count, count - 1)", "count, count)", TWICE),
+    (LAYERNORM, "the means of places", "squares + apart * apart * number", "squares", TWICE),
+    (LAYERNORM, "where a chunk is written", "tl.store(y + start + first + place", "tl.store(y + start + place", TWICE),
+    (LAYERNORM, "the weights of a chunk", "weight + first + place", "weight + place", TWICE),
+]  # fmt: skip
+
+
+@cache
+def space(kernel: Kernel, dtype: str, sm: int) -> Space:
+    """Return the configs of a kernel."""
+    return Space(kernel, sm, limits(sm), dtype, "row")
+
+
+def row_runs(kernel: Kernel) -> list[TritonRun]:
+    """Return one run for each (target, problem) pair; the picks cycle through the configs that can run the problem."""
+    dims = [*OPS[kernel.op].problems, *({"rows": rows, "columns": columns} for rows, columns in MORE)]
+    runs = []
+    for turn, (dtype, sm) in enumerate(TARGETS):
+        for number, sizes in enumerate(dims):
+            problem = kernel.definition.problem(dtype, "row", **sizes)
+            rows = space(kernel, dtype, sm).at(problem).rows
+            runs.append((sm, problem, space(kernel, dtype, sm).config(int(rows[(number + 2 * turn) % len(rows)]))))
+    return runs
+
+
+ATTENTION_COLUMNS = ("head", "block_m", "block_n", "num_stages", "num_warps")
+ATTENTION_CASES = [
+    # columns: sm, dtype, head_dim, config
+    (80, "f16", 40, (64, 16, 128, 2, 4)),
+    (86, "bf16", 64, (64, 128, 32, 4, 4)),
+    (89, "f16", 104, (128, 16, 64, 3, 4)),
+    (120, "bf16", 128, (128, 128, 64, 2, 8)),
+    (80, "f16", 200, (256, 64, 32, 2, 4)),
+    (90, "f16", 64, (64, 128, 64, 3, 8)),  # the weights stay in registers
+    (100, "bf16", 128, (128, 128, 64, 2, 8)),  # halves of packed registers stay undefined
+]
+PROMPT = {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 140, "causal": 1}
+FULL = {"batch": 2, "heads": 2, "queries": 9, "keys": 75}
+ATTENTION_MUTANTS = [
+    # columns: what breaks, original source, broken source
+    ("keys past the end", "inside & (key < end)[:, None] if MASKED", "inside if MASKED"),
+    ("the mask", "key[None, :] < visible[:, None]", "key[None, :] <= visible[:, None]"),
+    ("keys that are not there", "tl.minimum(keys, row + 1 + older)", "row + 1 + older"),
+    ("tiles without a mask", "first + 1 + older) // BLOCK_N", "first + BLOCK_M + older) // BLOCK_N"),
+    ("the last tile", "tl.minimum(keys, first + BLOCK_M + older)", "tl.minimum(keys, first + older)"),
+    ("sums of weights", "total * shrink", "total"),
+    ("results so far", "sums * shrink[:, None]", "sums"),
+    ("the head of a group", "(head // group) * kv_head", "head * kv_head"),
+    ("the next values", "        v += step\n", ""),
+    ("columns past head_dim", "width < head_dim", "width < HEAD"),
+    ("the scale", "tl.rsqrt(head_dim.to(tl.float32))", "tl.rsqrt(head_dim.to(tl.float32) + 1)"),
+    ("the order in memory", "row[:, None].to(tl.int64) * (q_pitch * head_dim)", "row[:, None].to(tl.int64) * head_dim"),
+    ("queries past the end", "result, mask=(row < queries)[:, None] & inside", "result, mask=inside"),
+]  # fmt: skip
+
+
+def attention(dtype: str, head_dim: int, shape: dict[str, int], layout: str) -> Problem:
+    """Return a problem of this shape for a dtype, head_dim and layout."""
+    return ATTENTION.definition.problem(dtype, layout, head_dim=head_dim, **shape)
+
+
+def wrong(kernel: Kernel, runs: list[TritonRun]) -> list[str]:
+    """Return the errors and wrong results of the runs."""
+    faults = []
+    for (_, solved, config), operands, outputs in results(kernel, runs, inputs):
+        if isinstance(outputs, str):
+            faults.append(outputs)
+            continue
+        expected, bound = outcome(ATTENTION, {}, solved, operands)
+        off = np.abs(decode_elements(outputs["o"], solved.dtype) - expected)
+        if not (off <= bound).all():
+            faults.append(f"{solved.key} {config}")
+    return faults
+
+
+@pytest.mark.slow
+@pytest.mark.every(12)
+@needs("triton")
+@pytest.mark.parametrize("dtype", MATMUL.dtypes)
+def test_awkward_matmuls_are_computed_without_races(dtype):
+    of_dtype = [(sm, layout, config) for sm, kind, layout, config in chosen() if kind == dtype]
+    runs = [(sm, p, config) for sm, layout, config in of_dtype for p in problems(dtype, layout, config, sm)]
+    assert {problem.layout for _, problem, _ in runs} == set(MATMUL.layouts)
+    assert {config["unaligned"] for *_, config in runs} == (set(ROWS) if dtype in ("f16", "bf16") else {0})
+    assert faults(MATMUL, runs) == []
+
+
+@pytest.mark.slow
+@pytest.mark.every(12)
+@needs("triton")
+@pytest.mark.parametrize("dtype", sorted({dtype for dtype, _ in TARGETS}))
+@pytest.mark.parametrize("kernel", [SOFTMAX, LAYERNORM], ids=lambda kernel: kernel.name)
+def test_awkward_rows_are_computed_without_races(kernel, dtype):
+    assert faults(kernel, [run for run in row_runs(kernel) if run[1].dtype == dtype]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.every(5)
+@needs("triton")
+@pytest.mark.parametrize("case", ATTENTION_CASES, ids=str)
+def test_awkward_attention_is_computed_without_races(case):
+    sm, dtype, head_dim, values = case
+    config = dict(zip(ATTENTION_COLUMNS, values, strict=True))
+    layouts = [ATTENTION.layouts[number % 2] for number in range(len(SHAPES))]
+    problems = [attention(dtype, head_dim, *shaped) for shaped in zip(SHAPES, layouts, strict=True)]
+    assert wrong(ATTENTION, [(sm, solved, config) for solved in problems]) == []
+
+
+def broken_row_runs(kernel: Kernel, config: dict[str, int]) -> list[TritonRun]:
+    dims = [*OPS[kernel.op].problems, {"rows": 5, "columns": 200}]
+    every = [kernel.definition.problem("f32", "row", **sizes) for sizes in dims]
+    return [(80, problem, config) for problem in every if kernel.fits(config, problem, limits(80))]
+
+
+ATTENTION_RUNS = [
+    (80, attention("f16", 40, shape, "bshd"), dict(zip(ATTENTION_COLUMNS, (64, 64, 32, 3, 4), strict=True)))
+    for shape in (PROMPT, FULL)
+]
+MUTANTS: list[tuple[Kernel, str, str, str, Callable[[], list[TritonRun]]]] = [
+    *(
+        (MATMUL, breaks, old, new, lambda d=dtype, x=layout, c=config: [(80, p, c) for p in problems(d, x, c)])
+        for breaks, old, new, dtype, layout, config in MATMUL_MUTANTS
+    ),
+    *(
+        (kernel, breaks, old, new, lambda k=kernel, c=config: broken_row_runs(k, c))
+        for kernel, breaks, old, new, config in ROW_MUTANTS
+    ),
+    *((ATTENTION, breaks, old, new, lambda: ATTENTION_RUNS) for breaks, old, new in ATTENTION_MUTANTS),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.every(8)
+@needs("triton")
+@pytest.mark.parametrize(
+    ("kernel", "breaks", "old", "new", "runs"), MUTANTS, ids=[f"{m[0].name}: {m[1]}" for m in MUTANTS]
+)
+def test_mutated_source_fails(kernel, breaks, old, new, runs):
+    assert old in kernel.source
+    broken = replace(kernel, source=kernel.source.replace(old, new))
+    assert (wrong if kernel is ATTENTION else faults)(broken, runs()), breaks
+
+
+@pytest.mark.slow
+@needs("triton")
+def test_false_alignment_hint_is_detected():
+    # The kernel compares only one in 16 positions with k if rows are multiples of 16, and one in 8 for multiples of 8.
+    lets = MATMUL.spec["let"] | {"rows_k": "1"}
+    broken = kernel_from({**MATMUL.spec, "let": lets}, MATMUL.name, MATMUL.source)
+    runs = [(80, problem, UNEVEN) for problem in problems("f16", "nn", UNEVEN)]
+    assert faults(broken, runs)
+    assert faults(MATMUL, runs) == []
+
+
+def test_listed_configs_cover_every_tunable_value():
+    assert MATMUL.listed is not None
+    listed = {tuple(config[name] for name in COLUMNS) for _, _, _, config in chosen()}
+    assert len(listed) >= 16
+    for place, name in enumerate(COLUMNS):
+        assert {config[place] for config in listed} == {row[place] for row in MATMUL.listed.rows}, name
+
+
+@pytest.mark.parametrize("dims", DIMS, ids=str)
+@pytest.mark.parametrize("layout", MATMUL.layouts)
+def test_problem_runs_the_variant_for_its_row_alignment(layout, dims):
+    space = Space(MATMUL, 80, limits(80), "f16", layout)
+    problem = MATMUL.definition.problem("f16", layout, **dims)
+    configs = [config for config in map(space.config, range(len(space))) if MATMUL.fits(config, problem, limits(80))]
+    (rows,) = {config["unaligned"] for config in configs}
+    m, n, k = dims["m"], dims["n"], dims["k"]
+    by_matrix = {1: m if layout[0] == "t" else k, 2: k if layout[1] == "t" else n, 4: n}
+    ragged = {matrix for matrix, row in by_matrix.items() if row % 8}
+    if rows in (0, 8):
+        assert not ragged
+        assert (rows == 0) is (n % 16 == k % 16 == 0 and (m % 16 == 0 or layout[0] == "n"))
+    else:
+        assert all(rows & matrix for matrix in ragged)
+
+
+GPUS = "a100 rtx3090 rtx4090 rtx5090 h100 b200"
+"""The B200 has no shipped profiles of these kernels, the others have."""
+ROW_SIZES = {"rows": 512, "columns": 4096}
+PREFILL = {"heads": 32, "kv_heads": 8, "queries": 1024, "causal": 1, "head_dim": 128}
+SQUARE = {"m": 1024, "n": 1024, "k": 1024}
+
+
+@pytest.mark.parametrize(("kernel", "dtype", "layout", "sizes", "gpus"), [
+    (SOFTMAX, "f16", "row", ROW_SIZES, GPUS), (LAYERNORM, "f16", "row", ROW_SIZES, GPUS),
+    (ATTENTION, "bf16", "bhsd", PREFILL, GPUS), (MATMUL, "f16", "tn", SQUARE, "h100 b200"),
+    (MATMUL, "bf16", "tn", SQUARE, "h200 rtx4090"), (MATMUL, "f32", "tn", SQUARE, "a100 h100 rtx4090 rtx5090"),
+    (MATMUL, "tf32", "tn", SQUARE, "rtx3090 h100"),
+])  # fmt: skip
+def test_kernel_with_shipped_profiles_is_recommended(kernel, dtype, layout, sizes, gpus):
+    problem = kernel.definition.problem(dtype, layout, **sizes)
+    for gpu in gpus.split():
+        names = [table.kernel.name for table in Context([]).tables(problem, find_gpu(gpu))]
+        assert (kernel.name in names) == (gpu != "b200"), gpu

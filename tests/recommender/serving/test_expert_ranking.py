@@ -1,0 +1,118 @@
+"""Tests of the ranking of the fused-experts kernel's configs."""
+
+import json
+
+import numpy as np
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.gpu import find_gpu
+from kernrec.recommender.serving.compared import candidates, comparer, ranked_by_formula
+from kernrec.recommender.serving.engine_defaults import default_config
+from kernrec.recommender.serving.engines import Deployment, Kind, ProductShape, TunedFile
+from kernrec.recommender.serving.expert_ranking import (
+    SPACE,
+    TUNABLES,
+    card_path,
+    configs_array,
+    features,
+    fits,
+    load,
+    shipped_ranking,
+)
+from kernrec.recommender.serving.tuned_files import Judgment, judge_file
+
+# Near-best configs of the first matmul with random routing, from zksainx/pipeweave (Apache-2.0): GPU; tokens; experts,
+# experts per token, hidden size and width; tile, group, warps and stages.
+NEAR_BEST = (
+    ("a100-sxm4-80gb", 1, (8, 2, 1024, 512), (16, 32, 128, 1, 4, 3)),
+    ("h20", 1024, (128, 8, 4096, 1536), (64, 128, 64, 1, 4, 4)),
+)
+
+
+def experts(count: int, top: int, hidden: int, width: int) -> TunedFile:
+    """Return the file of 16-bit experts."""
+    products = (ProductShape(2 * width, hidden, count, top), ProductShape(hidden, width, count, top))
+    return TunedFile(Kind.EXPERTS, "experts.json", "mixture of experts", products)
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h100", "h20", "l40s", "rtx5090", "b200"])
+@pytest.mark.parametrize("tokens", [1, 100, 4096])
+def test_features_are_finite_on_every_gpu(gpu, tokens):
+    card = find_gpu(gpu)
+    for shape in experts(64, 6, 2048, 1408).products:
+        matrix = features(shape, tokens, card, SPACE[fits(SPACE, card)])
+        assert np.isfinite(matrix).all()
+
+
+def test_tokens_that_use_every_expert_need_all_weights():
+    shape = ProductShape(4096, 2048, experts=1, top=1)
+    assert np.isfinite(features(shape, 300, find_gpu("a100"), SPACE)).all()
+
+
+def test_candidates_are_the_best_ranked_configs():
+    file, a100, turing = experts(8, 2, 4096, 7168), find_gpu("a100"), find_gpu("t4")
+    ranked = candidates(file, 64, a100)
+    assert [list(config) for config in ranked] == [list(TUNABLES)] * 3
+    assert fits(configs_array(ranked), a100).all()
+    assert len(candidates(file, 64, turing)) > 3  # Turing copies loads through registers.
+
+
+@pytest.mark.parametrize(("gpu", "tokens", "sizes", "near"), NEAR_BEST)
+def test_near_best_config_has_a_high_rank(gpu, tokens, sizes, near):
+    file, card = experts(*sizes), find_gpu(gpu)
+    first = TunedFile(Kind.EXPERTS, "", "", file.products[:1])
+    scores = shipped_ranking().scores(first, tokens, card, np.array([near, *SPACE[fits(SPACE, card)]]))
+    assert (scores > scores[0]).sum() < 40
+
+
+def test_more_tokens_take_more_rows_per_tile():
+    file, gpu = experts(8, 2, 4096, 7168), find_gpu("h800")
+    rows = [shipped_ranking().ranked(file, tokens, gpu, 1)[0]["BLOCK_SIZE_M"] for tokens in (1, 4096)]
+    assert rows[0] == 16
+    assert rows[1] >= 64
+
+
+def test_experts_are_compared_without_compiling(tmp_path):
+    file, served = experts(8, 2, 4096, 7168), Deployment("vllm", find_gpu("a100"))
+    with comparer(tmp_path / "own.duckdb") as comparing:
+        made = comparing.compare(file, served, 64)
+    assert not made.analyzed
+    assert made.own_cost is not None
+    assert 0 < made.best_cost.low_s < made.best_cost.latency_s < made.best_cost.high_s
+    weights_s = sum(2 * 8 * shape.rows * shape.depth for shape in file.products) / served.gpu.memory_bandwidth
+    assert made.best_cost.latency_s > weights_s
+
+
+def test_config_beyond_the_shared_memory_has_no_cost():
+    file, gpu = experts(8, 2, 4096, 7168), find_gpu("l40")
+    large = dict(zip(TUNABLES, (256, 256, 256, 1, 8, 4), strict=True))
+    own = default_config("vllm", file, 64, gpu)
+    assert [config for config, _ in ranked_by_formula(file, 64, gpu, [large, own])] == [own]
+
+
+def test_damaged_trees_are_refused(tmp_path):
+    card = tmp_path / "experts.json"
+    card.write_bytes(card_path().read_bytes())
+    content = bytearray(card_path().with_suffix(".trees").read_bytes())
+    content[-1] ^= 1
+    card.with_suffix(".trees").write_bytes(content)
+    with pytest.raises(UsageError, match="not a usable model of experts"):
+        load(card)
+
+
+def test_tuned_file_of_a_known_model_is_judged_by_predicted_times(tmp_path):
+    path = tmp_path / "E=8,N=7168,device_name=NVIDIA_A100-SXM4-80GB.json"
+    (good,) = candidates(experts(8, 2, 4096, 7168), 64, find_gpu("a100-sxm4-80gb"))[:1]
+    slow = good | {"BLOCK_SIZE_M": 256, "BLOCK_SIZE_N": 16}
+    path.write_text(json.dumps({"64": good, "128": slow}))
+    judged = judge_file(path, find_gpu("a100-sxm4-80gb"))
+    assert [entry.judgment for entry in judged.entries] == [Judgment.GOOD, Judgment.DOUBTFUL]
+    assert judged.entries[1].ratio is not None
+    assert judged.entries[1].ratio > 2
+    assert "Mixtral 8x7B" in judged.note
+    assert all(
+        entry.reason.endswith("tuned for NVIDIA A100-SXM4-80GB") for entry in judge_file(path, find_gpu("h100")).entries
+    )
+    unknown = path.rename(tmp_path / "E=7,N=7168,device_name=NVIDIA_A100-SXM4-80GB.json")
+    assert {entry.judgment for entry in judge_file(unknown, find_gpu("a100-sxm4-80gb")).entries} == {Judgment.POSSIBLE}

@@ -1,0 +1,156 @@
+"""Train the shipped ranking of the fused-experts kernel, from published sets of near-best configs.
+
+    python tools/train_expert_model.py [--data ../shared/data] [--out db/prebuilt/models/serving/fused_experts.json]
+
+`triton/moe_near_best_configs.parquet` has all configs within 1 % of the best, for 207 problems on each of four GPUs
+(zksainx/pipeweave, Apache-2.0). Trees classify configs of the search space as near the best or not
+(`kernrec.recommender.serving.expert_ranking`). The tool first holds out each fifth of the problems on all GPUs, and
+each GPU, and prints the share of problems whose top recommendation, and one of the best three, is near the best. These
+figures go into the model's card. `--folds 0` skips this. The exit status is 2 without data.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from evidence.recordings.files import AbsentError, parquet_dicts
+from front import DATA, ROOT
+
+from kernrec.gpu import find_gpu
+from kernrec.model.vendor.compact_trees import MOST_CUTS, compact
+from kernrec.recommender.serving.engines import ProductShape
+from kernrec.recommender.serving.expert_ranking import SPACE, features, fits, formula, save
+from kernrec.util.optional import import_optional
+
+GPUS = {"a100": "a100-sxm4-80gb", "h20": "h20", "h800": "h800-sxm", "l40": "l40"}
+FOLDS = 5
+_FAR = 200
+"""Configs of a problem that are not near the best, drawn at random for training."""
+_FAR_WEIGHT = 10.0
+_TREES, _LEVELS, _RATE = 200, 7, 0.12
+
+Problem = tuple[str, int, int, int, int, int]
+"""GPU, tokens, experts, experts per token, hidden size, and width of an expert."""
+
+
+class Recorded:
+    """Configs of a recorded problem: features, and whether each is near the best."""
+
+    def __init__(self, problem: Problem, near: Collection[tuple[int, ...]]) -> None:
+        name, tokens, experts, top, hidden, width = problem
+        gpu = find_gpu(GPUS[name])
+        self.near = np.array([tuple(row) in near for row in SPACE.tolist()])
+        self.tried = np.flatnonzero(fits(SPACE, gpu) | self.near)
+        self.features = features(ProductShape(2 * width, hidden, experts, top), tokens, gpu, SPACE[self.tried])
+        self.near = self.near[self.tried]
+
+    def sample(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return features, labels and weights for training; each problem weighs less per config if many are near."""
+        near, far = np.flatnonzero(self.near), np.flatnonzero(~self.near)
+        far = random.choice(far, min(_FAR, len(far)), replace=False)
+        weights = np.full(len(near), len(near) ** -0.5), np.full(len(far), _FAR_WEIGHT / len(far))
+        rows = np.concatenate([near, far])
+        return self.features[rows], self.near[rows], np.concatenate(weights)
+
+
+def near_best(data: Path) -> dict[Problem, list[tuple[tuple[int, ...], float]]]:
+    """Return the near-best configs of each problem with their times in s. Raises `AbsentError` without the file."""
+    names = ("block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages")
+    near: dict[Problem, list[tuple[tuple[int, ...], float]]] = {}
+    for row in parquet_dicts(data / "triton" / "moe_near_best_configs.parquet"):
+        problem = tuple(row[name] for name in ("gpu", "tokens", "experts", "top_k", "hidden", "intermediate"))
+        config = tuple(row[name] for name in names)
+        near.setdefault(problem, []).append((config, row["latency_s"]))
+    return dict(sorted(near.items()))
+
+
+def errors(problems: Mapping[Problem, Sequence[tuple[tuple[int, ...], float]]]) -> dict[str, float]:
+    """Return the level and the errors of the formula for times, for an `ExpertRanking`."""
+    levels, losses = [], []
+    for (name, tokens, experts, top, hidden, width), near in problems.items():
+        gpu, shape = find_gpu(GPUS[name]), ProductShape(2 * width, hidden, experts, top)
+        best, latency_s = min(near, key=itemgetter(1))
+        predicted_s = formula(shape, tokens, gpu, np.array([best]))[0][0]
+        levels.append(np.log(latency_s / predicted_s))
+        losses.append(np.log(predicted_s / formula(shape, tokens, gpu, SPACE[fits(SPACE, gpu)])[0].min()))
+    level = np.median(levels)
+    made = {
+        "level": np.exp(level),
+        "factor": np.exp(np.quantile(np.abs(levels - level), 0.9)),
+        "pair_spread": np.sqrt(np.mean(np.square(losses))),
+        "median predicted loss of the recorded best": np.expm1(np.median(losses)),
+    }
+    return {quantity: round(float(value), 4) for quantity, value in made.items()}
+
+
+def train(problems: Sequence[Recorded]) -> Any:
+    """Return trees that classify configs as near the best."""
+    xgboost, random = import_optional("xgboost", "training a model", "train"), np.random.default_rng(0)
+    matrix, near, weight = (np.concatenate(part) for part in zip(*(p.sample(random) for p in problems), strict=True))
+    settings = {
+        "tree_method": "hist", "objective": "binary:logistic", "base_score": 0.5, "max_depth": _LEVELS, "eta": _RATE,
+        "subsample": 0.8, "colsample_bytree": 0.5, "nthread": 1, "seed": 0, "max_bin": MOST_CUTS - 1,
+    }  # fmt: skip
+    rows = xgboost.QuantileDMatrix(matrix, near, weight=weight, max_bin=MOST_CUTS - 1, nthread=1)
+    return xgboost.train(settings, rows, _TREES)
+
+
+def held_out(trees: Any, problems: Sequence[Recorded]) -> np.ndarray:
+    """Return the shares of problems whose top recommendation, and one of the best three, is near the best."""
+    ranked = [p.near[np.argsort(-trees.inplace_predict(p.features), kind="stable")[:3]] for p in problems]
+    return np.array([np.mean([near[0] for near in ranked]), np.mean([near.any() for near in ranked])])
+
+
+def scores(problems: dict[Problem, Recorded], folds: int) -> dict[str, Any]:
+    """Hold out fifths of the problems on all GPUs, then each GPU; return and print the shares of `held_out`."""
+    shapes = sorted({problem[1:] for problem in problems})
+    fold = dict(zip(shapes, np.random.default_rng(0).permutation(len(shapes)) % FOLDS, strict=True))
+    parts = {f"problems {part}": {p for p in problems if fold[p[1:]] == part} for part in range(folds)}
+    parts |= {gpu: {p for p in problems if p[0] == gpu} for gpu in GPUS if folds}
+    shares: dict[str, dict[str, list[np.ndarray]]] = {}
+    for name, part in parts.items():
+        trees = train([r for problem, r in problems.items() if problem not in part])
+        by_gpu = shares.setdefault("GPU held out" if name in GPUS else "problems held out", {})
+        for gpu in GPUS:
+            if tested := [problems[problem] for problem in part if problem[0] == gpu]:
+                by_gpu.setdefault(gpu, []).append(held_out(trees, tested))
+    means = {kind: {gpu: np.mean(v, 0).round(3).tolist() for gpu, v in by.items()} for kind, by in shares.items()}
+    for kind, by in means.items():
+        top, three = np.mean(list(by.values()), axis=0)
+        print(f"{kind}: near the best in {top:.1%}, one of three in {three:.1%}; {by}", flush=True)
+    return means
+
+
+def main() -> int:
+    """Train and write the model."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--out", type=Path, default=ROOT / "db/prebuilt/models/serving/fused_experts.json")
+    parser.add_argument("--folds", type=int, choices=range(FOLDS + 1), default=FOLDS)
+    arguments = parser.parse_args()
+    try:
+        near = near_best(arguments.data)
+    except AbsentError as error:
+        print(error, file=sys.stderr)
+        return 2
+    problems = {problem: Recorded(problem, {config for config, _ in rows}) for problem, rows in near.items()}
+    about = {
+        "gpus": list(GPUS.values()),
+        "problems": len(problems),
+        "near the best (top recommendation, one of three)": scores(problems, arguments.folds),
+        **errors(near),
+        "source": "zksainx/pipeweave (Apache-2.0): fused experts in 16 bits, first matmul, random routing",
+    }
+    trees = json.loads(train(list(problems.values())).save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]
+    save(arguments.out, compact(trees, next(iter(problems.values())).features.shape[1], 0.0), about)
+    print(f"{arguments.out}: {arguments.out.with_suffix('.trees').stat().st_size / 1e6:.2f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
