@@ -6,7 +6,7 @@
 namespace kernrec::query {
 namespace {
 
-// Exponent of the smooth maximum of a corrected time and its lower bound (kernrec/model/learn/lower_bound.py).
+// Exponent of the smooth maximum of a corrected time and its lower bound (kernrec/model/learn/model.py).
 constexpr double kSharpness = 16.0;
 
 // Return log(exp(a) + exp(b)).

@@ -331,7 +331,8 @@ class _Launch:
             case "call_expression":
                 return self._called(node, names, steps)
             case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
-                if re.search(rf"scanf\s*\([^;]*&\s*{re.escape(text)}\b", text_of(_function_of(node))):
+                # A call that gets the address of a variable, such as scanf, sets it.
+                if re.search(rf"\w\s*\([^;{{}}]*&\s*{re.escape(text)}\b", text_of(_function_of(node))):
                     raise UnknownError
                 for value in self._definitions(node):
                     with suppress(UnknownError):

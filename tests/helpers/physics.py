@@ -18,7 +18,8 @@ from kernrec.op import Problem, all_ops
 from kernrec.op.dtype import math_dtype
 from kernrec.op.registry import problem_from_key
 from kernrec.recommender import Query, Recommender
-from kernrec.recommender.networks.network import NetworkRequest, answer_network
+from kernrec.recommender.networks.layers import NetworkRequest
+from kernrec.recommender.networks.network import answer_network
 
 ROUNDING = 1.001
 """Values that break a law by less than this factor count as rounding errors."""

@@ -12,7 +12,8 @@ from kernrec.op import Problem, find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.networks.network import NetworkRequest, answer_network
+from kernrec.recommender.networks.layers import NetworkRequest
+from kernrec.recommender.networks.network import answer_network
 from kernrec.recommender.networks.sweep import sweep_network
 from kernrec.recommender.request import op_points
 from kernrec.recommender.select import select

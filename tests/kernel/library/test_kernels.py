@@ -191,19 +191,19 @@ def test_matvec_trip_does_exactly_its_multiply_adds(case):
     list(dict.fromkeys((case.kernel, case.dtype, case.layout) for case in CASES)),
     ids=lambda value: getattr(value, "name", value),
 )
-def test_extreme_configs_compute_the_op_on_the_gpu(card, kernel, dtype, layout):
-    if not kernel.runs_on(dtype, card.sm):
-        pytest.skip(f"the GPU {card.name}, sm_{card.sm}, does not run {kernel.name} in {dtype}")
-    chosen = runs(Case(kernel, dtype, layout, card.sm))
-    if card.emulated:  # Other tests run all configs in the emulator. This one checks their launches.
+def test_extreme_configs_compute_the_op_on_the_gpu(gpu, kernel, dtype, layout):
+    if not kernel.runs_on(dtype, gpu.sm):
+        pytest.skip(f"the GPU {gpu.name}, sm_{gpu.sm}, does not run {kernel.name} in {dtype}")
+    chosen = runs(Case(kernel, dtype, layout, gpu.sm))
+    if gpu.emulated:  # Other tests run all configs in the emulator. This one checks their launches.
         chosen = sorted(chosen, key=lambda run: run[1].flops)[:2]
     codes: dict[tuple[int, ...], Code] = {}
     for config, problem in chosen:
         key = tuple(config[name] for name in kernel.compile_time_tunables)
         if key not in codes:
-            codes[key] = card.code(kernel, config, dtype, layout)
+            codes[key] = gpu.code(kernel, config, dtype, layout)
         operands = given_inputs(problem)
-        prepared = Prepared(kernel, config, problem, card.sm, codes[key], operands)
+        prepared = Prepared(kernel, config, problem, gpu.sm, codes[key], operands)
         prepared.launch()
         assert flaws(problem, operands, prepared.outputs()) == [], config
 
