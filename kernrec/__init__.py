@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.analyze.kernel import Analysis
     from kernrec.recommender.analyze.triton import Grid
     from kernrec.recommender.many import ManyAnswers
-    from kernrec.recommender.networks.network import NetworkAnswer
+    from kernrec.recommender.networks.result import NetworkAnswer
     from kernrec.recommender.serving.audit import ServingAudit
     from kernrec.run import BuiltKernel
 
@@ -38,9 +38,9 @@ def _gpu_name(gpu: "str | Path | GPU") -> str:
         )
     if isinstance(gpu, str):
         return gpu
-    from kernrec.gpu.card_file import card_name
+    from kernrec.gpu.gpu_file import gpu_name
 
-    return card_name(gpu)
+    return gpu_name(gpu)
 
 
 def _query(
@@ -213,7 +213,8 @@ def recommend_network(
         kernrec.errors.KernrecError: no layer can run, or the network does not fit in the GPU's memory.
     """
     from kernrec.errors import UsageError
-    from kernrec.recommender.networks.network import NetworkRequest, answer_network
+    from kernrec.recommender.networks.layers import NetworkRequest
+    from kernrec.recommender.networks.network import answer_network
     from kernrec.recommender.request import backends_named
 
     if stack is not None:

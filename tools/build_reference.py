@@ -109,7 +109,6 @@ def python_api() -> str:
         "::: kernrec.triton.prune",
         "::: kernrec.serve_audit",
         "::: kernrec.check",
-        "::: kernrec.triton.record",
         "::: kernrec.checking.check.CheckResult",
         "::: kernrec.checking.check.OutputCheck",
         *(f"::: kernrec.recommender.{name}" for name in _public_classes(kernrec.recommender)),

@@ -96,7 +96,7 @@ def answer(recommender, asked):
 
 print(json.dumps(kernrec.__file__), file=answers, flush=True)
 for line in open(sys.argv[1], encoding="utf-8"):
-    recommender = Recommender([])  # one for each card: its tables would fill the memory
+    recommender = Recommender([])  # one for each GPU: its tables would fill the memory
     for asked in json.loads(line):
         try:
             said = answer(recommender, asked)
@@ -185,10 +185,10 @@ def compare(before: Path, count: int, seed: int, changes: Sequence[Change]) -> i
     if not (before / "kernrec" / "__init__.py").is_file():
         print(f"equal_answers: {before} is not a checkout of kernrec", file=sys.stderr)
         return 2
-    by_card = random_queries(count, seed)
+    by_gpu = random_queries(count, seed)
     with ExitStack() as stack:
-        old, new = (_answers(stack, tree.resolve(), by_card) for tree in (before, ROOT))
-        return _report(by_card, old, new, changes)
+        old, new = (_answers(stack, tree.resolve(), by_gpu) for tree in (before, ROOT))
+        return _report(by_gpu, old, new, changes)
 
 
 def compare_pinned() -> int:
@@ -203,20 +203,20 @@ def compare_pinned() -> int:
 
 def update_pinned() -> int:
     """Pin the answers of this checkout."""
-    by_card = random_queries(PINNED_QUERIES, PINNED_SEED, PINNED_OF_A_KIND)
+    by_gpu = random_queries(PINNED_QUERIES, PINNED_SEED, PINNED_OF_A_KIND)
     with ExitStack() as stack:
-        answers = [line.rstrip() for line in _answers(stack, ROOT, by_card)]
-    document = {"queries": by_card, "answers": answers}
+        answers = [line.rstrip() for line in _answers(stack, ROOT, by_gpu)]
+    document = {"queries": by_gpu, "answers": answers}
     PINNED.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
     print(f"{PINNED.name}: {len(answers)} answers, {PINNED.stat().st_size} bytes")
     return 0
 
 
 def _report(
-    by_card: Sequence[Sequence[Query]], before: Iterable[str], now: Iterable[str], changes: Sequence[Change]
+    by_gpu: Sequence[Sequence[Query]], before: Iterable[str], now: Iterable[str], changes: Sequence[Change]
 ) -> int:
     """Print how the answers to queries differ; return 1 if one differs that no change covers."""
-    queries = [query for some in by_card for query in some]
+    queries = [query for some in by_gpu for query in some]
     counts: Counter[str] = Counter()
     for number, (query, old, new) in enumerate(zip(queries, before, now, strict=True), 1):
         counts.update(_compared(query, old.rstrip(), new.rstrip(), changes, shown=counts["different"] < _SHOWN))
@@ -232,11 +232,11 @@ def _report(
     return 1 if counts["different"] else 0
 
 
-def _answers(stack: ExitStack, tree: Path, by_card: Sequence[Sequence[Query]]) -> Iterator[str]:
+def _answers(stack: ExitStack, tree: Path, by_gpu: Sequence[Sequence[Query]]) -> Iterator[str]:
     """Start a process that answers queries from a checkout, and return its answers as lines of JSON."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernrec-equal-")))
     file = folder / "queries.jsonl"
-    file.write_text("".join(f"{json.dumps(some)}\n" for some in by_card), encoding="utf-8")
+    file.write_text("".join(f"{json.dumps(some)}\n" for some in by_gpu), encoding="utf-8")
     own = tree / ".venv" / "bin" / "python"
     cache = {f"XDG_{kind}_HOME": str(folder / kind) for kind in ("CACHE", "CONFIG", "DATA", "STATE")}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KERNREC_")}

@@ -53,7 +53,7 @@ def main() -> int:
     parser.add_argument("--set", action="append", help="only this set; the others stay as they are in --out")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part of each set", default=[])
     parser.add_argument("--folds", type=int, choices=range(1, FOLDS + 1), default=FOLDS)
-    parser.add_argument("--rows", type=int, help="a sample of at most so many rows of each card, to try something out")
+    parser.add_argument("--rows", type=int, help="a sample of at most so many rows of each GPU, to try something out")
     parser.add_argument("--jobs", type=int, default=1, help="sets that are trained at once")
     arguments = parser.parse_args()
     versions = {"kernrec": __version__, "xgboost": import_optional("xgboost", "training a model", "train").__version__}

@@ -8,8 +8,9 @@
 
 namespace kernrec::query {
 
-Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> able_of, Array<const double, 1> occupancy_of,
-               Array<const double, 2> shapes_of, Array<const int64_t, 2> codes_of, bool call, double clk_j, double byte_j)
+Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> able_of,
+               Array<const double, 1> occupancy_of, Array<const double, 2> shapes_of,
+               Array<const int64_t, 2> codes_of, bool call, double clk_j, double byte_j)
     : kept_space(space_of), kept_launches(launches_of), space(&nb::cast<Space&>(space_of)), codes(codes_of),
       call(call), clk_j(clk_j), byte_j(byte_j), kept_codes_(codes_of) {
     for (const nb::handle launch : launches_of) launches.push_back(&nb::cast<Launch&>(launch));
@@ -32,7 +33,7 @@ namespace {
 nb::object view(const Costs::Figures& figures, std::vector<size_t> shape, size_t first = 0) {
     const nb::capsule owner(new Costs::Figures(figures),
                             [](void* p) noexcept { delete static_cast<Costs::Figures*>(p); });
-    return nb::cast(nb::ndarray<nb::numpy, double>(figures->data() + first, shape.size(), shape.data(), owner));
+    return nb::cast(nb::ndarray<nb::numpy, double>(figures.get() + first, shape.size(), shape.data(), owner));
 }
 
 }  // namespace
@@ -59,15 +60,15 @@ void mark_promising(const double* latency, const double* energy, int64_t size, i
 Costs::Costs(nb::list kernels, nb::handle limits, int64_t points, int64_t most) {
     for (const nb::handle each : kernels) add(nb::cast<nb::tuple>(each), most);
     const size_t count = size_t(count_);
-    nominal_ = std::make_shared<std::vector<double>>(5 * count, 0.0);
-    longest_ = std::make_shared<std::vector<double>>(2 * count, 0.0);
-    std::fill_n(nominal_->begin() + std::ptrdiff_t(2 * count), count, kStartS);
+    nominal_ = Figures(new double[5 * count]());
+    longest_ = Figures(new double[2 * count]());
+    std::fill_n(nominal_.get() + 2 * count, count, kStartS);
     for (Part& part : parts_) estimate(part);
     if (limits.is_none()) return;
     require(points > 0, "points: expected at least one");
-    limited_ = std::make_shared<std::vector<double>>(7 * size_t(points) * count);
+    limited_ = Figures(new double[7 * size_t(points) * count]);  // `limit_first` fills them
     points_ = points;
-    limit_first(limits, {nominal_->data(), 5, count_, count_, 1}, limited_->data(), points);
+    limit_first(limits, nominal(0, count_), limited_.get(), points);
 }
 
 nb::object Costs::nominal_array() const { return view(nominal_, {5, size_t(count_)}); }
@@ -122,7 +123,7 @@ void Costs::fill(const Part& part, int64_t first, const Row<const int64_t>& posi
         for (int64_t cost = 0; cost < limited.rows; cost++) quantities(cost, i) = limited(cost, positions[i]);
         for (size_t cost = 0; cost < 5; cost++)
             quantities(features::kCoreS + int64_t(cost), i) =
-                (*nominal_)[cost * size_t(count_) + size_t(part.first + position)];
+                nominal_[int64_t(cost) * count_ + part.first + position];
         for (size_t shape = 0; shape < 4; shape++)
             quantities(features::kThreads + int64_t(shape), i) = part.kernel->shapes[shape * configs + size_t(row)];
         quantities(features::kFlops, i) = part.problems[problem]->flops;
@@ -133,7 +134,7 @@ void Costs::fill(const Part& part, int64_t first, const Row<const int64_t>& posi
             const int64_t launched = int64_t(done.positions.size());
             const auto place = std::lower_bound(done.positions.begin(), done.positions.end(), position);
             if (place == done.positions.end() || *place != position) continue;
-            const double* const figures = done.figures->data();
+            const double* const figures = done.figures.get();
             features::add_times({figures + done.pipes, kPipes, launched, launched, 1},
                                 {figures + done.times, kTimes, launched, launched, 1},
                                 place - done.positions.begin(), quantities, i);
@@ -231,8 +232,8 @@ void Costs::choose(Part& part, const std::vector<uint8_t>& able, const std::opti
 // Add the launches of a kernel to the costs of its configs.
 void Costs::estimate(Part& part) {
     const Kernel& kernel = *part.kernel;
-    const Table<double> nominal(nominal_->data(), 5, count_, count_, 1);
-    const Table<double> longest(longest_->data(), 2, count_, count_, 1);
+    const Table<double> nominal(nominal_.get(), 5, count_, count_, 1);
+    const Table<double> longest(longest_.get(), 2, count_, count_, 1);
     for (size_t number = 0; number < kernel.launches.size(); number++) {
         const Launch& launch = *kernel.launches[number];
         Done done{number, {}, nullptr, 0, 0};
@@ -241,8 +242,8 @@ void Costs::estimate(Part& part) {
         const int64_t count = int64_t(done.positions.size()), work_rows = kLoops + 2 * launch.loops();
         if (count == 0) continue;
         done.pipes = size_t(work_rows * count), done.times = size_t((work_rows + kPipes) * count);
-        done.figures = std::make_shared<std::vector<double>>(size_t((work_rows + kPipes + kTimes) * count));
-        double* const figures = done.figures->data();
+        done.figures = Figures(new double[size_t((work_rows + kPipes + kTimes) * count)]);
+        double* const figures = done.figures.get();
         const Table<double> work(figures, work_rows, count, count, 1);
         const Table<double> pipe_clk(figures + done.pipes, kPipes, count, count, 1);
         const Table<double> times(figures + done.times, kTimes, count, count, 1);
@@ -281,27 +282,6 @@ void Costs::estimate(Part& part) {
                 nominal(figure < 2 ? figure : figure + 1, part.first + place) += epilogues(int64_t(problem), figure);
 }
 
-namespace {
-
-// Return a mask of the promising candidates of each problem, (C,). starts: position of each problem's first candidate,
-// then C.
-void fill_promising(Array<const double, 1> latency_of, Array<const double, 1> energy_of,
-                    const std::vector<int64_t>& starts, int64_t count, Array<bool, 1> chosen_of) {
-    const std::vector<double> latency = copied(Row<const double>(latency_of));
-    const std::vector<double> energy = copied(Row<const double>(energy_of));
-    const Row<bool> chosen(chosen_of);
-    require(energy.size() == latency.size() && chosen.size == int64_t(latency.size()) && !starts.empty() &&
-                starts[0] == 0 && starts.back() == chosen.size && std::is_sorted(starts.begin(), starts.end()),
-            "promising: expected costs of each candidate");
-    std::vector<uint8_t> marks(latency.size(), 0);
-    for (size_t i = 0; i + 1 < starts.size(); i++)
-        mark_promising(latency.data() + starts[i], energy.data() + starts[i], starts[i + 1] - starts[i], count,
-                       marks.data() + starts[i]);
-    for (int64_t i = 0; i < chosen.size; i++) chosen[i] = marks[size_t(i)] != 0;
-}
-
-}  // namespace
-
 void bind_costs(nb::module_& module) {
     const auto exact = [] { return nb::arg().noconvert(); };
     nb::class_<Kernel>(module, "Kernel")
@@ -322,7 +302,6 @@ void bind_costs(nb::module_& module) {
                  self.fill(self.parts().at(kernel), first, positions, limited, quantities);
              },
              nb::arg(), nb::arg(), exact(), exact(), exact());
-    module.def("promising", &fill_promising, exact(), exact(), nb::arg(), nb::arg(), exact());
 }
 
 }  // namespace kernrec::query

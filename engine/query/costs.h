@@ -98,7 +98,7 @@ struct Kernel {
 // energy, without and with a power limit.
 class Costs {
    public:
-    using Figures = std::shared_ptr<std::vector<double>>;
+    using Figures = std::shared_ptr<double[]>;
 
     // Launch of a kernel's estimated configs: work, clocks of each pipe, then times, with one column per config.
     struct Done {
@@ -130,12 +130,12 @@ class Costs {
     const std::vector<Part>& parts() const { return parts_; }
     // Fields of `NominalCosts` of the configs from `first` on, (5, N).
     Table<const double> nominal(int64_t first, int64_t count) const {
-        return {nominal_->data() + first, 5, count, count_, 1};
+        return {nominal_.get() + first, 5, count, count_, 1};
     }
-    double longest_resource(int64_t column) const { return (*longest_)[size_t(count_ + column)]; }
+    double longest_resource(int64_t column) const { return longest_[count_ + column]; }
     // Costs under the power limits, (7, points, configs).
-    double* limited() { return limited_->data(); }
-    const double* limited() const { return limited_->data(); }
+    double* limited() { return limited_.get(); }
+    const double* limited() const { return limited_.get(); }
     // Fill the input rows of `quantities` (Q, N) for candidates of a kernel. positions: candidates, counted from
     // `first`. limited: costs under a power limit of the candidates from `first` on, (7, C).
     void fill(const Part& part, int64_t first, const Row<const int64_t>& positions, const Table<const double>& limited,

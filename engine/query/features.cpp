@@ -144,8 +144,11 @@ void bind_features(nb::module_& module) {
     nb::class_<Extent>(module, "Extent")
         .def(nb::init<Array<const double, 1>, Array<const double, 1>, Array<const double, 1>, Array<const double, 2>>(),
              exact(), exact(), exact(), exact())
-        .def("fill", [](const Extent& self, Array<const double, 2> rows,
-                        Array<double, 1> distances) { self.fill(Table<const double>(rows), distances); }, exact(), exact());
+        .def("fill",
+             [](const Extent& self, Array<const double, 2> rows, Array<double, 1> distances) {
+                 self.fill(Table<const double>(rows), distances);
+             },
+             exact(), exact());
     module.def("least_seconds",
                [](Array<const double, 2> quantities, double bandwidth, double boost_hz, Array<double, 1> seconds) {
                    least_seconds(quantities, bandwidth, boost_hz, seconds);

@@ -6,7 +6,7 @@
 namespace kernrec::query {
 namespace {
 
-// Exponent of the smooth maximum of a corrected time and its lower bound (kernrec/model/learn/lower_bound.py).
+// Exponent of the smooth maximum of a corrected time and its lower bound (kernrec/model/learn/model.py).
 constexpr double kSharpness = 16.0;
 
 // Return log(exp(a) + exp(b)).
@@ -22,16 +22,24 @@ const Forest* trees(nb::handle forest) { return forest.is_none() ? nullptr : &nb
 LearnedModel::LearnedModel(nb::list layers, std::vector<bool> different_gpu, bool bounded, double bandwidth,
                            double boost_hz, double source, double widest, std::vector<int64_t> row_kinds,
                            Array<const double, 2> half_widths)
-    : bounded_(bounded), bandwidth_(bandwidth), boost_hz_(boost_hz), source_(source), widest_(widest),
+    : bounded_(bounded),
+      bandwidth_(bandwidth),
+      boost_hz_(boost_hz),
+      source_(source),
+      widest_(widest),
       row_kinds_(std::move(row_kinds)) {
     require(layers.size() > 0 && layers.size() == different_gpu.size(), "layers: expected at least one");
     for (const nb::handle each : layers) {
         const nb::tuple parts = nb::cast<nb::tuple>(each);
         require(parts.size() == 5, "layers: expected five parts");
         const Array<const float, 2> of_space = nb::cast<Array<const float, 2>>(parts[1]);
-        layers_.push_back({{parts[0], parts[1], parts[2], parts[3], parts[4]}, &nb::cast<const FeaturePlan&>(parts[0]),
-                           Table<const float>(of_space), &nb::cast<const Extent&>(parts[2]), trees(parts[3]),
-                           trees(parts[4]), different_gpu[layers_.size()]});
+        layers_.push_back({{parts[0], parts[1], parts[2], parts[3], parts[4]},
+                           &nb::cast<const FeaturePlan&>(parts[0]),
+                           Table<const float>(of_space),
+                           &nb::cast<const Extent&>(parts[2]),
+                           trees(parts[3]),
+                           trees(parts[4]),
+                           different_gpu[layers_.size()]});
         require(layers_.back().latency != nullptr && layers_.back().of_space.rows == configs(),
                 "layers: expected trees of latency, and features of each config");
     }

@@ -8,7 +8,7 @@ namespace kernrec::query {
 
 // Models that correct the analytical model one after the other; usually one.
 class LearnedModel {
-   public:
+  public:
     // Corrections of N candidates, and their features under the last model, (N, F).
     struct Prediction {
         std::vector<double> latency_log, power_log;  // log(expected / analytical); `power_log` may be empty
@@ -35,7 +35,7 @@ class LearnedModel {
     int64_t configs() const { return int64_t(row_kinds_.size()); }
     double source() const { return source_; }
 
-   private:
+  private:
     struct Layer {
         nb::object kept[5];
         const FeaturePlan* plan;

@@ -1,5 +1,5 @@
-// Corrects the analytical model's costs: by trained models, by measurements, by the laws of physics, and beside recorded
-// times. kernrec/recommender/rank.py describes the steps.
+// Corrects the analytical model's costs: by trained models, by measurements, by the laws of physics, and beside
+// recorded times. kernrec/recommender/rank.py describes the steps.
 #include "ranking.h"
 
 #include <algorithm>
@@ -87,7 +87,7 @@ Reference fastest_reference(const std::vector<Reference>& references) {
     return {first->latency_s * std::exp(lag), std::sqrt(variance), first->transferred, alike[heaviest]->origin};
 }
 
-Belief belief_of(double whole, double best_s, const Reference& reference) {
+Shrinkage shrinkage_of(double whole, double best_s, const Reference& reference) {
     if (reference.origin == Reference::kNone) return {reference, 0.0, 1.0, whole};
     const double own = std::sqrt(std::max(whole * whole - kAmongKernels * kAmongKernels, 0.25 * whole * whole));
     const double room = std::hypot(kAmongKernels, reference.deviation);
@@ -98,9 +98,17 @@ Belief belief_of(double whole, double best_s, const Reference& reference) {
 Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_w, std::vector<bool> is_default,
                  nb::object others, nb::object fallback, Array<const double, 2> figures, Array<const double, 3> prior,
                  bool whole, nb::object measure_with)
-    : kept_costs_(costs), others_(others), fallback_(fallback), kept_kernels_(kernels),
-      costs_(&nb::cast<Costs&>(costs)), count_(costs_->count()), points_(costs_->points()),
-      limits_w_(std::move(limits_w)), is_default_(std::move(is_default)), kept_figures_(figures), figures_(figures),
+    : kept_costs_(costs),
+      others_(others),
+      fallback_(fallback),
+      kept_kernels_(kernels),
+      costs_(&nb::cast<Costs&>(costs)),
+      count_(costs_->count()),
+      points_(costs_->points()),
+      limits_w_(std::move(limits_w)),
+      is_default_(std::move(is_default)),
+      kept_figures_(figures),
+      figures_(figures),
       whole_(whole) {
     problems_ = figures_.rows;
     require(points_ > 0 && int64_t(limits_w_.size()) == points_ && int64_t(is_default_.size()) == points_,
@@ -174,7 +182,7 @@ void Ranking::add_kernel(nb::tuple each, size_t number) {
             kernel.most_measured = std::max(kernel.most_measured, positions.size);
         }
     }
-    kernel.row_kinds.resize(size_t(problems_)), kernel.beliefs.resize(size_t(problems_));
+    kernel.row_kinds.resize(size_t(problems_)), kernel.shrinkages.resize(size_t(problems_));
     kernel.violations.resize(size_t(problems_));
     kernels_.push_back(std::move(kernel));
 }
@@ -184,8 +192,8 @@ void Ranking::score(Kernel& kernel) {
     const Costs::Part& part = *kernel.part;
     const int64_t size = int64_t(part.rows.size());
     const double* const limited = costs_->limited() + part.first;
-    // With enough measurements, configs that the analytical model ranks low may be promising. Trees for all configs take
-    // milliseconds.
+    // With enough measurements, configs that the analytical model ranks low may be promising. Trees for all configs
+    // take milliseconds.
     std::vector<uint8_t> marks(size_t(size), 1);
     if (!whole_ && int64_t(kernel.measured[0].size()) < kFewest) {
         marks = promising(limited + costs::kLatencyS * points_ * count_, limited + costs::kEnergyJ * points_ * count_,
@@ -224,8 +232,9 @@ void Ranking::set_factors(Kernel& kernel) {
             while (place < logs.size() && kernel.scored[place] < starts[problem + 1]) place++;
             if (starts[problem] == starts[problem + 1]) continue;
             if (int64_t(place - first) < starts[problem + 1] - starts[problem])
-                std::fill(factors.begin() + starts[problem], factors.begin() + starts[problem + 1],
-                          std::exp(median({logs.begin() + std::ptrdiff_t(first), logs.begin() + std::ptrdiff_t(place)})));
+                std::fill(
+                    factors.begin() + starts[problem], factors.begin() + starts[problem + 1],
+                    std::exp(median({logs.begin() + std::ptrdiff_t(first), logs.begin() + std::ptrdiff_t(place)})));
             for (size_t i = first; i < place; i++) factors[size_t(kernel.scored[i])] = std::exp(logs[i]);
         }
         return factors;
@@ -271,8 +280,7 @@ void Ranking::copy_prior(const Array<const double, 3>& prior_of) {
     const int64_t rows[3] = {costs::kLatencyS, costs::kEnergyJ, costs::kPowerW};
     for (size_t quantity = 0; quantity < 3; quantity++)
         std::copy_n(limited + size_t(rows[quantity]) * size, size, values_.begin() + std::ptrdiff_t(quantity * size));
-    for (size_t i = 0; i < size; i++)
-        kind_[i] = kind_[size + i] = int32_t(limited[size_t(costs::kRegime) * size + i]);
+    for (size_t i = 0; i < size; i++) kind_[i] = kind_[size + i] = int32_t(limited[size_t(costs::kRegime) * size + i]);
     const auto prior = prior_of.view();
     kinds_.resize(prior.shape(2));
     for (size_t quantity = 0; quantity < 2; quantity++)
@@ -326,13 +334,15 @@ void Ranking::measure(Kernel& kernel, size_t number, const nb::object& function)
         kinds.insert(kinds.end(), kind_.begin() + row * count_ + first,
                      kind_.begin() + row * count_ + first + int64_t(size));
     for (size_t row = 0; row < 2 * EstimateKind::kFigures; row++)
-        for (const EstimateKind& each : kinds_) figures.push_back(each.of[row / EstimateKind::kFigures][row % EstimateKind::kFigures]);
+        for (const EstimateKind& each : kinds_)
+            figures.push_back(each.of[row / EstimateKind::kFigures][row % EstimateKind::kFigures]);
     const size_t scored = kernel.scored.size();
-    const nb::tuple changed = nb::cast<nb::tuple>(function(
-        number, numpy<double, 3>(std::move(values), {3, points, size}),
-        numpy<int64_t, 3>(std::move(kinds), {2, points, size}),
-        numpy<double, 3>(std::move(figures), {2, EstimateKind::kFigures, kinds_.size()}), numpy(kernel.scored),
-        numpy<float, 2>(kernel.prediction.features, {scored, scored == 0 ? 0 : kernel.prediction.features.size() / scored})));
+    const nb::tuple changed = nb::cast<nb::tuple>(
+        function(number, numpy<double, 3>(std::move(values), {3, points, size}),
+                 numpy<int64_t, 3>(std::move(kinds), {2, points, size}),
+                 numpy<double, 3>(std::move(figures), {2, EstimateKind::kFigures, kinds_.size()}), numpy(kernel.scored),
+                 numpy<float, 2>(kernel.prediction.features,
+                                 {scored, scored == 0 ? 0 : kernel.prediction.features.size() / scored})));
     const auto new_values = nb::cast<Array<const double, 3>>(changed[0]);
     const auto new_kinds = nb::cast<Array<const int64_t, 3>>(changed[1]);
     const auto new_figures = nb::cast<Array<const double, 3>>(changed[2]);
@@ -362,8 +372,8 @@ void Ranking::measure(Kernel& kernel, size_t number, const nb::object& function)
 
 // Make the costs of candidates of one problem obey the laws of physics.
 //
-// A small violation is corrected: the time is raised to the bound at the predicted power, or the launch is slowed to its
-// power limit. A large one is rejected: the costs `before` replace it, or it becomes infinite if there are none.
+// A small violation is corrected: the time is raised to the bound at the predicted power, or the launch is slowed to
+// its power limit. A large one is rejected: the costs `before` replace it, or it becomes infinite if there are none.
 // Measured candidates do not change. kernel: the kernel of the candidates, if they have costs `before`.
 Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const Kernel* kernel,
                             const std::vector<double>* before, const std::vector<int32_t>* kinds_before) {
@@ -411,9 +421,8 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
             const bool over = drawn_w > limit_w;
             double slower = 1.0, share = 1.0;
             if (over && !is_default_[size_t(point)])
-                slower = slowdown(drawn_w,
-                                  limited(costs::kStaticJ, point, place) / limited(costs::kLatencyS, point, place),
-                                  limit_w);
+                slower = slowdown(
+                    drawn_w, limited(costs::kStaticJ, point, place) / limited(costs::kLatencyS, point, place), limit_w);
             slower *= raised;
             if (over) share = minimum(limit_w / drawn_w, 1.0), power = limit_w;
             latency *= slower;
@@ -443,7 +452,7 @@ void Ranking::compare_with_references(int64_t problem) {
     double least_s = kInfinity;
     for (size_t number = 0; number < kernels_.size(); number++) {
         Kernel& kernel = kernels_[number];
-        kernel.beliefs[size_t(problem)].deviation = figure(kUnmeasuredDeviation);
+        kernel.shrinkages[size_t(problem)].deviation = figure(kUnmeasuredDeviation);
         const int64_t first = kernel.part->first + kernel.part->starts[size_t(problem)];
         const int64_t end = kernel.part->first + kernel.part->starts[size_t(problem) + 1];
         if (first == end) continue;
@@ -458,8 +467,9 @@ void Ranking::compare_with_references(int64_t problem) {
             unchecked.push_back({&kernel, best_s});
         } else if (kernel.of_gpu() && kernel.triton) {
             const double* const of = figures(kSeconds, 0, best);
-            references.push_back(
-                {best_s, std::log(of[EstimateKind::kAbove] * of[EstimateKind::kBelow]) / (2.0 * kDeviations), false, int64_t(number)});
+            references.push_back({best_s,
+                                  std::log(of[EstimateKind::kAbove] * of[EstimateKind::kBelow]) / (2.0 * kDeviations),
+                                  false, int64_t(number)});
             least_s = std::min(least_s, best_s);
         }
     }
@@ -469,8 +479,8 @@ void Ranking::compare_with_references(int64_t problem) {
         references = {{figure(kPhysicalS), figure(kPhysicalDeviation), true, Reference::kPhysics}};
     const Reference fastest = fastest_reference(references);
     for (const Unchecked& each : unchecked) {
-        Belief& own = each.kernel->beliefs[size_t(problem)];
-        own = belief_of(figure(kWholeDeviation), each.best_s, fastest);
+        Shrinkage& own = each.kernel->shrinkages[size_t(problem)];
+        own = shrinkage_of(figure(kWholeDeviation), each.best_s, fastest);
         if (own.lead > 0.0) raise(*each.kernel, problem, own);
     }
 }
@@ -478,8 +488,9 @@ void Ranking::compare_with_references(int64_t problem) {
 // Raise the times and energies of an unmeasured kernel. One factor raises all configs, because they share most of the
 // error. The lower ends of the intervals follow from the reference time; the upper ends never decrease. The part of the
 // error that belongs to a config is at most its usual fraction of the interval.
-void Ranking::raise(Kernel& kernel, int64_t problem, const Belief& belief) {
-    const double factor = std::exp(belief.lead * (1.0 - belief.share)), wide = std::exp(kDeviations * belief.deviation);
+void Ranking::raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage) {
+    const double factor = std::exp(shrinkage.lead * (1.0 - shrinkage.share));
+    const double wide = std::exp(kDeviations * shrinkage.deviation);
     const double own = std::sqrt(kOwnShare) * std::log(wide);
     std::vector<int32_t> raised(kinds_.size(), -1);
     const int64_t first = kernel.part->first + kernel.part->starts[size_t(problem)];
@@ -493,7 +504,8 @@ void Ranking::raise(Kernel& kernel, int64_t problem, const Belief& belief) {
                 if (new_number < 0) {
                     EstimateKind each = kinds_[size_t(number)];
                     for (auto& of : each.of) {
-                        of[EstimateKind::kBelow] = wide, of[EstimateKind::kAbove] = maximum(of[EstimateKind::kAbove] / factor, wide);
+                        of[EstimateKind::kBelow] = wide,
+                        of[EstimateKind::kAbove] = maximum(of[EstimateKind::kAbove] / factor, wide);
                         of[EstimateKind::kOwn] = minimum(of[EstimateKind::kOwn], own);
                     }
                     new_number = int32_t(kinds_.size());
@@ -503,10 +515,10 @@ void Ranking::raise(Kernel& kernel, int64_t problem, const Belief& belief) {
             }
 }
 
-// Set the factors that multiply a kernel's costs in comparisons with configs that were run. An unmeasured config beats a
-// measured config, or a config that a model learned on this GPU, only if its lead is larger than its error.
+// Set the factors that multiply a kernel's costs in comparisons with configs that were run. An unmeasured config beats
+// a measured config, or a config that a model learned on this GPU, only if its lead is larger than its error.
 void Ranking::set_risk(Kernel& kernel, int64_t problem) {
-    const double deviation = kernel.beliefs[size_t(problem)].deviation, unsure = std::exp(kCertain * deviation);
+    const double deviation = kernel.shrinkages[size_t(problem)].deviation, unsure = std::exp(kCertain * deviation);
     const int64_t first = kernel.part->first + kernel.part->starts[size_t(problem)];
     const int64_t end = kernel.part->first + kernel.part->starts[size_t(problem) + 1];
     const bool is_measured = kernel.most_measured > 0, same = kernel.model == nullptr && !is_measured;
@@ -519,7 +531,8 @@ void Ranking::set_risk(Kernel& kernel, int64_t problem) {
             if (of[EstimateKind::kSource] == kLearned) risk = 1.0;
             continue;
         }
-        double own = minimum(std::log(of[EstimateKind::kAbove] * of[EstimateKind::kBelow]) / (2.0 * kDeviations), deviation);
+        double own =
+            minimum(std::log(of[EstimateKind::kAbove] * of[EstimateKind::kBelow]) / (2.0 * kDeviations), deviation);
         // The analytical model's interval covers one kernel. Compared with kernels of other authors, their differences
         // add to its error.
         if (!is_measured && of[EstimateKind::kSource] == kPrior) own = deviation;
@@ -529,8 +542,8 @@ void Ranking::set_risk(Kernel& kernel, int64_t problem) {
         for (const int64_t position : positions) risk_[size_t(first + position)] = 1.0;
 }
 
-nb::tuple Ranking::belief(size_t kernel, size_t problem) const {
-    const Belief& own = kernels_.at(kernel).beliefs.at(problem);
+nb::tuple Ranking::shrinkage(size_t kernel, size_t problem) const {
+    const Shrinkage& own = kernels_.at(kernel).shrinkages.at(problem);
     const Reference& reference = own.reference;
     return nb::make_tuple(reference.origin, reference.latency_s, reference.deviation, reference.transferred, own.lead,
                           own.share, own.deviation);

@@ -32,7 +32,7 @@ struct Reference {
 };
 
 // Predicted lead of a kernel over the reference time, and its shrinkage.
-struct Belief {
+struct Shrinkage {
     Reference reference;
     double lead = 0.0;    // log(reference / predicted time of the best config); 0 if it is not faster
     double share = 1.0;   // fraction of the lead that is kept
@@ -43,7 +43,7 @@ struct Belief {
 Reference fastest_reference(const std::vector<Reference>& references);
 // Return the shrinkage of a kernel whose best config is predicted to take `best_s`. whole: standard deviation of the
 // prediction's error.
-Belief belief_of(double whole, double best_s, const Reference& reference);
+Shrinkage shrinkage_of(double whole, double best_s, const Reference& reference);
 
 // Estimates that violate a law of physics.
 struct Violations {
@@ -53,14 +53,19 @@ struct Violations {
 };
 
 class Ranking {
-   public:
+  public:
     // Rows of the figures of each problem.
     enum Figure : int64_t {
-        kLeastS, kRoofClk,            // physical bounds: seconds, and clocks (s x Hz)
+        kLeastS,
+        kRoofClk,            // physical bounds: seconds, and clocks (s x Hz)
         kWholeDeviation,              // standard deviation of the analytical model's error on such problems
         kUnmeasuredDeviation,         // standard deviation of its error on kernels without recordings
-        kBaselineS, kBaselineDeviation, kBaselineTransferred,     // fastest baseline; NaN: none
-        kPhysicalS, kPhysicalDeviation, kPhysicalHighS,  // time derived from physics; NaN: not needed
+        kBaselineS,
+        kBaselineDeviation,
+        kBaselineTransferred,     // fastest baseline; NaN: none
+        kPhysicalS,
+        kPhysicalDeviation,
+        kPhysicalHighS,  // time derived from physics; NaN: not needed
         kFigures,
     };
 
@@ -94,9 +99,11 @@ class Ranking {
                                          int64_t first) const;
     nb::list described(const Part& part, const std::vector<Pick>& picks, const std::vector<int64_t>& alike,
                        int64_t ranked, Objective objective) const;
-    // Return the point with the largest energy saving of a candidate within a slowdown, the slowdown and the saving; None
-    // if every saving is small.
+    // Return the point with the largest energy saving of a candidate within a slowdown, the slowdown and the saving;
+    // None if every saving is small.
     nb::object saving(const Part& part, int64_t position, double most_slowdown, double least_saved) const;
+    // Return the number of a candidate's kernel, and its fields of `NominalCosts`.
+    nb::tuple nominal(const Part& part, int64_t position) const;
     int64_t fastest(const Part& part) const;
     // Return the number of the fastest candidate's kernel, and its latency.
     std::pair<int64_t, double> fastest_kernel(const Part& part) const;
@@ -110,7 +117,7 @@ class Ranking {
     std::vector<EstimateKind>& kinds() { return kinds_; }
     double* risk() { return risk_.data(); }
     // Return reference, lead, share and deviation of a kernel on a problem.
-    nb::tuple belief(size_t kernel, size_t problem) const;
+    nb::tuple shrinkage(size_t kernel, size_t problem) const;
     bool violated() const;
     // Return the violations of a problem (kernel -1), or of a kernel's corrected costs: numbers of refused and raised
     // candidates, the first refused time and its bound, and whether the analytical model replaced refused costs.
@@ -120,7 +127,7 @@ class Ranking {
     // Return the expected core clock in Hz and the bottleneck of a candidate.
     std::pair<double, int64_t> running(size_t kernel, int64_t point, int64_t place) const;
 
-   private:
+  private:
     struct Kernel {
         const Costs::Part* part;
         const LearnedModel* model;
@@ -131,7 +138,7 @@ class Ranking {
         LearnedModel::Prediction prediction;
         std::vector<double> factors[3];  // on latency, energy and power; empty: 1
         std::vector<int64_t> row_kinds;
-        std::vector<Belief> beliefs;
+        std::vector<Shrinkage> shrinkages;
         std::vector<Violations> violations;
 
         bool ran() const { return trained || most_measured > 0; }
@@ -164,7 +171,7 @@ class Ranking {
     Violations enforce(int64_t first, int64_t end, int64_t problem, const Kernel* kernel,
                        const std::vector<double>* before, const std::vector<int32_t>* kinds_before);
     void compare_with_references(int64_t problem);
-    void raise(Kernel& kernel, int64_t problem, const Belief& belief);
+    void raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage);
     void set_risk(Kernel& kernel, int64_t problem);
     nb::tuple described(const Pick& pick, const Segment& segment, const Part& part, double fastest_s,
                         int64_t fastest) const;

@@ -27,7 +27,7 @@ struct Place {
 
 Place locate(const std::vector<Ranking::Segment>& segments, int64_t position) {
     for (const Ranking::Segment& each : segments) {
-        if (position < each.size) return {&each, position, each.first + position};
+        if (position >= 0 && position < each.size) return {&each, position, each.first + position};
         position -= each.size;
     }
     throw nb::index_error("position: no such candidate");
@@ -143,8 +143,7 @@ std::vector<Pick> Ranking::select(const Part& part, const Bounds& bounds, int64_
     const auto table = [&](const std::vector<double>& values) {
         return Table<const double>(values.data(), points, count, count, 1);
     };
-    std::vector<Pick> picks =
-        query::select(table(latency), table(energy), table(power), table(source), bounds);
+    std::vector<Pick> picks = query::select(table(latency), table(energy), table(power), table(source), bounds);
     for (Pick& pick : picks) pick.point += first;
     return picks;
 }
@@ -163,9 +162,17 @@ nb::object Ranking::saving(const Part& part, int64_t position, double most_slowd
     return nb::make_tuple(best, best_slowdown, best_saved);
 }
 
+nb::tuple Ranking::nominal(const Part& part, int64_t position) const {
+    const std::vector<Segment> own = segments(part);
+    const Place located = locate(own, position);
+    const Table<const double> costs = costs_->nominal(located.place, 1);
+    return nb::make_tuple(located.segment->kernel, costs(0, 0), costs(1, 0), costs(2, 0), costs(3, 0), costs(4, 0));
+}
+
 bool Ranking::violated() const {
     const auto any = [](const std::vector<Violations>& all) {
-        return std::any_of(all.begin(), all.end(), [](const Violations& each) { return each.refused + each.raised > 0; });
+        return std::any_of(all.begin(), all.end(),
+                           [](const Violations& each) { return each.refused + each.raised > 0; });
     };
     return any(violations_) ||
            std::any_of(kernels_.begin(), kernels_.end(), [&](const Kernel& each) { return any(each.violations); });
@@ -205,7 +212,7 @@ std::vector<std::pair<Pick, int64_t>> Ranking::rows(const Part& part, const Boun
     }
     const int64_t top = front ? kWhole : bounds.top;
     std::map<std::pair<int64_t, int64_t>, std::vector<size_t>> leaders;  // rows by kernel and point
-    std::vector<std::pair<size_t, int64_t>> alike;                       // rows with their numbers of similar configs
+    std::vector<std::pair<size_t, int64_t>> alike;  // rows with their numbers of similar configs
     std::vector<Place> places;
     for (const Pick& pick : picks) places.push_back(locate(own, pick.position));
     const auto logs = [&](size_t i) {
@@ -217,7 +224,9 @@ std::vector<std::pair<Pick, int64_t>> Ranking::rows(const Part& part, const Boun
     for (size_t i = 0; i < picks.size(); i++) {
         const Kernel& kernel = kernels_[size_t(places[i].segment->kernel)];
         const query::Kernel& fixed = *kernel.part->kernel;
-        const auto row_of = [&](size_t pick) { return kernel.part->rows[size_t(places[pick].place - kernel.part->first)]; };
+        const auto row_of = [&](size_t pick) {
+            return kernel.part->rows[size_t(places[pick].place - kernel.part->first)];
+        };
         const auto same_code = [&](int64_t row, int64_t other) {
             for (int64_t column = 0; column < fixed.codes.columns; column++)
                 if (fixed.codes(row, column) != fixed.codes(other, column)) return false;
@@ -266,6 +275,7 @@ std::vector<std::pair<Pick, int64_t>> Ranking::rows(const Part& part, const Boun
 std::vector<Pick> Ranking::best_of_other_kind(const Part& part, const std::vector<Pick>& picks, const Bounds& bounds,
                                               int64_t first) const {
     const std::vector<Segment> own = segments(part);
+    require(first >= 0, "first: expected an operating point");
     bool missing[2] = {true, true};
     for (const Pick& pick : picks) missing[kernels_[size_t(locate(own, pick.position).segment->kernel)].triton] = false;
     const Objective objective = bounds.objective == Objective::kPareto ? Objective::kLatency : bounds.objective;
@@ -278,8 +288,7 @@ std::vector<Pick> Ranking::best_of_other_kind(const Part& part, const std::vecto
                 for (int64_t i = 0; i < each.size; i++) {
                     const int64_t at = part.first_point + point, place = each.first + i;
                     if (!(value(kWatts, at, place) <= bounds.max_power_w)) continue;
-                    const double cost =
-                        value_of(objective, value(kSeconds, at, place), value(kJoules, at, place));
+                    const double cost = value_of(objective, value(kSeconds, at, place), value(kJoules, at, place));
                     if (cost < least || (cost == least && std::isfinite(cost) && point < best.point))
                         least = cost, best = {point, start + i};
                 }
@@ -334,16 +343,20 @@ nb::tuple Ranking::described(const Pick& pick, const Segment& segment, const Par
 }
 
 // Return the figures of each pick: kernel, position, config, latency, energy, power, clock, bottleneck, occupancy,
-// risk factor, whether it may be faster than the fastest, costs of the heuristic's pick, number of similar configs, rank, whether the
-// rank is exact and whether it is ambiguous. Then return the costs of the fastest candidate. The first `ranked` picks
-// have ranks.
+// risk factor, whether it may be faster than the fastest, costs of the heuristic's pick, number of similar configs,
+// rank, whether the rank is exact and whether it is ambiguous. Then return the costs of the fastest candidate. The
+// first `ranked` picks have ranks.
 nb::list Ranking::described(const Part& part, const std::vector<Pick>& picks, const std::vector<int64_t>& alike,
                             int64_t ranked, Objective objective) const {
-    require(alike.size() == picks.size() && ranked <= int64_t(picks.size()), "described: expected a count of each pick");
+    require(alike.size() == picks.size() && ranked <= int64_t(picks.size()),
+            "described: expected a count of each pick");
+    for (const Pick& pick : picks)
+        require(pick.point >= 0 && pick.point < part.end_point - part.first_point, "picks: expected operating points");
     const std::vector<Segment> own = segments(part);
     const int64_t best = fastest(part), best_place = locate(own, best).place;
     const double fastest_s = value(kSeconds, part.first_point, best_place);
-    const size_t first_quantity = objective == Objective::kEnergy, end_quantity = objective == Objective::kLatency ? 1 : 2;
+    const size_t first_quantity = objective == Objective::kEnergy,
+                 end_quantity = objective == Objective::kLatency ? 1 : 2;
     std::vector<Deciding> deciding;
     std::vector<bool> exact;
     std::vector<int64_t> numbers;
@@ -429,8 +442,8 @@ nb::object unless_unreachable(F function) {
 // Return an array that views memory of an object and keeps it alive.
 template <class T>
 nb::object seen(nb::handle owner, T* data, std::vector<size_t> shape, std::vector<int64_t> strides = {}) {
-    return nb::cast(nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner,
-                                              strides.empty() ? nullptr : strides.data()));
+    return nb::cast(
+        nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner, strides.empty() ? nullptr : strides.data()));
 }
 
 Table<const double> rows_of(const Array<const double, 2>& array) { return Table<const double>(array); }
@@ -446,23 +459,27 @@ void bind_rankings(nb::module_& module) {
                       Array<const double, 2>, Array<const double, 3>, bool, nb::object>(),
              nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), exact(), exact(),
              nb::arg(), nb::arg().none())
-        .def_prop_ro("values", [](nb::handle self) {
-            Ranking& of = nb::cast<Ranking&>(self);
-            return seen(self, of.values(), {3, size_t(of.points()), size_t(of.count())});
-        })
-        .def_prop_ro("kind", [](nb::handle self) {
-            Ranking& of = nb::cast<Ranking&>(self);
-            return seen(self, of.kinds_of_candidates(), {2, size_t(of.points()), size_t(of.count())});
-        })
-        .def_prop_ro("kinds", [](nb::handle self) {
-            Ranking& of = nb::cast<Ranking&>(self);
-            return seen(self, &of.kinds()[0].of[0][0], {2, EstimateKind::kFigures, of.kinds().size()},
-                        {EstimateKind::kFigures, 1, 2 * EstimateKind::kFigures});
-        })
-        .def_prop_ro("risk", [](nb::handle self) {
-            Ranking& of = nb::cast<Ranking&>(self);
-            return seen(self, of.risk(), {size_t(of.count())});
-        })
+        .def_prop_ro("values",
+                     [](nb::handle self) {
+                         Ranking& of = nb::cast<Ranking&>(self);
+                         return seen(self, of.values(), {3, size_t(of.points()), size_t(of.count())});
+                     })
+        .def_prop_ro("kind",
+                     [](nb::handle self) {
+                         Ranking& of = nb::cast<Ranking&>(self);
+                         return seen(self, of.kinds_of_candidates(), {2, size_t(of.points()), size_t(of.count())});
+                     })
+        .def_prop_ro("kinds",
+                     [](nb::handle self) {
+                         Ranking& of = nb::cast<Ranking&>(self);
+                         return seen(self, &of.kinds()[0].of[0][0], {2, EstimateKind::kFigures, of.kinds().size()},
+                                     {EstimateKind::kFigures, 1, 2 * EstimateKind::kFigures});
+                     })
+        .def_prop_ro("risk",
+                     [](nb::handle self) {
+                         Ranking& of = nb::cast<Ranking&>(self);
+                         return seen(self, of.risk(), {size_t(of.count())});
+                     })
         .def("rows",
              [](const Ranking& self, const PartTuple& part, const BoundsTuple& bounds, int64_t first, bool each_config,
                 bool by_code) {
@@ -491,6 +508,8 @@ void bind_rankings(nb::module_& module) {
                 int64_t ranked, int64_t objective) {
                  return self.described(part_of(part), picks_of(picks), alike, ranked, Objective(objective));
              })
+        .def("nominal", [](const Ranking& self, const PartTuple& part,
+                           int64_t position) { return self.nominal(part_of(part), position); })
         .def("fastest", [](const Ranking& self, const PartTuple& part) { return self.fastest(part_of(part)); })
         .def("fastest_kernel",
              [](const Ranking& self, const PartTuple& part) { return self.fastest_kernel(part_of(part)); })
@@ -498,33 +517,38 @@ void bind_rankings(nb::module_& module) {
              [](const Ranking& self, const PartTuple& part, int64_t position, double most_slowdown,
                 double least_saved) { return self.saving(part_of(part), position, most_slowdown, least_saved); })
         .def_prop_ro("violated", &Ranking::violated)
-        .def("belief", &Ranking::belief)
+        .def("shrinkage", &Ranking::shrinkage)
         .def("violations", &Ranking::violations)
         .def("row_kinds", &Ranking::row_kinds)
         .def("running", &Ranking::running);
-    module.def("select",
-               [](Array<const double, 2> latency, Array<const double, 2> energy, Array<const double, 2> power,
-                  Array<const double, 2> source, const BoundsTuple& bounds) {
-                   return unless_unreachable([&] {
-                       return pairs_of(query::select(rows_of(latency), rows_of(energy), rows_of(power),
-                                                     rows_of(source), bounds_of(bounds)));
-                   });
-               },
-               exact(), exact(), exact(), exact(), nb::arg());
-    module.def("pareto_front",
-               [](Array<const double, 1> latency, Array<const double, 1> energy) {
-                   return numpy(pareto_front(Row<const double>(latency), Row<const double>(energy)));
-               },
-               exact(), exact());
-    module.def("spread",
-               [](const std::vector<int64_t>& front, Array<const double, 1> latency, Array<const double, 1> energy,
-                  int64_t count) {
-                   require(count > 0 && all_within(Row<const int64_t>(front.data(), int64_t(front.size())), 0,
-                                                   int64_t(latency.shape(0))) && latency.shape(0) == energy.shape(0),
-                           "spread: expected places of the costs");
-                   return numpy(spread(front, Row<const double>(latency), Row<const double>(energy), count));
-               },
-               nb::arg(), exact(), exact(), nb::arg());
+    module.def(
+        "select",
+        [](Array<const double, 2> latency, Array<const double, 2> energy, Array<const double, 2> power,
+           Array<const double, 2> source, const BoundsTuple& bounds) {
+            return unless_unreachable([&] {
+                return pairs_of(query::select(rows_of(latency), rows_of(energy), rows_of(power), rows_of(source),
+                                              bounds_of(bounds)));
+            });
+        },
+        exact(), exact(), exact(), exact(), nb::arg());
+    module.def(
+        "pareto_front",
+        [](Array<const double, 1> latency, Array<const double, 1> energy) {
+            return numpy(pareto_front(Row<const double>(latency), Row<const double>(energy)));
+        },
+        exact(), exact());
+    module.def(
+        "spread",
+        [](const std::vector<int64_t>& front, Array<const double, 1> latency, Array<const double, 1> energy,
+           int64_t count) {
+            require(
+                count > 0 &&
+                    all_within(Row<const int64_t>(front.data(), int64_t(front.size())), 0, int64_t(latency.shape(0))) &&
+                    latency.shape(0) == energy.shape(0),
+                "spread: expected places of the costs");
+            return numpy(spread(front, Row<const double>(latency), Row<const double>(energy), count));
+        },
+        nb::arg(), exact(), exact(), nb::arg());
     using Times = std::vector<std::tuple<double, double, bool>>;  // latency (s), deviation, transferred
     const auto references = [](const Times& times) {
         std::vector<Reference> result;
@@ -536,9 +560,9 @@ void bind_rankings(nb::module_& module) {
         const Reference fastest = fastest_reference(references(times));
         return nb::make_tuple(fastest.latency_s, fastest.deviation, fastest.transferred, fastest.origin);
     });
-    module.def("belief", [references](double whole, double best_s, const Times& times) {
-        const Belief belief = belief_of(whole, best_s, fastest_reference(references(times)));
-        return nb::make_tuple(belief.lead, belief.share, belief.deviation);
+    module.def("shrinkage", [references](double whole, double best_s, const Times& times) {
+        const Shrinkage shrinkage = shrinkage_of(whole, best_s, fastest_reference(references(times)));
+        return nb::make_tuple(shrinkage.lead, shrinkage.share, shrinkage.deviation);
     });
     module.def("ranks", [](const std::vector<std::pair<double, double>>& intervals, const std::vector<bool>& exact) {
         require(intervals.size() == exact.size(), "ranks: expected an interval of each");

@@ -32,9 +32,9 @@ std::vector<int64_t> allowed_of(const std::vector<double>& latency, const std::v
         double least_s = kInfinity;
         for (const int64_t i : allowed) least_s = std::min(least_s, latency[size_t(i)]);
         const double most_s = least_s * (1.0 + bounds.max_slowdown);
-        allowed.erase(std::remove_if(allowed.begin(), allowed.end(),
-                                     [&](int64_t i) { return !(latency[size_t(i)] <= most_s); }),
-                      allowed.end());
+        allowed.erase(
+            std::remove_if(allowed.begin(), allowed.end(), [&](int64_t i) { return !(latency[size_t(i)] <= most_s); }),
+            allowed.end());
     }
     return allowed;
 }

@@ -97,16 +97,30 @@ def _by_version(source: Path) -> bool:
 
 def _defined() -> list[str]:
     files = NATIVE.glob("runtime_*.cpp")
-    return [call for path in files for call in _DEFINED.findall(path.read_text(encoding="utf-8"))]
+    trivial = [call for call, value in _public("runtime").items() if value is not None]
+    return trivial + [call for path in files for call in _DEFINED.findall(path.read_text(encoding="utf-8"))]
+
+
+def _public(name: str) -> dict[str, str | None]:
+    """Return the public functions of a library.
+
+    `call=5` in the list stands for a function that writes 5 to the address in its first argument and succeeds, and
+    `call=` for a function that only succeeds. The C++ sources define or lack all others, which have the value None.
+    """
+    words = (NATIVE / f"{name}_calls.txt").read_text(encoding="utf-8").split()
+    return {call: value if equals else None for call, equals, value in (word.partition("=") for word in words)}
 
 
 def _stubs(name: str) -> str:
-    """Return C++ stubs for all public functions; a stub reports its name and ends the program."""
-    public = (NATIVE / f"{name}_calls.txt").read_text(encoding="utf-8").split()
-    weak = '__attribute__((weak, visibility("default")))'
-    return '#include "core.h"\n' + "".join(
-        f'extern "C" {weak} void {call}() {{ capture::missing("{call}"); }}\n' for call in public
-    )
+    """Return C++ stubs for all public functions; a stub of a missing function reports its name and ends the program."""
+
+    def stub(call: str, value: str | None) -> str:
+        if value is None:
+            weak = '__attribute__((weak, visibility("default")))'
+            return f'extern "C" {weak} void {call}() {{ capture::missing("{call}"); }}'
+        return f"API int {call}({f'int* to) {{ *to = {value};' if value else ') {'} return 0; }}"
+
+    return "\n".join(['#include "core.h"', *(stub(*each) for each in _public(name).items()), ""])
 
 
 def _run_tool(command: list[str]) -> None:

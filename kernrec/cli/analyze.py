@@ -117,12 +117,12 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -
     if wanted.effort and wanted.effort not in ("exhaustive", _RECORDED) and not wanted.measure:
         raise UsageError(f"--effort {effort} sets how much is measured; add --measure")
     database = wanted.db or paths.user_database()
-    measurement = measured = None
+    measuring = None
     if wanted.measure:
         from kernrec.measure.measuring_device import KernelMeasurement
 
         measurement = KernelMeasurement.prepared(kernel, problem, gpu, database, folder, effort)
-        measured = _Measuring(measurement)
+        measuring = _Measuring(measurement)
     progress = Steps(f"{kernel.name}: preparing")
     try:
         with ended_by_signals(), progress:
@@ -133,17 +133,18 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -
         raise typer.Exit(exit_status(stop)) from None
     except KernrecError as error:
         drafted = wanted.file.suffix == ".cu" and wanted.spec is None
-        if measured is None and left_out and drafted and not isinstance(error, CompileError):
+        if measuring is None and left_out and drafted and not isinstance(error, CompileError):
             raise type(error)(f"{error} ({left_out[0]}; an argument states it)") from None
-        if measured is None or isinstance(error, UsageError | CompileError):
+        if measuring is None or isinstance(error, UsageError | CompileError):
             raise
         progress.end()
-        measured.alone(error, wanted.as_json)
+        measuring.alone(error, wanted.as_json)
         raise typer.Exit(0) from None
     finally:
         progress.end()
-    if measurement is not None and measured is not None:
-        measured.run()
+    collected = None
+    if measuring is not None:
+        collected = measuring.run()
         analysis = replace(analysis, answer=measurement.answer(wanted.query))
     if wanted.as_json and not silent:
         print_json(analysis.as_dict())
@@ -159,8 +160,8 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -
             f"not stored for `recommend --kernel`: the source has {size}, and a database stores at most 1 MiB",
         ]
     print_notes(left_out if notes else [])
-    if measured is not None:
-        measured.end()
+    if measuring is not None and collected is not None:
+        measuring.end(collected)
     return analysis
 
 
@@ -226,19 +227,16 @@ class _Measuring:
     """Measures a kernel, and reports progress and failures on standard error."""
 
     def __init__(self, measurement: "KernelMeasurement") -> None:
-        self._measurement = measurement
-        self._collected: CollectResult | None = None
-        self._status = 0
+        from kernrec.cli.collect import Stop
+
+        self._measurement, self._stop = measurement, Stop()
 
     def run(self) -> "CollectResult":
-        from kernrec.cli.collect import Stop
         from kernrec.cli.progress import display
         from kernrec.measure.collect import collect
 
-        stop = Stop()
-        with stop, display() as show:
-            collected = self._collected = collect(self._measurement.request, show, stop)
-        self._status = stop.status if collected.stopped else 0
+        with self._stop, display() as show:
+            collected = collect(self._measurement.request, show, self._stop)
         for result in collected.results:
             failed = [f"{n} {kind}, such as: {result.examples[kind]}" for kind, n in sorted(result.failures.items())]
             print_notes([f"{result.measured} measured, {result.earlier} known before", *failed])
@@ -254,18 +252,14 @@ class _Measuring:
             print_collected(collected, self._measurement.request)
         for best in self._measurement.best(collected) if as_json else ():
             print(json.dumps(best))
-        self.end()
+        self.end(collected)
 
-    def end(self) -> None:
+    def end(self, collected: "CollectResult") -> None:
         """Print why the measurement ended early, and exit with the matching status."""
-        collected = self._collected
-        if collected is not None and collected.error is not None:
-            print(f"kernrec: {collected.error}", file=sys.stderr)
-            raise typer.Exit(1)
-        if self._status:
-            print("kernrec: interrupted; finished measurements are kept", file=sys.stderr)
-            raise typer.Exit(self._status)
-        if collected is not None and not any(result.best for result in collected.results):
+        from kernrec.cli.collect import exit_early
+
+        exit_early(collected, self._stop)
+        if not any(result.best for result in collected.results):
             print("kernrec: no config could be measured; the reasons are above", file=sys.stderr)
             raise typer.Exit(1)
 

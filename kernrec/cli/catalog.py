@@ -47,11 +47,11 @@ def list_known(wanted: ListOptions) -> None:
         raise unknown("list", wanted.kind, _KINDS)
     if wanted.gpu:
         from kernrec.gpu import find_gpu
-        from kernrec.gpu.card_file import card_text
+        from kernrec.gpu.gpu_file import gpu_text
 
         if wanted.kind != "gpus":
             raise UsageError(f"unexpected argument {wanted.gpu!r:.60}; only `kernrec list gpus` takes a name")
-        print(card_text(find_gpu(wanted.gpu), "my-card"), end="")
+        print(gpu_text(find_gpu(wanted.gpu), "my-card"), end="")
         return
     _KINDS[wanted.kind](wanted.printed.form)
 

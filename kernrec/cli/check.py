@@ -1,9 +1,8 @@
 """`kernrec check`: a sanitizer without a GPU. It runs the launches of a CUDA or PTX file and reports errors."""
 
 import re
-import sys
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,11 +11,11 @@ import typer
 from kernrec.cli import options
 from kernrec.cli.options import argument, option
 from kernrec.cli.output import AsJson, print_json, print_notes
+from kernrec.cli.quantity import duration
 from kernrec.errors import KernrecError, UsageError
 
 if TYPE_CHECKING:
     from kernrec.checking.check_launch import Checked
-    from kernrec.checking.findings import Finding
     from kernrec.kernel.source_files import CompileFlags
 
 
@@ -31,13 +30,25 @@ class CheckOptions(options.Options):
     block: Annotated[str, option("Threads of a block: 256 or 16,16.")] = "32"
     shared: Annotated[int, option("Dynamic shared memory of a block in bytes.")] = 0
     blocks_of_cluster: Annotated[str | None, option("Thread blocks of a cluster: 2 or 2,2.", "--cluster")] = None
-    gpu: Annotated[str, option("GPU to compile for (`kernrec list gpus`).", "--gpu", callback=options.card)] = "rtx3090"
+    gpu: Annotated[str, option("GPU to compile for.", "--gpu", callback=options.gpu_names)] = "rtx3090"
     define: Annotated[list[str] | None, option(options.DEFINE, "-D")] = None
     include: Annotated[list[Path] | None, option("Folder with headers; may be repeated.", "--include", "-I")] = None
     time: Annotated[str, option("How long the blocks of a launch may run.")] = "10s"
     save: Annotated[list[str] | None, option("Write a buffer afterwards: c=result.npy.")] = None
     junit: Annotated[Path | None, option("Write a JUnit report.")] = None
     as_json: AsJson = False
+
+    @cached_property
+    def flags(self) -> "CompileFlags":
+        """Return the compiler's flags for the file."""
+        from kernrec.kernel.source_files import compile_flags
+
+        return compile_flags(with_entry(self.source)[0], self.define or (), self.include or ())
+
+    @property
+    def seconds(self) -> float:
+        """Return the time limit of a launch in seconds."""
+        return duration("--time", self.time)
 
 
 @options.takes(CheckOptions)
@@ -72,18 +83,13 @@ def check(wanted: CheckOptions) -> None:
 def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
     """Return whether the program's host code launches its kernels and the given arguments only set variables."""
     from kernrec.kernel.cuda_signature import variable_types
-    from kernrec.kernel.source_files import read_text, whole_source
+    from kernrec.kernel.source_files import whole_source
 
-    if "<<<" not in read_text(path, str(path)):
+    text = whole_source(path, wanted.flags.include)
+    if "<<<" not in text:
         return False
     stated = {text.partition("=")[0] for text in wanted.arguments or ()}
-    return not stated or stated <= variable_types(whole_source(path, _flags(wanted, path).include)).keys()
-
-
-def _flags(wanted: CheckOptions, path: Path) -> "CompileFlags":
-    from kernrec.kernel.source_files import compile_flags
-
-    return compile_flags(path, wanted.define or (), wanted.include or ())
+    return not stated or stated <= variable_types(text).keys()
 
 
 def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str, Checked]":
@@ -100,7 +106,7 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
 
     gpu = find_gpu(wanted.gpu)
     read = read_arguments(wanted.arguments or [])
-    flags = _flags(wanted, path)
+    flags = wanted.flags
     targets = dict(_target(text, list(read.buffers)) for text in wanted.save or [])
     made = file_launch(
         path,
@@ -116,7 +122,7 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
     function, launch = inlined(made.module, made.launch.entry), made.launch
     origins = line_origins(path, flags.include) if path.suffix == ".cu" else []
     describer = Describer(entry or launch.entry, function, made.ptx, origins, path.name)
-    limits = LaunchLimits(_seconds(wanted), gpu.limits, made.resources.get(launch.entry))
+    limits = LaunchLimits(wanted.seconds, gpu.limits, made.resources.get(launch.entry))
     checked = check_launch(made.module, launch, describer, limits, frozenset(read.unwritten))
     if not checked.findings:
         for name, file in targets.items():
@@ -140,21 +146,15 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
     from kernrec.interop.spec_text import LaunchWords
 
     gpu = find_gpu(wanted.gpu)
-    flags = _flags(wanted, path)
+    flags = wanted.flags
     results, errors = {}, {}
     progress = Steps(f"{path.name}: compiling")
     with progress:
         for name in [entry] if entry else entries_of(path, flags.include):
             progress.step(f"{name}: checking")
             try:
-                words = LaunchWords(
-                    name,
-                    arguments=wanted.arguments or (),
-                    include=flags.include,
-                    defines=flags.defines,
-                    options=flags.options,
-                )
-                made = program_launch(path, words, gpu, _seconds(wanted))
+                words = LaunchWords(name, arguments=wanted.arguments or (), **vars(flags))
+                made = program_launch(path, words, gpu, wanted.seconds)
                 checked = check_launch(made.module, made.launch, made.describer, made.limits)
                 results[name] = _with_note(checked, made.unset)
             except KernrecError as error:
@@ -173,7 +173,8 @@ def _print(wanted: CheckOptions, results: "dict[str, Checked]", errors: dict[str
         print_json(answers)
     else:
         for name, checked in results.items():
-            _print_findings(checked.findings)
+            for finding in checked.findings:
+                print(finding.text)
             if not checked.findings and has_counts:
                 width = max(map(len, checked.counts), default=0)
                 for metric, count in sorted(checked.counts.items()):
@@ -189,11 +190,6 @@ def _print(wanted: CheckOptions, results: "dict[str, Checked]", errors: dict[str
     print_notes([*notes, *(f"{name}: not checked: {error}" for name, error in errors.items())])
 
 
-def _print_findings(findings: "Sequence[Finding]") -> None:
-    for finding in findings:
-        print(finding.text, file=sys.stdout)
-
-
 def _as_dict(checked: "Checked") -> dict[str, Any]:
     return {
         "findings": [finding.as_dict() for finding in checked.findings],
@@ -202,12 +198,6 @@ def _as_dict(checked: "Checked") -> dict[str, Any]:
         "notes": list(checked.notes),
         "counts": dict(sorted(checked.counts.items())),
     }
-
-
-def _seconds(wanted: CheckOptions) -> float:
-    from kernrec.cli.quantity import duration
-
-    return duration("--time", wanted.time)
 
 
 def with_entry(source: Path) -> tuple[Path, str | None]:

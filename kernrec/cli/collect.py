@@ -139,7 +139,15 @@ class CollectOptions(options.Options):
 
     def points(self) -> "tuple[OperatingPoint, ...]":
         """Return the operating points to measure at; without options, only the GPU's current one."""
-        return limits(self.set_power_limit, self.lock_clocks, self.replay is not None)
+        from kernrec.measure.collect import operating_points
+
+        for flag, text in (("--set-power-limit", self.set_power_limit), ("--lock-clocks", self.lock_clocks)):
+            if text is not None and self.replay is not None:
+                raise UsageError(f"{flag} {text} cannot be used with --replay, which uses the recorded settings")
+        return operating_points(
+            [quantity.watts("--set-power-limit", part) for part in (self.set_power_limit or "").split(",") if part],
+            [quantity.hertz("--lock-clocks", part) for part in (self.lock_clocks or "").split(",") if part],
+        )
 
 
 @options.takes(CollectOptions)
@@ -164,9 +172,9 @@ def collect(wanted: CollectOptions) -> None:
                 "--set-power-limit and --lock-clocks set one GPU of this machine, not those of a --cluster"
             )
         request.check(many_gpus=True)
-        cards = RayCluster(wanted.cluster, request.database, request.recording is not None)
+        cluster = RayCluster(wanted.cluster, request.database, request.recording is not None)
         run_measuring(
-            lambda report, stopping: collect_on(cards, request, report, stopping),
+            lambda report, stopping: collect_on(cluster, request, report, stopping),
             lambda result: print_result(result, request),
         )
     else:
@@ -191,19 +199,6 @@ def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path
         file = shipped_recording()
     print_notes([f"{DESCRIPTION}; rows go to {chosen}"])
     return file, chosen
-
-
-def limits(set_power_limit: str | None, lock_clocks: str | None, replayed: bool) -> "tuple[OperatingPoint, ...]":
-    """Return the operating points of --set-power-limit and --lock-clocks; without these, only the GPU's current one."""
-    from kernrec.measure.collect import operating_points
-
-    for flag, text in (("--set-power-limit", set_power_limit), ("--lock-clocks", lock_clocks)):
-        if text is not None and replayed:
-            raise UsageError(f"{flag} {text} cannot be used with --replay, which uses the recorded settings")
-    return operating_points(
-        [quantity.watts("--set-power-limit", part) for part in (set_power_limit or "").split(",") if set_power_limit],
-        [quantity.hertz("--lock-clocks", part) for part in (lock_clocks or "").split(",") if lock_clocks],
-    )
 
 
 def limit_text(point: "OperatingPoint") -> str:
@@ -240,6 +235,16 @@ class Stop:
             signal.signal(handled, handler)
 
 
+def exit_early(result: "CollectResult", stop: Stop) -> None:
+    """Exit with an error's or a signal's status if a measurement ended early."""
+    if result.error is not None:
+        print(f"kernrec: {result.error}", file=sys.stderr)
+        raise typer.Exit(1)
+    if result.stopped:
+        print("kernrec: interrupted; finished measurements are kept", file=sys.stderr)
+        raise typer.Exit(stop.status)
+
+
 def run_measuring(
     measure: "Callable[[Report, Stopping], CollectResult]", show: "Callable[[CollectResult], None]"
 ) -> None:
@@ -268,12 +273,7 @@ def run_each(
         if text := limit_text(point):
             print(text)
         show(result)
-    if result.error is not None:
-        print(f"kernrec: {result.error}", file=sys.stderr)
-        raise typer.Exit(1)
-    if result.stopped:
-        print("kernrec: interrupted", file=sys.stderr)
-        raise typer.Exit(stop.status)
+    exit_early(result, stop)
 
 
 def print_result(collected: "CollectResult", request: "CollectRequest") -> None:

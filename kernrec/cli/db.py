@@ -18,7 +18,6 @@ from kernrec.util.human import counted, human
 
 if TYPE_CHECKING:
     from kernrec.interop.import_results import ImportSummary
-    from kernrec.kernel import Kernel
 
 app = Commands(help="Inspect, import, export, merge, verify and share databases.", no_args_is_help=True)
 for _command in (info, share.push, share.pull, share.withdraw, share.trust):
@@ -54,7 +53,6 @@ def import_(wanted: ImportOptions) -> None:
 
     With --kernel and --spec, results become measurements of that kernel, which answers and models then use.
     """
-
     file, path = wanted.file, wanted.db or paths.user_database()
     check_input(file)
     if not file.exists():
@@ -67,7 +65,7 @@ def import_(wanted: ImportOptions) -> None:
         return
     if file.suffix == ".zip":
         raise UsageError(f"{file} is not a bundle: it is not a zip file")
-    done, left_out = (_import_bound if wanted.spec else _import_unbound)(wanted, path)
+    done, left_out = _import_results(wanted, path)
     for part in done.parts:
         counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(part.outcomes.items()))
         best = "" if part.best_s is None else f", best {human(part.best_s, 's')}"
@@ -80,62 +78,46 @@ def import_(wanted: ImportOptions) -> None:
         print_notes([f"{file} is cut short: {done.dropped} incomplete entry at its end was skipped"])
 
 
-_Imported = tuple["ImportSummary", list[str]]
-"""(counts of the import, notes on the spec)."""
+def _import_results(wanted: ImportOptions, path: Path) -> "tuple[ImportSummary, list[str]]":
+    """Add another tuner's results; with a spec, as measurements of the kernel that it describes.
 
-
-def _import_bound(wanted: ImportOptions, path: Path) -> _Imported:
-    """Add rows as measurements of the kernel that a spec describes."""
-    from kernrec.interop.import_results import Recording, import_bound
+    Returns:
+        (counts of the import, notes on the spec).
+    """
+    from kernrec.interop.import_results import Recording, import_bound, import_results
     from kernrec.interop.results import MappedColumn, StatedProblem
+    from kernrec.interop.t1 import load_spec
     from kernrec.op import parse_shape
+    from kernrec.recommender.analyze.kernel import check_tunables_used
     from kernrec.store.intake import adding_to
 
-    assert wanted.spec is not None
+    dims = parse_shape(wanted.shape) if wanted.shape else {}
+    problem = StatedProblem(wanted.op, tuple(dims.items()), wanted.dtype, wanted.layout)
+    if wanted.spec is None:
+        if wanted.map:
+            raise UsageError("--map needs --spec, which binds the rows to a kernel")
+        with Steps(f"checking and adding {wanted.file}"), adding_to(path) as database:
+            return import_results(database, wanted.file, problem, wanted.gpu, wanted.kernel), []
     if wanted.op is not None:
         raise UsageError("--op is for results without a source; with --spec, the spec states what was computed")
     if wanted.kernel is None:
         raise UsageError(f"--kernel is missing: the source that {wanted.spec} describes")
-    own, left_out = _kernel(wanted.spec, Path(wanted.kernel))
-    dims = parse_shape(wanted.shape) if wanted.shape else {}
-    problem = StatedProblem(None, tuple(dims.items()), wanted.dtype, wanted.layout)
+    own, notes = load_spec(wanted.spec, Path(wanted.kernel))
+    check_tunables_used(own)
     words = [text.partition("=") for text in wanted.map or ()]
     ignored = tuple(column for name, _, value in words if name == "ignore" for column in value.split(","))
     by = next((value for name, _, value in words if name == "by"), None)
     mapped = tuple(MappedColumn.parse("".join(word)) for word in words if word[0] not in ("ignore", "by"))
     recording = Recording(wanted.file, wanted.gpu, by, mapped, ignored)
     with Steps(f"checking and adding {wanted.file}"), adding_to(path) as database:
-        return import_bound(database, recording, own, problem), left_out
-
-
-def _import_unbound(wanted: ImportOptions, path: Path) -> _Imported:
-    """Add rows of a kernel whose source is not available."""
-    from kernrec.interop.import_results import import_results
-    from kernrec.interop.results import StatedProblem
-    from kernrec.op import parse_shape
-    from kernrec.store.intake import adding_to
-
-    if wanted.map:
-        raise UsageError("--map needs --spec, which binds the rows to a kernel")
-    dims = parse_shape(wanted.shape) if wanted.shape else {}
-    problem = StatedProblem(wanted.op, tuple(dims.items()), wanted.dtype, wanted.layout)
-    with Steps(f"checking and adding {wanted.file}"), adding_to(path) as database:
-        return import_results(database, wanted.file, problem, wanted.gpu, wanted.kernel), []
-
-
-def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":
-    """Return (kernel of a spec, notes on ignored parts of the spec)."""
-    from kernrec.interop.t1 import load_spec
-    from kernrec.recommender.analyze.kernel import check_tunables_used
-
-    kernel, notes = load_spec(spec, source)
-    check_tunables_used(kernel)
-    return kernel, notes
+        return import_bound(database, recording, own, problem), notes
 
 
 class ExportOptions(options.Options):
     bundle: Annotated[Path, option("File (.zip) or folder to write.")]
-    selected: share.Selected
+    gpu: share.Gpu = None  # type: ignore[assignment]
+    op: Annotated[str | None, option("Only measurements of this operator.", "--op")] = None  # type: ignore[assignment]
+    kernel: share.Kernel = None
     licence: share.Licence = None
 
 
@@ -143,16 +125,16 @@ class ExportOptions(options.Options):
 @options.takes(ExportOptions)
 def export(wanted: ExportOptions) -> None:
     """Write measurements to a signed bundle: Parquet files that other people import, and that any program reads."""
-
+    from kernrec.gpu import find_gpu
     from kernrec.store import Database
     from kernrec.store.keys import Signer, key_file, make_own_key
     from kernrec.store.share.bundle import write_bundle
-    from kernrec.store.share.outgoing import outgoing, secret_of
+    from kernrec.store.share.outgoing import Selection, outgoing, secret_of
     from kernrec.store.share.place import MANIFEST, place_at
     from kernrec.util.files import scratch_folder
 
     path, own = wanted.bundle, wanted.db or paths.user_database()
-    chosen = wanted.selected.selection(own)
+    chosen = Selection(wanted.gpu and find_gpu(wanted.gpu).name, wanted.op and _op_name(own, wanted.op), wanted.kernel)
     licence, place = wanted.licence or share.asked_licence("those who get the bundle"), place_at(path)
     if path.exists() and (not path.is_dir() or MANIFEST in place.names()):
         raise UsageError(f"{path} exists already; name a new file or folder")
@@ -164,6 +146,21 @@ def export(wanted: ExportOptions) -> None:
         share.print_leaving(leaving)
         write_bundle(place, leaving.manifest, leaving.files, Signer.of(key_file()))
     print(f"written to {path}, licence {leaving.manifest.licence}")
+
+
+def _op_name(database: Path, op: str) -> str:
+    """Return the name of an op, from kernrec or from a user's spec."""
+    from kernrec.op import find_op
+    from kernrec.store import Database
+
+    try:
+        return find_op(op).name
+    except UsageError:
+        if database.exists():
+            with Database.open(database) as opened:
+                if opened.rows("problem", op=op):
+                    return op
+        raise
 
 
 class MergeOptions(options.Options):
@@ -267,7 +264,6 @@ def _verify_place(name: str, listed: bool) -> None:
     print(f"{counted(report.bundles, 'bundle')}" + (f", {len(report.bad)} refused" if report.bad else ""))
     if listed:
         write_list(place, report.bad)
-    print_notes(report.unlike())
     print_notes(f"{file}: refused: {reason}" for file, reason in sorted(report.bad.items()))
     if report.bad:
         raise typer.Exit(1)

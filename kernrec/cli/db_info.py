@@ -138,7 +138,7 @@ def _print_shipped(as_json: bool) -> None:
     for op, about in contents().items():
         left_out = ", ".join(f"{count} {reason}" for reason, count in about["left_out"].items())
         print(f"{op}: {about['rows']} rows, {about['with_power']} with power; {', '.join(about['dtypes'])}")
-        print(f"  cards: {', '.join(about['gpus'])}")
+        print(f"  GPUs: {', '.join(about['gpus'])}")
         print(f"  backends: {', '.join(about['backends'])}")
         for source in about["sources"]:
             print(f"  source: {source}")
@@ -161,26 +161,26 @@ def _show_coverage(wanted: InfoOptions) -> None:
 
     with Steps("counting what is measured"):
         stack = Stack(None if wanted.db is None else [wanted.db])
-        cards = gpus_coverage(stack)
+        gpus = gpus_coverage(stack)
         open_gaps = gaps(stack)
     if wanted.as_json:
-        answer = {"gpus": [asdict(card) for card in cards], "gaps": [asdict(gap) for gap in open_gaps]}
+        answer = {"gpus": [asdict(gpu) for gpu in gpus], "gaps": [asdict(gap) for gap in open_gaps]}
         print_json(answer)
         return
-    _print_cards(cards)
+    _print_gpus(gpus)
     _print_gaps(open_gaps)
 
 
-def _print_cards(cards: "list[GpuCoverage]") -> None:
+def _print_gpus(gpus: "list[GpuCoverage]") -> None:
     names = ("measured", "recorded", "layers", "configs", "energies")
     cells = []
-    for card in cards:
-        sums = {name: sum(getattr(op, name) for op in card.ops.values()) for name in names}
+    for gpu in gpus:
+        sums = {name: sum(getattr(op, name) for op in gpu.ops.values()) for name in names}
         if sums["configs"] or sums["recorded"]:
-            cells.append([card.gpu, *(f"{value:,}" for value in sums.values()), card.last_measured or "never"])
+            cells.append([gpu.gpu, *(f"{value:,}" for value in sums.values()), gpu.last_measured or "never"])
     columns = [("gpu", "left"), *((name, "right") for name in names), ("last measured", "left")]
     print_table("layers of the standard workloads", columns, cells)
-    if others := len(cards) - len(cells):
+    if others := len(gpus) - len(cells):
         print_notes(
             [f"{counted(others, 'GPU')} more have recorded rows of other problems (`kernrec db info --db shipped`)"]
         )

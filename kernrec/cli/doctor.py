@@ -32,8 +32,8 @@ def doctor(wanted: DoctorOptions) -> None:
         print_line(f"compiler  {diagnosis.compiler or 'none'}")
         print_line(f"database  {diagnosis.database}")
         print_line(f"engine    {diagnosis.engine}")
-        for card in diagnosis.cards:
-            _print_card(card)
+        for gpu in diagnosis.cards:
+            _print_gpu(gpu)
         if diagnosis.measures:
             for problem in diagnosis.problems:
                 print_line(f"problem   {problem}")
@@ -46,11 +46,11 @@ def doctor(wanted: DoctorOptions) -> None:
         raise typer.Exit(1)
 
 
-def _print_card(card: "GpuDiagnosis") -> None:
-    print_line(f"GPU {card.index}     {card.name}" + (f" (catalog: {card.gpu})" if card.gpu else ""))
-    if (probe := card.probe) is not None and card.info is not None:
+def _print_gpu(gpu: "GpuDiagnosis") -> None:
+    print_line(f"GPU {gpu.index}     {gpu.name}" + (f" (catalog: {gpu.gpu})" if gpu.gpu else ""))
+    if (probe := gpu.probe) is not None and gpu.info is not None:
         figures = [
-            ("driver", card.info.driver),
+            ("driver", gpu.info.driver),
             ("idle", probe.idle_w and human(probe.idle_w, "W")),
             ("under load", probe.load_w and human(probe.load_w, "W")),
             ("SM clock", probe.sm_clock_hz and human(probe.sm_clock_hz, "Hz")),
@@ -60,5 +60,5 @@ def _print_card(card: "GpuDiagnosis") -> None:
             ("sensor read time", human(probe.call_s, "s")),
         ]
         print_line("          " + ", ".join(f"{name} {value}" for name, value in figures if value))
-    for problem in card.problems:
+    for problem in gpu.problems:
         print_line(f"          {problem}")

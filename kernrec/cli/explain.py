@@ -97,8 +97,7 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
         raise UsageError(f"--{option_name} and {source} were both given; the file says what is launched")
     path, entry = with_entry(source)
     database = wanted.db or paths.user_database()
-    flags, objective = compile_flags(path, (), ()), objective_named(wanted.objective)
-    words = LaunchWords(entry, include=flags.include, defines=flags.defines, options=flags.options, note=flags.note)
+    words, objective = LaunchWords(entry, **vars(compile_flags(path, (), ()))), objective_named(wanted.objective)
     answer = explain_source(path, words, find_gpu(wanted.gpu), database, objective)
     if wanted.as_json:
         lines = [advice.as_dict() for advice in answer.advice]

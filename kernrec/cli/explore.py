@@ -56,7 +56,7 @@ def _serve(wanted: ExploreOptions) -> None:
     recommender = Recommender(wanted.databases)
     shown = _subjects(recommender, wanted, None, "" if wanted.kernel else wanted.op or "matmul")[0]
     chosen: dict[str, Any] = {
-        "gpus": [card.name for card in gpus],
+        "gpus": [gpu.name for gpu in gpus],
         "clocks": False,
         "inputs": wanted.inputs,
         "problem": shown.parameters,
@@ -113,7 +113,7 @@ def _write(wanted: ExploreOptions, path: Path) -> None:
 def _workload(wanted: ExploreOptions) -> "Workload | None":
     from dataclasses import replace
 
-    from kernrec.recommender.networks.network import layers_of
+    from kernrec.recommender.networks.layers import layers_of
 
     if wanted.workload is None:
         return None
@@ -126,7 +126,7 @@ def _subjects(
 ) -> "list[Subject]":
     """Return the subjects of fronts: the given shapes, or the layers of the network or the op's workload."""
     from kernrec.page.front import Subject, subject_of
-    from kernrec.recommender.networks.network import NetworkRequest, layers_of
+    from kernrec.recommender.networks.layers import NetworkRequest, layers_of
 
     shapes = [] if wanted.workload else wanted.shape or []
     if shapes or wanted.kernel:

@@ -70,7 +70,7 @@ class AnalyzeOptions(options.Options):
         arguments = [*(self.arguments or ()), *(self.arg or ())]
         flags = compile_flags(self.file, self.define or (), self.include or ())
         launch = self.kernel_name, self.grid, self.block, arguments, self.tune or (), self.shared
-        return LaunchWords(*launch, flags.include, flags.defines, flags.options, flags.note)
+        return LaunchWords(*launch, **vars(flags))
 
     @property
     def kernel_name(self) -> str | None:

@@ -21,7 +21,7 @@ from kernrec.cli.output import (
     quantities,
 )
 from kernrec.cli.quantity import percent
-from kernrec.cli.recommendations import print_next, problem_command
+from kernrec.cli.recommendations import print_command, problem_command
 from kernrec.recommender.tabular import plain_rows
 from kernrec.util.human import Note, config_text, human
 
@@ -78,7 +78,7 @@ def print_network(
         _print_bills(billed, form)
     if form is Form.TABLE:
         print()
-        print_next(_next_steps(answer, layers))
+        _print_next(answer, layers)
     (notes or NotePrinter()).print([*answer.notes, SHARED_ERROR])
 
 
@@ -163,15 +163,12 @@ def _saved(layer: "LayerAnswer") -> str:
     return "" if layer.saved is None else percent(-layer.saved)
 
 
-def _next_steps(answer: "NetworkAnswer", layers: int | None) -> list[tuple[str, str]]:
-    longest = answer.longest(1)[0]
-    steps = [(problem_command(longest.answer.problem, answer.gpu.name), "the longest layer: its configs")]
-    if layers is None and len(answer.layers_that_matter) < len(answer.layers):
-        count = len(answer.layers)
-        steps.append((f"--top {count}", f"added to this command: all {count} distinct layers"))
-    else:
-        steps.append(("--power-limit sweep", "added to this command: the best power limit"))
-    return steps
+def _print_next(answer: "NetworkAnswer", layers: int | None) -> None:
+    """Print the options that show more of the network, and the command that answers its longest layer."""
+    count, longest = len(answer.layers), answer.longest(1)[0]
+    every = f"--top {count} (all layers) or " if layers is None and len(answer.layers_that_matter) < count else ""
+    print_line(f"next: this command with {every}--power-limit sweep (best limit); or the longest layer on its own:")
+    print_command(problem_command(longest.answer.problem, answer.gpu.name))
 
 
 def _cost_columns(totals: "Sequence[Total]") -> list[Column]:

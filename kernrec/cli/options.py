@@ -28,8 +28,7 @@ from kernrec.errors import UsageError, unknown
 if TYPE_CHECKING:
     from kernrec.gpu import GPU
     from kernrec.recommender import Query, Request
-    from kernrec.recommender.networks.compare import Tariff
-    from kernrec.recommender.networks.network import NetworkRequest
+    from kernrec.recommender.networks.layers import NetworkRequest
 
 PROBLEM, NETWORK, SELECTION, PRINTED = "Problem", "Network", "What to choose", "Output"
 """Panels of --help."""
@@ -45,18 +44,20 @@ def argument(text: str, metavar: str | None = None) -> Any:
     return typer.Argument(help=text, metavar=metavar)
 
 
-def card(text: str) -> str:
+def gpu_names(text: str) -> str:
     """Return the value of --gpu, with a GPU file replaced by the name of the GPU that it describes."""
     if ".toml" not in text.lower():
         return text
-    from kernrec.gpu.card_file import card_names
+    from kernrec.gpu.gpu_file import gpu_names
 
-    return card_names(text)
+    return gpu_names(text)
 
 
-Gpu = Annotated[str, option("GPU by name (`kernrec list gpus`) or a .toml.", "--gpu", panel=PROBLEM, callback=card)]
+Gpu = Annotated[
+    str, option("GPU by name (`kernrec list gpus`) or a .toml.", "--gpu", panel=PROBLEM, callback=gpu_names)
+]
 Gpus = Annotated[
-    str, option("GPUs by name (`kernrec list gpus`) or .toml: a,b.", "--gpu", panel=PROBLEM, callback=card)
+    str, option("GPUs by name (`kernrec list gpus`) or .toml: a,b.", "--gpu", panel=PROBLEM, callback=gpu_names)
 ]
 Op = Annotated[str, option("Operator (`kernrec list ops`).", "--op", panel=PROBLEM)]
 Kernel = Annotated[str | None, option("One kernel instead of an op.", panel=PROBLEM)]
@@ -211,7 +212,7 @@ class Options:
 
         For an .onnx workload, the shape sets the dimensions that the file leaves open.
         """
-        from kernrec.recommender.networks.network import NetworkRequest, shapes_as_network
+        from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 
         shapes = self.shape or []
         if shapes and not self.workload:
@@ -286,35 +287,3 @@ def open_dimensions(shapes: Sequence[str]) -> dict[str, int]:
             raise UsageError(f"--shape {part!r:.60}: expected the name of a dimension and its value, such as batch=1")
         values[name.strip()] = int(value)
     return values
-
-
-class Billed(Options):
-    """Options for the yearly bill."""
-
-    gpus: Annotated[int | None, option("GPUs that run it all year, for a bill.", "--gpus", panel=NETWORK, min=1)] = None
-    bill: Annotated[
-        str | None, option("Prices: energy=0.2EUR/kWh,carbon=380g/kWh.", panel=NETWORK, metavar="PRICES")
-    ] = None
-
-    @cached_property
-    def tariff(self) -> "Tariff | None":
-        """Return the number of GPUs and the prices; None without --gpus. Raises `UsageError` for impossible values."""
-        from kernrec.recommender.networks.compare import Tariff
-
-        prices = {}
-        for part in self.bill.split(",") if self.bill is not None else ():
-            name, equals, value = (text.strip() for text in part.partition("="))
-            if not (name and equals and value):
-                raise UsageError(f"--bill {part!r:.60}: expected parts such as energy=0.25EUR/kWh,carbon=380g/kWh")
-            if name not in ("energy", "carbon"):
-                raise unknown("part of --bill", name, ("energy", "carbon"))
-            prices[name] = value
-        if self.gpus is None:
-            if self.bill is not None:
-                raise UsageError("--bill needs --gpus, the number of GPUs, such as --gpus 200")
-            return None
-        return Tariff(
-            self.gpus,
-            quantity.energy_price("--bill energy", prices["energy"]) if "energy" in prices else None,
-            quantity.carbon("--bill carbon", prices["carbon"]) if "carbon" in prices else None,
-        )

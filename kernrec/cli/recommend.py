@@ -3,21 +3,23 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from kernrec import paths
-from kernrec.cli import options
-from kernrec.cli.options import ANY, NETWORK, PRINTED, SELECTION, SWEEP, Billed, option
+from kernrec.cli import options, quantity
+from kernrec.cli.options import ANY, NETWORK, PRINTED, SELECTION, SWEEP, option
 from kernrec.cli.output import Form, NotePrinter, print_csv, print_json, print_notes, source_text
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, unknown
 from kernrec.util.human import config_text, counted, human
 
 if TYPE_CHECKING:
     from kernrec.emit.formats import Files, Format
     from kernrec.kernel import Kernel
     from kernrec.recommender import Answer, Recommender
+    from kernrec.recommender.networks.compare import Tariff
 
 EmitFormat = Annotated[
     str | None,
@@ -42,7 +44,10 @@ class RecommendOptions(options.Options):
     context: options.Context = None
     phase: Annotated[str | None, option("Of a config.json: decode or prefill.", "--phase", panel=NETWORK)] = None
     tp: options.TensorParallel = 1
-    billed: Billed
+    gpus: Annotated[int | None, option("GPUs that run it all year, for a bill.", "--gpus", panel=NETWORK, min=1)] = None
+    bill: Annotated[
+        str | None, option("Prices: energy=0.2EUR/kWh,carbon=380g/kWh.", panel=NETWORK, metavar="PRICES")
+    ] = None
     objective: options.Objective = "pareto"
     max_slowdown: options.MaxSlowdown = None
     max_power: options.MaxPower = None
@@ -69,6 +74,29 @@ class RecommendOptions(options.Options):
             raise UsageError("--power-limit sweep cannot be used with --clock; --clock sweep takes one --power-limit")
         return "power limit" if self.power_limit == SWEEP else "clock" if self.clock == SWEEP else None
 
+    @cached_property
+    def tariff(self) -> "Tariff | None":
+        """Return the number of GPUs and the prices; None without --gpus. Raises `UsageError` for impossible values."""
+        from kernrec.recommender.networks.compare import Tariff
+
+        prices = {}
+        for part in self.bill.split(",") if self.bill is not None else ():
+            name, equals, value = (text.strip() for text in part.partition("="))
+            if not (name and equals and value):
+                raise UsageError(f"--bill {part!r:.60}: expected parts such as energy=0.25EUR/kWh,carbon=380g/kWh")
+            if name not in ("energy", "carbon"):
+                raise unknown("part of --bill", name, ("energy", "carbon"))
+            prices[name] = value
+        if self.gpus is None:
+            if self.bill is not None:
+                raise UsageError("--bill needs --gpus, the number of GPUs, such as --gpus 200")
+            return None
+        return Tariff(
+            self.gpus,
+            quantity.energy_price("--bill energy", prices["energy"]) if "energy" in prices else None,
+            quantity.carbon("--bill carbon", prices["carbon"]) if "carbon" in prices else None,
+        )
+
     @property
     def compares(self) -> bool:
         """Return whether GPUs or batches share one table. JSON and CSV of an op have all layers for each GPU."""
@@ -90,9 +118,9 @@ def recommend(wanted: RecommendOptions) -> None:
 
     emitted = _emitted_format(wanted.emit, wanted.output)
     _refuse_contradictions(wanted, emitted)
-    _ = wanted.named_gpus, wanted.query, wanted.billed.tariff  # Report wrong usage before opening a database.
+    _ = wanted.named_gpus, wanted.query, wanted.tariff  # Report wrong usage before opening a database.
     recommender = Recommender(wanted.databases, triton=emitted is None or emitted.language != "cuda")
-    if wanted.of_shapes and not wanted.swept and wanted.billed.tariff is None:
+    if wanted.of_shapes and not wanted.swept and wanted.tariff is None:
         answers = _answers_of_shapes(recommender, wanted, emitted)
         if emitted:
             _write_emitted(answers, emitted, wanted.output, wanted.untrusted_source)
@@ -112,7 +140,7 @@ def recommend(wanted: RecommendOptions) -> None:
 
 def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -> None:
     shape, form, swept, kernel = wanted.shape, wanted.printed.form, wanted.swept, wanted.kernel
-    billed = wanted.billed.gpus is not None or wanted.billed.bill is not None
+    billed = wanted.gpus is not None or wanted.bill is not None
     locked = wanted.clock not in (None, ANY)
     refused = {
         "--op is missing (`kernrec list ops` lists what is known); or give a --kernel or a --workload": not (
@@ -213,7 +241,7 @@ def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> Non
     from kernrec.recommender.networks.network import answer_network
     from kernrec.recommender.networks.sweep import sweep_network
 
-    form, tariff, query, network = wanted.printed.form, wanted.billed.tariff, wanted.query, wanted.network
+    form, tariff, query, network = wanted.printed.form, wanted.tariff, wanted.query, wanted.network
     objects: list[dict[str, object]] = []
     rows: list[dict[str, object]] = []
     unfit: list[DoesNotFitError] = []
@@ -256,7 +284,7 @@ def _compare(recommender: "Recommender", wanted: RecommendOptions) -> None:
     query = wanted.query
     limits = query.power_limit_w is None and query.clock_hz is None
     rows, missing = compare_gpus(recommender, wanted.named_gpus, wanted.network, query, wanted.batches, limits)
-    print_comparison(rows, missing, wanted.printed.form, wanted.billed.tariff, NotePrinter(wanted.why))
+    print_comparison(rows, missing, wanted.printed.form, wanted.tariff, NotePrinter(wanted.why))
 
 
 def _emitted_format(name: str | None, output: Path | None) -> "Format | None":

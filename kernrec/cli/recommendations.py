@@ -1,6 +1,7 @@
 """Print tables of one problem for `recommend` and `analyze`: recommendations, and baselines of backends."""
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from kernrec.cli.output import (
@@ -328,32 +329,17 @@ def baseline_columns(baselines: "Sequence[Baseline]") -> list[Column]:
     ]
 
 
-_INDENT = "    "
-
-
-def print_next(steps: Sequence[tuple[str, str]]) -> None:
-    """Print (command, purpose) pairs. Long commands are split with backslashes."""
-    width = text_width()
-    print("next:")
-    for command, purpose in steps:
-        print("\n".join(_lines(command, width)) + _beside(command, purpose, width))
-
-
-def _lines(command: str, width: int) -> list[str]:
-    first, *words = command.replace(" --", "\n--").split("\n")
-    lines = [f"  {first}"]
-    for word in words:
-        if len(lines[-1]) + 1 + len(word) <= width - 2:
-            lines[-1] += f" {word}"
-        else:
-            lines[-1] += " \\"
-            lines.append(_INDENT + word)
-    return lines
-
-
-def _beside(command: str, purpose: str, width: int) -> str:
-    last = _lines(command, width)[-1]
-    return f"  # {purpose}" if len(last) + 4 + len(purpose) <= width else f"\n{_INDENT}# {purpose}"
+def print_command(command: str) -> None:
+    """Print a command to paste; a backslash ends a line that continues."""
+    lines = wrap(
+        command,
+        text_width() - 2,
+        subsequent_indent="    ",
+        initial_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    print(" \\\n".join(lines))
 
 
 def problem_command(problem: "Problem", gpu: str) -> str:

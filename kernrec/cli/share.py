@@ -17,7 +17,7 @@ from kernrec.util.human import counted, human
 
 if TYPE_CHECKING:
     from kernrec.store.share.manifest import Manifest
-    from kernrec.store.share.outgoing import Outgoing, Selection
+    from kernrec.store.share.outgoing import Outgoing
 
 Place = Annotated[str, argument("Folder, or a URL of s3://, gs:// or https:// (read-only).", "PLACE")]
 Licence = Annotated[str | None, option("License of the rows, such as CC0-1.0.")]
@@ -27,37 +27,6 @@ Gpu = Annotated[str | None, option("Only measurements of this GPU.", "--gpu")]
 Kernel = Annotated[str | None, option("Only measurements of this kernel.")]
 _SHOWN = 20
 """Maximum rows listed before a withdrawal."""
-
-
-class Selected(options.Options):
-    """Options that select measurements of a database."""
-
-    gpu: Gpu = None  # type: ignore[assignment]
-    op: Annotated[str | None, option("Only measurements of this operator.", "--op")] = None  # type: ignore[assignment]
-    kernel: Kernel = None
-
-    def selection(self, database: Path) -> "Selection":
-        """Return the measurements of a database that the options select."""
-        from kernrec.gpu import find_gpu
-        from kernrec.store.share.outgoing import Selection
-
-        gpu, op = self.gpu and find_gpu(self.gpu).name, self.op and op_name(database, self.op)
-        return Selection(gpu, op, self.kernel)
-
-
-def op_name(database: Path, op: str) -> str:
-    """Return the name of an op, from kernrec or from a user's spec."""
-    from kernrec.op import find_op
-    from kernrec.store import Database
-
-    try:
-        return find_op(op).name
-    except UsageError:
-        if database.exists():
-            with Database.open(database) as opened:
-                if opened.rows("problem", op=op):
-                    return op
-        raise
 
 
 class PushOptions(options.Options):

@@ -64,7 +64,7 @@ def find_gpu(name: str) -> GPU:
     Case, spaces, `-`, `_` and the leading words NVIDIA, GeForce, Tesla and RTX are ignored. If several variants share a
     name, `catalog/names.toml` decides (`a100` is `a100-sxm4-80gb`).
 
-    A GPU that this process read from a file (`card_file`) is found by its exact name.
+    A GPU that this process read from a file (`gpu_file`) is found by its exact name.
 
     Raises:
         UnknownGPU: No GPU has this name. The message suggests the nearest ones.

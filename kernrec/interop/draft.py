@@ -22,6 +22,7 @@ _EXAMPLES = (
     (re.compile(r"--shared BYTES"), "--shared 16384"),
     (re.compile(r"--tune (\w+)=VALUES"), r"--tune \1=16,32"),
     (re.compile(r"(\w+)=NUMBER"), r"\1=4096"),
+    (re.compile(r"(\w+)=BYTE"), r"\1=1"),
     (re.compile(r"(\w+)=TYPE\[ELEMENTS\]"), r"'\1=f32[4096]'"),
     (re.compile(r"(\w+)=(\w+)\[ELEMENTS\]"), r"'\1=\2[4096]'"),
     (re.compile(r"(\w+)=struct\(.*"), r"'\1=struct(f32:1,i32:1)'"),

@@ -228,12 +228,27 @@ class _Launch:
 
     def _extents(self, node: "Node") -> "list[Node]":
         """Return the extents of a `dim3`, or the number itself."""
+        if node.type == "identifier" and (fields := self._fields(node)):
+            return fields
         if node.type == "identifier" and (defined := self._definition(node)) is not None and defined.type != node.type:
             return self._extents(defined) if _is_dim3(defined) else [node]
         if _is_dim3(node):
             inner = next(nodes(node, "argument_list", "initializer_list", "parameter_list"), None)
             return [child for child in (inner.named_children if inner else ()) if child.type != "comment"]
         return [node]
+
+    def _fields(self, node: "Node") -> "list[Node]":
+        """Return the last values assigned to the fields x, y and z of a `dim3` before a node."""
+        fields = []
+        for axis in "xyz":
+            values = self.program.assignments.get(f"{text_of(node)}.{axis}", ())
+            before = [
+                each for each in values if each.end_byte <= node.start_byte and _function_of(each) == _function_of(node)
+            ]
+            if not before or (value := before[-1].child_by_field_name("right")) is None:
+                break
+            fields.append(value)
+        return fields
 
     def _axes(self, node: "Node", names: Mapping[str, str]) -> list[str]:
         return [self._resolved(extent, names) for extent in self._extents(node)]
@@ -305,6 +320,10 @@ class _Launch:
                 if values is None or values.type != "initializer_list" or not values.named_children:
                     raise UnknownError
                 return resolved(values.named_children[len(values.named_children) // 2])  # as halfway in a loop
+            case "field_expression" if text[-2:] in (".x", ".y", ".z"):
+                variable = node.child_by_field_name("argument")
+                extents = self._extents(variable) if variable is not None else []
+                return resolved(dict(zip("xyz", extents, strict=False)).get(text[-1]))
             case "qualified_identifier" if "::" in text and not text.startswith("std::"):
                 scope, _, member = text.rpartition("::")
                 constant, sizes = self.program.constant(scope, member)
@@ -312,7 +331,8 @@ class _Launch:
             case "call_expression":
                 return self._called(node, names, steps)
             case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
-                if re.search(rf"scanf\s*\([^;]*&\s*{re.escape(text)}\b", text_of(_function_of(node))):
+                # A call that gets the address of a variable, such as scanf, sets it.
+                if re.search(rf"\w\s*\([^;{{}}]*&\s*{re.escape(text)}\b", text_of(_function_of(node))):
                     raise UnknownError
                 for value in self._definitions(node):
                     with suppress(UnknownError):

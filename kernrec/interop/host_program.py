@@ -96,6 +96,7 @@ def rounded_up(left: str, right: str) -> str:
             return str(math.ceil(float(left) / float(right)))
         except (ArithmeticError, ValueError):
             raise UnknownError from None
+    left, right = (re.sub(r"\b(\d+)\.0\b", r"\1", side) for side in (left, right))
     return f"ceil({inside(left)}/{inside(right)})"
 
 

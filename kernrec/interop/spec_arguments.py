@@ -17,6 +17,7 @@ from types import MappingProxyType
 from kernrec.errors import UsageError, unknown
 from kernrec.interop.spec_text import MARK, one_line, quoted
 from kernrec.kernel.cuda_signature import Parameter, Signature, is_only_assigned, variable_types
+from kernrec.kernel.declared_problem import RESERVED_DIMS
 from kernrec.kernel.expression import identifier
 from kernrec.kernel.spec import SCALAR_RANGES
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
@@ -218,7 +219,7 @@ def read_arguments(
     declared = variable_types(source)
     values = _by_name(signature, stated, {*re.findall(r"[A-Za-z_]\w*", expressions), *variables, *declared})
     arguments = SpecArguments()
-    taken: set[str] = set()
+    taken: set[str] = set(RESERVED_DIMS)
     for parameter, (kind, size), code_name in zip(signature.parameters, facts.parameters, facts.names, strict=True):
         name = identifier(parameter.name)
         while name in taken:
@@ -304,7 +305,7 @@ def _add_whole(arguments: SpecArguments, parameter: Parameter, name: str, dtype:
         arguments.passed.append(f"{dtype} {value}")
         return
     if value is None:
-        arguments.missing.append(f"{parameter.name}=NUMBER")
+        arguments.missing.append(f"{parameter.name}={'BYTE' if dtype in ('i8', 'u8') else 'NUMBER'}")
     arguments.dims[name] = value
     arguments.names |= {name: name, parameter.name: name}
     arguments.passed.append(f"{dtype} {name}")

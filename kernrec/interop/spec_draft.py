@@ -273,6 +273,8 @@ class _Drafter:
 
     def _launch(self) -> DraftLaunch:
         block, constraints = self._block()
+        if block == [MARK] and self.launch is not None:  # The host code's expressions may name the block.
+            self.names |= {f"block_{axis}": f"block_{axis}" for axis in _AXES}
         shared = "0"
         if self.words.shared is not None:
             shared = self._expression("--shared", self.words.shared)

@@ -174,13 +174,17 @@ def _no_reference(sizes: Names, layout: str, tensors: Mapping[str, Any]) -> dict
     raise UsageError("a problem that a kernel's spec declares has no reference to compare with")
 
 
+RESERVED_DIMS = frozenset({"dtype", "layout", "dtype_bytes", "sm", "i"})
+"""Names that expressions use otherwise."""
+
+
 def _dims(table: Table) -> list[Dim]:
     tables = table.take("dims", dict, "a table of dimensions", {})
     if len(tables) > _MOST_DIMS:
         raise table.fail("dims", f"at most {_MOST_DIMS} dimensions", len(tables))
     dims = []
     for name, data in tables.items():
-        if not is_identifier(name) or name in ("dtype", "layout", "dtype_bytes", "sm", "i"):
+        if not is_identifier(name) or name in RESERVED_DIMS:
             raise table.error(f"dims: {name!r} cannot be the name of a dimension")
         default, meaning = data, ""
         if isinstance(data, dict):

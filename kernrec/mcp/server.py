@@ -15,7 +15,7 @@ from kernrec.checking.check import SourceLaunch, check, described_arguments
 from kernrec.checking.child_process import Limits
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import all_gpus, find_gpus
-from kernrec.gpu.card_file import read_card
+from kernrec.gpu.gpu_file import read_gpu_file
 from kernrec.interop.model_workload import PHASES, model_workload
 from kernrec.kernel import kernel_names
 from kernrec.kernel.source_files import read_text
@@ -26,7 +26,7 @@ from kernrec.op.workload import workloads
 from kernrec.recommender import Query, Recommender, Request
 from kernrec.recommender.explain.report import report
 from kernrec.recommender.networks.compare import compare_gpus
-from kernrec.recommender.networks.network import NetworkRequest
+from kernrec.recommender.networks.layers import NetworkRequest
 from kernrec.recommender.request import backends_named, objective_named
 from kernrec.util.human import short
 from kernrec.util.optional import import_optional
@@ -47,17 +47,17 @@ class Folder:
         """
         return read_text(self._inside(name), name)
 
-    def cards(self, gpus: str) -> str:
+    def gpu_names(self, gpus: str) -> str:
         """Replace GPU files of the folder by their GPUs' names in a comma-separated list. Raises `UsageError` if a file
         is outside the folder, or describes an impossible GPU.
         """
         parts = (part.strip() for part in gpus.split(","))
-        return ",".join(self._card(part) if part.lower().endswith(".toml") else part for part in parts)
+        return ",".join(self._gpu_name(part) if part.lower().endswith(".toml") else part for part in parts)
 
-    def _card(self, name: str) -> str:
+    def _gpu_name(self, name: str) -> str:
         path = self._inside(name)
         try:
-            return read_card(path).name
+            return read_gpu_file(path).name
         except UsageError as error:  # The message would reveal the folder's path on this machine.
             raise UsageError(str(error).replace(str(path), name)) from None
 
@@ -115,7 +115,7 @@ class Tools:
 
     def recommend(self, request: Request) -> dict[str, Any]:
         """Return the best configs for an op or a kernel, and the baselines of backends."""
-        return self._recommender.answer(self._on_card(request)).as_dict()
+        return self._recommender.answer(self._on_gpu(request)).as_dict()
 
     def compare(self, wanted: NetworkRequest, gpus: str, query: Query) -> dict[str, Any]:
         """Compare a shipped network, or a model's config in the folder, on several GPUs."""
@@ -126,18 +126,18 @@ class Tools:
             wanted = replace(wanted, workload=model)
         elif name not in workloads():  # Accept names only, not paths.
             raise unknown("workload", name, workloads())
-        cards = find_gpus(self._folder.cards(gpus))
-        if len(cards) > _MOST_GPUS:
-            raise UsageError(f"{len(cards)} GPUs; at most {_MOST_GPUS} are compared at once")
-        rows, missing = compare_gpus(self._recommender, cards, wanted, query)
+        compared = find_gpus(self._folder.gpu_names(gpus))
+        if len(compared) > _MOST_GPUS:
+            raise UsageError(f"{len(compared)} GPUs; at most {_MOST_GPUS} are compared at once")
+        rows, missing = compare_gpus(self._recommender, compared, wanted, query)
         return {"gpus": [row.as_dict() for row in rows], "missing": missing}
 
     def explain(self, request: Request, config: dict[str, int]) -> dict[str, Any]:
         """Explain where a config's time and energy go, and what would reduce them."""
-        return report(self._on_card(request), self._recommender.context, config).as_dict()
+        return report(self._on_gpu(request), self._recommender.context, config).as_dict()
 
-    def _on_card(self, request: Request) -> Request:
-        return replace(request, gpu=self._folder.cards(request.gpu))
+    def _on_gpu(self, request: Request) -> Request:
+        return replace(request, gpu=self._folder.gpu_names(request.gpu))
 
     def check(self, launch: SourceLaunch, reference: dict[str, str] | None, tolerance: float | None) -> dict[str, Any]:
         """Return whether a kernel is correct. Without a reference, return the first elements of each array."""
@@ -203,7 +203,7 @@ def make_server(tools: Tools) -> Any:
     described = Field(
         description="GPU name or alias, or a GPU file of the server's folder: mygpu.toml.", max_length=400
     )
-    card = Annotated[str, described]
+    gpu_or_file = Annotated[str, described]
     backends = Annotated[
         list[str] | None,
         Field(description="Only baselines of these backends, such as vLLM; default: all.", max_length=len(BACKENDS)),
@@ -258,7 +258,7 @@ def make_server(tools: Tools) -> Any:
     @tool(asking)
     def recommend(
         op: op,
-        gpu: card,
+        gpu: gpu_or_file,
         shape: shape,
         dtype: dtype = None,
         layout: layout = None,
@@ -302,7 +302,7 @@ def make_server(tools: Tools) -> Any:
     @tool(asking)
     def explain(
         op: op,
-        gpu: card,
+        gpu: gpu_or_file,
         shape: shape,
         dtype: dtype = None,
         layout: layout = None,

@@ -285,7 +285,7 @@ class Knowledge:
         for problem, old in enumerate(before):
             new = self.posterior.choice(problem)
             if new != old:
-                mean, _ = self.posterior.belief(problem)
+                mean, _ = self.posterior.expectation(problem)
                 better = 1.0 - math.exp(min(0.0, float(mean[new] - mean[old])))
                 texts = self.config_text(problem, old), self.config_text(problem, new)
                 yield ChangedAnswer(self.subject.wanted[problem].name, *texts, better)

@@ -28,7 +28,8 @@ from kernrec.page.front import (
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.explain.report import advice, pick_config, what_if
-from kernrec.recommender.networks.network import NetworkRequest, answer_network, layers_of
+from kernrec.recommender.networks.layers import NetworkRequest, layers_of
+from kernrec.recommender.networks.network import answer_network
 from kernrec.recommender.networks.sweep import sweep_network
 from kernrec.recommender.request import backends_named
 

@@ -58,8 +58,13 @@ def build_recommendations(
         beside: additional picks.
     """
     *rows, fastest = described(candidates, picked, objective, alike, beside)
+    estimates = [
+        Estimate(value, low, high, SOURCES[source], own)
+        for _, figures, *_ in rows
+        for value, low, high, source, own in figures[3:5]
+    ]
     recommendations = []
-    for point, (number, own, row, latency, energy, *rest), count, rank in rows:
+    for place, (point, (number, own, row, _, _, *rest), count, rank) in enumerate(rows):
         power_w, clock_hz, bottleneck, occupancy, unsure, may_be_faster, heuristic = rest
         kernel = candidates.ranked.kernels[number].costs
         measured = None
@@ -73,8 +78,8 @@ def build_recommendations(
                 gpu=candidates.gpu,
                 point=candidates.points[point],
                 place=Place(*rank),
-                latency_s=_estimate(*latency),
-                energy_j=_estimate(*energy),
+                latency_s=estimates[2 * place],
+                energy_j=estimates[2 * place + 1],
                 power_w=power_w,
                 clock_hz=clock_hz,
                 bottleneck=BOTTLENECKS[bottleneck],
@@ -103,10 +108,6 @@ def described(
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which)
     return rows
-
-
-def _estimate(value: float, low: float, high: float, source: int, own: float) -> Estimate:
-    return Estimate(value, low, high, SOURCES[source], own)
 
 
 def best_of_other_kinds(
@@ -165,12 +166,12 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
     if len(points) > 1:
         best = candidates.ranked.ranking.saving(candidates.part, position, NO_LOSS, WORTH_SAYING)
     else:
-        gpu, (_, kernel, own) = candidates.gpu, candidates.locate(position)
-        nominal, power = kernel.prediction.at(own), kernel.table.power
-        if nominal.core_s * power.boost_hz > nominal.dram_s * power.running_hz:
+        gpu, (number, *nominal) = candidates.gpu, candidates.ranked.ranking.nominal(candidates.part, position)
+        power, (core_s, dram_s, *_) = candidates.ranked.kernels[number].costs.table.power, nominal
+        if core_s * power.boost_hz > dram_s * power.running_hz:
             return None  # The core clock is the bottleneck, so less power costs time.
         limits = np.append(gpu.tdp_w, np.arange(gpu.power_min_w, gpu.tdp_w, LIMIT_STEP_W))
-        repeated = NominalCosts(*(np.full(len(limits), part) for part in vars(nominal).values()))
+        repeated = NominalCosts(*(np.full(len(limits), part) for part in nominal))
         limited = power.apply_power_limit(repeated, limits)
         points = [OperatingPoint(limit_w) for limit_w in limits.tolist()]
         slowdown, saved = (1.0 - values / values[0] for values in (limited.latency_s, limited.energy_j))
@@ -190,7 +191,7 @@ def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
     """
     objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
     valued = []
-    for row in candidates.foreign if candidates.ranked.space.evidence.foreign else ():
+    for row in candidates.foreign:
         if row.energy_j is not None or objective is Objective.LATENCY:
             latency, energy = np.array(row.latency_s), np.array(row.energy_j or 0.0)
             valued.append((float(objective.value_of(latency, energy)), row))
@@ -242,7 +243,7 @@ def answer(
     every = build_recommendations(candidates, picked, query.objective, alike, others)
     recommendations, beside = every[: len(picked)], every[len(picked) :]
     saving = saving_of(candidates, picked[0], query)
-    foreign = () if of_one_kernel else foreign_rows(candidates, query)
+    foreign = () if of_one_kernel or not candidates.ranked.space.evidence.foreign else foreign_rows(candidates, query)
     about = None
     if of_one_kernel:
         (kernel,), (considered,) = candidates.kernels, candidates.considered

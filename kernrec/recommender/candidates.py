@@ -18,7 +18,7 @@ from kernrec.recommender.estimate.costs import Costs
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import refuse_too_large, violation_notes
 from kernrec.recommender.estimate.prediction import KernelCosts, Prediction, Space
-from kernrec.recommender.estimate.reference import Belief
+from kernrec.recommender.estimate.reference import Shrinkage
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.rank import KernelMeasurements, RankedSpace
 from kernrec.recommender.request import Objective
@@ -70,9 +70,9 @@ class KernelCandidates:
         return KernelMeasurements(every.measured[points], every.predicted.at(points), every.rescaling)
 
     @cached_property
-    def belief(self) -> Belief:
+    def shrinkage(self) -> Shrinkage:
         """Shrinkage of the kernel's lead over recorded times."""
-        return self._set.ranked.belief(self.number, self._set.number)
+        return self._set.ranked.shrinkage(self.number, self._set.number)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -146,13 +146,23 @@ class CandidateSet:
         self.starts = [0]
         """Position of each kernel's first candidate, then the total number of candidates."""
         self._nonempty = []
+        self.every_kernel: list[KernelCosts] = []
+        """The analytical model's costs of all kernels, including those without a runnable config."""
+        self.tables: list[StaticTable] = []
+        """Static tables of the kernels with at least one candidate."""
+        self.runnable = 0
+        """Number of runnable configs of all kernels, estimated or not."""
         self.any_measured = self.any_ran = False
         """Whether any candidate was measured; whether any kernel was measured, or learned on this GPU."""
         for place in self._numbers:
             kernel = ranked.kernels[place]
-            first, end = kernel.costs.starts[number : number + 2]
+            costs = kernel.costs
+            self.every_kernel.append(costs)
+            self.runnable += costs.counts[number]
+            first, end = costs.starts[number : number + 2]
             if end > first:
                 self._nonempty.append(place)
+                self.tables.append(costs.table)
                 self.starts.append(self.starts[-1] + end - first)
                 self.any_measured |= kernel.is_measured
                 self.any_ran |= kernel.is_measured or kernel.trained
@@ -163,7 +173,7 @@ class CandidateSet:
     @cached_property
     def considered(self) -> list[Prediction]:
         """Predictions of all kernels, including those without a runnable config."""
-        return [self.ranked.kernels[number].costs.on(self.number) for number in self._numbers]
+        return [costs.on(self.number) for costs in self.every_kernel]
 
     @cached_property
     def kernels(self) -> list[KernelCandidates]:
@@ -175,20 +185,11 @@ class CandidateSet:
         ]
 
     @property
-    def every_kernel(self) -> list[KernelCosts]:
-        """The analytical model's costs of all kernels, including those without a runnable config."""
-        return [self.ranked.kernels[number].costs for number in self._numbers]
-
-    @property
-    def tables(self) -> list[StaticTable]:
-        """Static tables of the kernels with at least one candidate."""
-        return [self.ranked.kernels[number].costs.table for number in self._nonempty]
-
-    @property
     def scopes(self) -> "list[ModelScope]":
         """Trained models of the kernels with at least one candidate."""
-        kernels = [self.ranked.kernels[number] for number in self._nonempty]
-        return [scope for kernel in kernels if kernel.model and (scope := kernel.scope_on(self.number))]
+        kernels = self.ranked.kernels
+        scopes = [kernels[number].scope_on(self.number) for number in self._nonempty if kernels[number].model]
+        return list(filter(None, scopes))
 
     def kernel(self, number: int) -> KernelCandidates:
         """Return the kernel with this number among all kernels of the problem."""
@@ -243,11 +244,6 @@ class CandidateSet:
         """Position of the candidate with the lowest risk-adjusted latency at the first operating point."""
         position: int = self.ranked.ranking.fastest(self.part)
         return position
-
-    @property
-    def runnable(self) -> int:
-        """Number of runnable configs of all kernels, estimated or not."""
-        return sum([self.ranked.kernels[number].costs.counts[self.number] for number in self._numbers])
 
     @cached_property
     def risk(self) -> Array | None:

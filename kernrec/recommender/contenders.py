@@ -323,7 +323,7 @@ def answer_regrets(candidates: CandidateSet, evidence: Evidence, objective: Obje
         posterior = JointPosterior(side_by_side([contenders]))
         for measured in measured_of(contenders, rows, scalar):
             posterior.add(0, measured)
-        mean, _ = posterior.belief(0)
+        mean, _ = posterior.expectation(0)
         expected, best = posterior.prospects(0)
         order = np.argsort(mean, kind="stable")[:LISTED].tolist()
         listed = tuple((contenders.keys[i], math.exp(mean[i]), float(best[i])) for i in order)

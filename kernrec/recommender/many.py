@@ -104,11 +104,11 @@ def answer_many(
         raise UsageError(
             "many shapes together accept a power limit and a clock, but no bounds and no sweep over clocks"
         )
-    definition, card = find_op(op), find_gpu(gpu)
+    definition, device = find_op(op), find_gpu(gpu)
     problems = tuple(_problems(definition, dims, kind))
     query = replace(query, top=1)
     rows, failed = {}, {}
-    for problem, answer in recommender.answer_many(problems, card, query, kind.get("layout") is not None):
+    for problem, answer in recommender.answer_many(problems, device, query, kind.get("layout") is not None):
         rows[problem] = _best(answer, query) if isinstance(answer, CandidateSet) else _row(problem, answer)
         if isinstance(answer, KernrecError):
             failed[problem] = str(answer)

@@ -25,8 +25,8 @@ from kernrec.recommender.estimate.physics import impossible, physical_bounds
 from kernrec.recommender.estimate.prediction import KernelCosts, Space, SpaceCosts
 from kernrec.recommender.estimate.reference import (
     UNMEASURED,
-    Belief,
     ReferenceTime,
+    Shrinkage,
     derived_reference,
     predict_references,
     reference_of,
@@ -105,20 +105,31 @@ class RankedSpace:
         self.space, self.problems, self.points = space, problems, points
         self.gpu, power = space.tables[0].gpu, space.tables[0].power
         self.costed = SpaceCosts(space, problems, points)
-        self.kernels = [RankedKernel(costs, models) for costs in self.costed.kernels]
+        self.kernels: list[RankedKernel] = []
+        in_engine, learned = [], False
+        for costs in self.costed.kernels:
+            kernel = RankedKernel(costs, models)
+            self.kernels.append(kernel)
+            in_engine.append(kernel.in_engine)
+            learned |= kernel.is_reference
         self.measurements: dict[int, KernelMeasurements] = {}
         """Measurements of the candidates, by the number of the kernel."""
         if len(problems) > 1:
             predict_references(problems, self.gpu, models, inputs)
-        learned = True in [kernel.is_reference for kernel in self.kernels]
-        self._references = [_references(problem, self.gpu, models, inputs, learned) for problem in problems]
+        self._references, figures = [], []
+        for problem in problems:
+            *references, of_problem = _references(problem, self.gpu, models, inputs, learned)
+            self._references.append(references)
+            figures.append(of_problem)
+        limits_w, default = _limits(self.gpu, points)
         self.ranking = query.Ranking(
             self.costed.in_engine,
-            [kernel.in_engine for kernel in self.kernels],
-            *_limits(self.gpu, points),
+            in_engine,
+            limits_w,
+            default,
             power.setting(points[1:]) if len(points) > 1 else None,
-            None if points[0].is_default(self.gpu) else power.setting((DEFAULT_POINT,)),
-            np.array([figures for *_, figures in self._references]),
+            None if default[0] else power.setting((DEFAULT_POINT,)),
+            np.array(figures),
             OF_REGIMES,
             space.whole,
             self._measure,
@@ -128,15 +139,15 @@ class RankedSpace:
             if kernel.model is not None:
                 kernel.row_kinds = self.ranking.row_kinds(number)
 
-    def belief(self, kernel: int, problem: int) -> Belief:
+    def shrinkage(self, kernel: int, problem: int) -> Shrinkage:
         """Return the shrinkage of a kernel's lead over the recorded times of a problem."""
-        origin, latency_s, deviation, transferred, *own = self.ranking.belief(kernel, problem)
+        origin, latency_s, deviation, transferred, *own = self.ranking.shrinkage(kernel, problem)
         if origin < _PHYSICS:
-            return Belief(None, *own)
-        baseline, by_physics, _ = self._references[problem]
+            return Shrinkage(None, *own)
+        baseline, by_physics = self._references[problem]
         named = by_physics if origin == _PHYSICS else baseline
         name = self.kernels[origin].costs.table.kernel.name if origin >= 0 or named is None else named.name
-        return Belief(ReferenceTime(name, latency_s, deviation, transferred), *own)
+        return Shrinkage(ReferenceTime(name, latency_s, deviation, transferred), *own)
 
     def foreign(self, problem: Problem, point: OperatingPoint) -> list[MeasuredAnswer]:
         """Return the measurements of kernels outside the space at an operating point, fastest first."""

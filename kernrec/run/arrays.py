@@ -1,4 +1,4 @@
-"""Read arrays of CuPy, PyTorch and any library with `__cuda_array_interface__` or DLPack.
+"""Read arrays of CuPy, PyTorch and any library with `__cuda_array_interface__`.
 
 There is one reader per library. Every call computes `key`, so it must be fast. An array with a known key needs no other
 check. Other arrays are checked by their `ArrayFacts`.
@@ -246,36 +246,19 @@ def view_of(array: Any, name: str, driver: Any) -> View:
     """Return a view of an array that is neither CuPy's nor PyTorch's.
 
     Args:
-        array: Array with `__cuda_array_interface__` or DLPack.
+        array: Array with `__cuda_array_interface__`.
         name: The array's name in errors.
         driver: Driver that returns the GPU of an address.
 
     Raises:
-        UsageError: The array has neither interface, or is on the CPU.
+        UsageError: The array has no such interface.
     """
     interface = getattr(array, "__cuda_array_interface__", None)
-    if interface is not None:
-        return _of_interface(array, interface, driver)
-    if not hasattr(array, "__dlpack__"):
+    if interface is None:
         raise UsageError(
-            f"{name} is a {type(array).__name__}; expected an array of CuPy or PyTorch, or one with DLPack or"
-            " __cuda_array_interface__"
+            f"{name} is a {type(array).__name__}; expected an array on a GPU of CuPy or PyTorch, or one with"
+            " __cuda_array_interface__, such as cupy.from_dlpack makes; kernel.emulate(...) runs NumPy arrays"
         )
-    kind, number = array.__dlpack_device__()
-    if int(kind) not in (2, 13):  # kDLCUDA and kDLCUDAManaged of dlpack.h
-        raise UsageError(
-            f"{name} is on the CPU ({type(array).__name__}); expected an array on a GPU:"
-            " kernel.emulate(...) runs NumPy arrays on the CPU"
-        )
-    import cupy
-
-    imported = cupy.from_dlpack(array)
-    strides = tuple(step // imported.itemsize for step in imported.strides)
-    facts = ArrayFacts(imported.shape, strides, imported.dtype.name, int(number), imported.data.ptr)
-    return View(facts, None, imported)
-
-
-def _of_interface(array: Any, interface: Mapping[str, Any], driver: Any) -> View:
     import numpy as np
 
     dtype = np.dtype(interface["typestr"])

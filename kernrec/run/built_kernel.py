@@ -88,8 +88,8 @@ class BuiltKernel:
         """Run the op on a GPU and return its output. The launch is queued, so the call does not wait for it.
 
         Args:
-            arrays: Inputs in the order of the op's tensors: arrays of CuPy, tensors of PyTorch, or anything with DLPack
-                or `__cuda_array_interface__`; contiguous, on one GPU, at addresses that are multiples of 16.
+            arrays: Inputs in the order of the op's tensors: arrays of CuPy, tensors of PyTorch, or anything with
+                `__cuda_array_interface__`; contiguous, on one GPU, at addresses that are multiples of 16.
             out: Array for the output; None for new memory of the first input's library.
             stream: A stream of CuPy or PyTorch, one with `__cuda_stream__`, or its address; None for the current stream
                 of the first input's library.

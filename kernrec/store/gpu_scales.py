@@ -12,8 +12,6 @@ With two contributors it is unclear which one is unusual: both stay as they are,
 Every GPU runs the fixed part (`kernrec.kernel.space`), which has five such items.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernrec.store.schema import with_derived
@@ -25,38 +23,14 @@ LEAST_CONTRIBUTORS = 3
 """Minimum contributors per item: with two, it is unclear which one is unusual."""
 LEAST_CONFIGS = 3
 """Minimum number of items that a GPU must share with others."""
-UNLIKE = 0.1
-"""Relative difference from the GPU's model above which a GPU is reported."""
 
 _RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTINCT FROM true"
-COLUMNS = "gpu, contributor, card, latency_scale, energy_scale, latency_ratio, energy_ratio, configs"
 
 
-@dataclass(frozen=True)
-class GpuScale:
-    """Costs of a contributor's GPU compared with others of its model."""
-
-    gpu: str
-    contributor: str
-    """`own`, a public key, or empty for unsigned rows."""
-    device: str
-    """Hash that identifies one of the contributor's GPUs; empty if its rows lack the hash."""
-    latency_scale: float
-    """Divisor for this GPU's latencies."""
-    energy_scale: float | None
-    latency_ratio: float
-    """Median ratio of this GPU's latencies to those of its model."""
-    energy_ratio: float | None
-    configs: int
-    """Number of compared configs."""
-
-
-def scales_query(rows: str, part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> str:
-    """Return SQL for the scales of GPUs, with the columns `COLUMNS`.
+def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> str:
+    """Return SQL for the scales of GPUs, with the columns of `card_scale`, from the relation `sourced_rows`.
 
     Args:
-        rows: Relation of successful measurements with `gpu`, `contributor`, `kernel`, `kernel_hash`, `config_id`,
-            `problem_id`, limits, clocks, `protocol_version`, `device_uuid_hash`, `latency_s` and `energy_j`.
         part: Condition on these rows.
         contributors: Least number of contributors to an item.
     """
@@ -68,7 +42,7 @@ def scales_query(rows: str, part: str = "true", contributors: int = LEAST_CONTRI
         WITH compared AS MATERIALIZED (
             SELECT gpu, hash({same}) AS item, contributor, coalesce(device_uuid_hash, '') AS card,
                    ln(latency_s) AS latency, ln(energy_j) AS energy
-            FROM {rows} WHERE {part}
+            FROM sourced_rows WHERE {part}
         ), several AS MATERIALIZED (
             SELECT gpu, item FROM compared GROUP BY gpu, item HAVING min(contributor) <> max(contributor)
         ), by_card AS MATERIALIZED (
@@ -77,14 +51,14 @@ def scales_query(rows: str, part: str = "true", contributors: int = LEAST_CONTRI
         ), by_contributor AS (
             SELECT gpu, item, contributor, median(latency) AS latency, median(energy) AS energy
             FROM by_card GROUP BY ALL
-        ), yard AS (
+        ), reference AS (
             SELECT gpu, item, median(latency) AS latency,
                    CASE WHEN count(energy) >= {contributors} THEN median(energy) END AS energy
             FROM by_contributor GROUP BY ALL HAVING count(*) >= {contributors}
         ), ratio AS (
-            SELECT gpu, contributor, card, by_card.latency - yard.latency AS latency,
-                   by_card.energy - yard.energy AS energy
-            FROM by_card JOIN yard USING (gpu, item)
+            SELECT gpu, contributor, card, by_card.latency - reference.latency AS latency,
+                   by_card.energy - reference.energy AS energy
+            FROM by_card JOIN reference USING (gpu, item)
         ), scale AS (
             SELECT gpu, contributor, card, count(*) AS configs, median(latency) AS latency, mad(latency) AS latency_mad,
                    CASE WHEN count(energy) >= {LEAST_CONFIGS} THEN median(energy) END AS energy,
@@ -101,7 +75,7 @@ def scales_query(rows: str, part: str = "true", contributors: int = LEAST_CONTRI
 
 def scale_statements() -> list[str]:
     """Return the SQL statements that re-estimate a database's scales after rows of others were added or removed."""
-    scales = f"FROM ({scales_query('sourced_rows', _RAN_WELL)})"
+    scales = f"FROM ({scales_query(_RAN_WELL)})"
     estimate = with_derived("sourced_rows", scales)
     return ["DELETE FROM db.card_scale", f"INSERT INTO db.card_scale BY NAME {estimate}"]
 
@@ -120,7 +94,7 @@ def scales_among_few() -> str:
     ]
     return (
         f"(SELECT gpu, contributor, card, {', '.join(scales)}"
-        f" FROM ({scales_query('sourced_rows', _RAN_WELL, contributors=2)})) AS card_scale"
+        f" FROM ({scales_query(_RAN_WELL, contributors=2)})) AS card_scale"
     )
 
 
@@ -131,26 +105,3 @@ def update_scales(connection: "DuckDBPyConnection") -> None:
     connection.execute(clear)
     if signers + 1 >= LEAST_CONTRIBUTORS:  # The user counts as a contributor.
         connection.execute(estimate)
-
-
-def shown(scale: GpuScale, whose: str) -> str | None:
-    """Return a one-line note about a GPU with unusual costs; None if its costs are usual.
-
-    Args:
-        scale: Scale of the GPU.
-        whose: Subject of the line.
-    """
-    ratios: Mapping[str, float | None] = {"latencies": scale.latency_ratio, "energies": scale.energy_ratio}
-    apart = [f"{name} {ratio:.2f}" for name, ratio in ratios.items() if ratio is not None and unlike(ratio)]
-    if not apart:
-        return None
-    return (
-        f"{whose}: {' and '.join(apart)} times those of others on the same GPU ({scale.configs} configs);"
-        f" its rows count divided by {scale.latency_scale:.2f}"
-        + (f" and {scale.energy_scale:.2f}" if scale.energy_scale is not None else "")
-    )
-
-
-def unlike(ratio: float) -> bool:
-    """Return whether a ratio of costs is unusual enough to be reported."""
-    return not 1.0 / (1.0 + UNLIKE) <= ratio <= 1.0 + UNLIKE

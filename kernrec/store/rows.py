@@ -79,13 +79,13 @@ def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) ->
     return keys
 
 
-def rewrite_keys(connection: "DuckDBPyConnection", table: str, condition: str) -> None:
-    """Recompute the keys of the rows of a table for which an SQL condition holds."""
-    rows = as_dicts(connection.execute(f"FROM db.{table} WHERE {condition}"))
-    connection.execute(f"DELETE FROM db.{table} WHERE {condition}")
+def rewrite_keys(connection: "DuckDBPyConnection", condition: str) -> None:
+    """Recompute the keys of the measurements for which an SQL condition holds."""
+    rows = as_dicts(connection.execute(f"FROM db.measurement WHERE {condition}"))
+    connection.execute(f"DELETE FROM db.measurement WHERE {condition}")
     for row in rows:
-        del row[next(iter(row))]  # the key
-    insert(connection, table, rows)
+        del row["measurement_id"]
+    insert(connection, "measurement", rows)
 
 
 def row_key(table: str, values: Row) -> str:

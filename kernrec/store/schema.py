@@ -76,7 +76,7 @@ def migrate(connection: "DuckDBPyConnection", done: int, *, views: bool = True) 
             with transaction(connection):
                 connection.execute(step.sql)
                 if step.number in _REWRITTEN:
-                    rewrite_keys(connection, "measurement", _REWRITTEN[step.number])
+                    rewrite_keys(connection, _REWRITTEN[step.number])
                 _record(connection, step)
     finally:
         connection.execute("USE memory")

@@ -9,8 +9,7 @@ import numpy as np
 from kernrec.errors import UsageError
 from kernrec.model.learn import features
 from kernrec.model.learn.features import ModelInputs, row_kind
-from kernrec.model.learn.lower_bound import least_log_ratio
-from kernrec.model.learn.model import HEADS
+from kernrec.model.learn.model import HEADS, least_log_ratio
 
 Array = np.ndarray
 

@@ -354,7 +354,7 @@ def _solve(shares: Array, weights: Array, free: Array) -> Array:
         slope = np.where(small, 1.0, np.log(ratio) / np.where(small, 1.0, ratio * excess))
         # Scale by the current multiplier, so that the regularization does not depend on how wrong the coefficient
         # is.
-        belief = _PRIOR_WEIGHT / np.maximum(multipliers[free], 1e-3) ** 2
-        regression.fit(design, target, sample_weight=np.concatenate([weights * slope, belief]))
+        regularization = _PRIOR_WEIGHT / np.maximum(multipliers[free], 1e-3) ** 2
+        regression.fit(design, target, sample_weight=np.concatenate([weights * slope, regularization]))
         multipliers[free] = regression.coef_
     return multipliers

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.model.learn.lower_bound import least_log_ratio
-from kernrec.model.learn.model import Model
+from kernrec.model.learn.model import Model, least_log_ratio
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.spread import regime

@@ -24,7 +24,7 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.interop.results import EXTERNAL
 from kernrec.kernel import Kernel, kernels_of
 from kernrec.model.learn.features import ModelInputs
-from kernrec.model.learn.lower_bound import least_log_ratio
+from kernrec.model.learn.model import least_log_ratio
 from kernrec.model.prior.calibration import Calibration, prior_fingerprint
 from kernrec.op import Problem, find_op
 from kernrec.recommender.context import Context

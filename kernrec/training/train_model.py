@@ -19,8 +19,7 @@ import numpy as np
 from kernrec.errors import UsageError
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Extent, Interval, calibrate, on_dtype, on_rows
 from kernrec.model.learn.features import parts
-from kernrec.model.learn.lower_bound import bounded
-from kernrec.model.learn.model import HEADS, SHAPE, Model, difference_score, faded, top1_score, transfer_score
+from kernrec.model.learn.model import HEADS, SHAPE, Model, bounded, difference_score, faded, top1_score, transfer_score
 from kernrec.training import scores
 from kernrec.training.boosting import (
     HeadData,

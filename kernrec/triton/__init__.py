@@ -10,11 +10,19 @@ KERNREC_TRITON=offline, kernrec measures nothing and uses the top recommendation
 
 kernrec imports Triton only when a function is decorated.
 
-`record` stores what a program's own `@triton.autotune` measures. `capture` writes every launch of a program to a folder
-of call files, without a GPU (`kernrec.triton.calls`).
+`capture` writes every launch of a program to a folder of call files, without a GPU (`kernrec.triton.calls`).
 """
 
 from kernrec.triton.calls.hooks import capture as capture
 from kernrec.triton.decorators import autotune as autotune
 from kernrec.triton.decorators import prune as prune
-from kernrec.triton.listener import record as record
+
+
+def __getattr__(name: str) -> object:
+    """Name the replacement of a removed function."""
+    if name == "record":
+        raise AttributeError(
+            "kernrec.triton.record was removed: set TRITON_CACHE_AUTOTUNING=1, and import the files that Triton writes"
+            " (kernrec db import)"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -106,8 +106,6 @@ class Trial:
     """Number of configs to measure; fewer have results if some cannot run."""
     results: Sequence[tuple[Mapping[str, int], Result]]
     """Configs in kernrec's names, and their costs."""
-    hooked: bool = False
-    """Whether the times include the autotuner's work around a launch, such as `reset_to_zero`."""
 
 
 def keep(trial: Trial, machine: "Machine", compiler: str) -> None:
@@ -125,8 +123,7 @@ def keep(trial: Trial, machine: "Machine", compiler: str) -> None:
     problem = kernel.definition.problem()
     session = f"{SESSION} {trial.tuning_hash} {trial.proposed} {uuid.uuid4().hex[:12]}"
     now = datetime.now(UTC).replace(tzinfo=None)
-    hooks = " with its hooks" if trial.hooked else ""
-    origin = MeasurementOrigin(session, now, f"{compiler} autotune{hooks}, kernrec {__version__}")
+    origin = MeasurementOrigin(session, now, f"{compiler} autotune, kernrec {__version__}")
     device = MeasuredDevice(device=machine.name, device_uuid_hash=machine.uuid_hash, **machine.settings())
     record = ProblemRecord.of(problem)
     rows = [

@@ -78,7 +78,7 @@ def test_ctrl_c_keeps_finished_measurements(tmp_path):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    assert err.splitlines()[-1] == "kernrec: interrupted"
+    assert err.splitlines()[-1] == "kernrec: interrupted; finished measurements are kept"
     stored = measurements(database)
     assert 0 < stored < 1000
     assert f"{stored} rows are new in {database}" in out

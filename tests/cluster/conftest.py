@@ -6,7 +6,7 @@ from kernrec.cluster import driver
 
 
 @pytest.fixture
-def cards_here(measured_here, monkeypatch):
+def gpus_here(measured_here, monkeypatch):
     """Measure in this process, and let the driver detect new machines at once."""
     monkeypatch.setattr(driver, "_LOOK_S", 0.0)
 

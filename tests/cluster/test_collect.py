@@ -12,10 +12,10 @@ from kernrec.measure.campaign.journal import waiting_measurements
 from kernrec.measure.campaign.results import EFFORTS, Progress
 from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.store import Database
-from tests.helpers.card_cluster import CardCluster, Event
+from tests.helpers.gpu_cluster import Event, GpuCluster
 from tests.helpers.recording import make_recording
 
-pytestmark = pytest.mark.usefixtures("cards_here")
+pytestmark = pytest.mark.usefixtures("gpus_here")
 
 CONFIGS = 30
 
@@ -43,7 +43,7 @@ def collect(
         if notes is not None and progress.note:
             notes.append(progress.note)
 
-    cluster = CardCluster(folder, machines, event)
+    cluster = GpuCluster(folder, machines, event)
     result = collect_on(cluster, CollectRequest(None, database, **more), report)  # type: ignore[arg-type]
     with Database.open(database) as opened:
         return result, opened.rows("measurement")
@@ -66,7 +66,7 @@ def test_cluster_measures_every_config_once(tmp_path):
 
 @pytest.mark.parametrize("moment", [3, 4, 6])
 def test_dead_machine_loses_only_its_visit_and_a_new_machine_takes_over(tmp_path, moment):
-    def die(cluster: CardCluster, call: int) -> None:
+    def die(cluster: GpuCluster, call: int) -> None:
         if call == moment:
             cluster.kill("machine-0")
             cluster.add_machine()
@@ -85,7 +85,7 @@ def test_killed_driver_resumes_with_all_rows(tmp_path):
     class Killed(BaseException):
         pass
 
-    def die(cluster: CardCluster, call: int) -> None:
+    def die(cluster: GpuCluster, call: int) -> None:
         if call == 8:
             raise Killed
 
@@ -110,7 +110,7 @@ def test_restarted_driver_skips_rows_added_meanwhile(tmp_path, monkeypatch):
     class Killed(BaseException):
         pass
 
-    def die(cluster: CardCluster, call: int) -> None:
+    def die(cluster: GpuCluster, call: int) -> None:
         if (tmp_path / "own.duckdb").exists():
             raise Killed
 

@@ -54,25 +54,25 @@ class Scripted:
         new, self._new = list(self.opened) if self._new is None else self._new, []
         return new
 
-    def call(self, card: str, method: str, *arguments: object) -> None:
+    def call(self, gpu: str, method: str, *arguments: object) -> None:
         """See `Cluster.call`."""
         if method == "measure":
             with sqlite3.connect(self.journal) as reader:
                 self.journaled += reader.execute("SELECT count(*) FROM record WHERE measured").fetchone()
-        self._calls.append((card, method, arguments))
+        self._calls.append((gpu, method, arguments))
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Reply]]:
         """See `Cluster.wait`."""
-        for card, method, arguments in [self._calls.pop(0) for _ in self._calls[:1]]:
+        for gpu, method, arguments in [self._calls.pop(0) for _ in self._calls[:1]]:
             if method == "hello":
-                yield card, Greeting("node", self.sources.get(card, "sources"))
+                yield gpu, Greeting("node", self.sources.get(gpu, "sources"))
             elif method == "open":
-                yield card, self.opened[card]
+                yield gpu, self.opened[gpu]
             elif method == "measure":
                 (visit,) = arguments
-                self.visits.append((card, visit))
+                self.visits.append((gpu, visit))
                 for reply in self.replies.pop(0) if self.replies else done():
-                    yield card, reply
+                    yield gpu, reply
 
     def close(self) -> None:
         """See `Cluster.close`."""
@@ -128,7 +128,7 @@ def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: st
 def test_changed_gpu_is_refused_with_the_reason(cluster, tmp_path, changed, reason):
     cluster.opened = {"first": opened(), "second": opened(**changed)}
     assert run(cluster, tmp_path, needs_energy=True) == [f"node is excluded: {reason}"]
-    assert {card for card, _ in cluster.visits} == {"first"}
+    assert {gpu for gpu, _ in cluster.visits} == {"first"}
 
 
 def test_failed_gpu_is_named_with_its_node_and_another_takes_its_visit(cluster, tmp_path):

@@ -45,7 +45,7 @@ from kernrec.cluster import driver, ray_cluster
 from kernrec.cluster.gpu_actor import GpuActor, SentRecords
 from kernrec.measure.campaign.journal import Journal
 
-events, card_rows, driver_rows = Path(sys.argv.pop(1)), int(sys.argv.pop(1)), int(sys.argv.pop(1))
+events, gpu_rows, driver_rows = Path(sys.argv.pop(1)), int(sys.argv.pop(1)), int(sys.argv.pop(1))
 
 def hold(records_of, rows, event, ready, until):
     append, written = records_of.append, []
@@ -67,10 +67,10 @@ class HeldCard(GpuActor):
     def open(self, request):
         import ray
         node = ray.get_runtime_context().get_node_id()
-        hold(SentRecords, card_rows, events / f"card-{node}", lambda: True, events / "go")
+        hold(SentRecords, gpu_rows, events / f"gpu-{node}", lambda: True, events / "go")
         return super().open(request)
 
-if card_rows:
+if gpu_rows:
     ray_cluster.GpuActor = HeldCard
     lose = driver.Driver._lose
 
@@ -79,17 +79,17 @@ if card_rows:
         (events / "lost").touch()
 
     driver.Driver._lose = lost
-hold(Journal, driver_rows, events / "driver", lambda: not card_rows or (events / "lost").exists(), events / "never")
+hold(Journal, driver_rows, events / "driver", lambda: not gpu_rows or (events / "lost").exists(), events / "never")
 """
 """Program of a driver that writes an event file after `driver_rows` journal rows, then waits to be killed.
 
-If `card_rows` is not 0, each GPU also waits after that many rows, until the file `go` exists. The driver then waits
+If `gpu_rows` is not 0, each GPU also waits after that many rows, until the file `go` exists. The driver then waits
 only once a GPU is lost.
 """
 
 
 def command(folder: Path, address: str, held: tuple[Path, int, int] | None = None) -> list[str]:
-    """Return the command of a campaign; `held` has the arguments of `HELD`: events, card_rows, driver_rows."""
+    """Return the command of a campaign; `held` has the arguments of `HELD`: events, gpu_rows, driver_rows."""
     recording = folder / "recorded.duckdb"
     if not recording.exists():
         make_recording(recording, CONFIGS, energy=False)
@@ -131,14 +131,14 @@ def happened(event: Path, process: "subprocess.Popen[bytes]") -> Any:
 
 def lose_a_node(cluster: Any, events: Path, process: "subprocess.Popen[bytes]") -> None:
     """Kill a node whose GPU is waiting after some rows, and add a new node."""
-    while not (cards := list(events.glob("card-*[!t]"))):
-        assert process.poll() is None, "the driver ended before a card had measured"
+    while not (gpus := list(events.glob("gpu-*[!t]"))):
+        assert process.poll() is None, "the driver ended before a gpu had measured"
         time.sleep(0.01)
-    card = happened(cards[0], process)
-    (node,) = [node for node in cluster.worker_nodes if node.node_id == cards[0].name.removeprefix("card-")]
+    gpu = happened(gpus[0], process)
+    (node,) = [node for node in cluster.worker_nodes if node.node_id == gpus[0].name.removeprefix("gpu-")]
     cluster.remove_node(node, allow_graceful=False)
     with suppress(ProcessLookupError):
-        os.kill(card["pid"], signal.SIGKILL)
+        os.kill(gpu["pid"], signal.SIGKILL)
     happened(events / "lost", process)
     (events / "go").touch()
     cluster.add_node(num_cpus=1)
@@ -158,12 +158,12 @@ def test_killed_nodes_and_drivers_lose_no_rows(cluster, kills, tmp_path):
     seen: set[tuple[object, object, object]] = set()
     for kill in range(kills):
         (events := tmp_path / f"events-{kill}").mkdir()
-        of_card = draw.randint(1, CONFIGS // 4) if kill % 2 == 0 else 0
-        held = (events, of_card, 1 if of_card else draw.randint(1, CONFIGS // 2))
+        of_gpu = draw.randint(1, CONFIGS // 4) if kill % 2 == 0 else 0
+        held = (events, of_gpu, 1 if of_gpu else draw.randint(1, CONFIGS // 2))
         process = subprocess.Popen(
             command(tmp_path, cluster.address, held), env=environment(tmp_path), stderr=subprocess.DEVNULL
         )
-        if of_card:
+        if of_gpu:
             lose_a_node(cluster, events, process)
         written = happened(events / "driver", process)["written"]
         process.kill()

@@ -42,14 +42,14 @@ def screened(visit: Visit, count: int) -> list[Task]:
 
 def test_each_problem_stays_on_one_gpu():
     shared = SharedProblems(problems(100, 100), None)
-    cards = ["card-0", "card-1", "card-2"]
-    visits = [shared.next(card, cards) for card in cards]
+    gpus = ["gpu-0", "gpu-1", "gpu-2"]
+    visits = [shared.next(gpu, gpus) for gpu in gpus]
     assert [visit and visit.planned.name for visit in visits] == ["problem-0", "problem-1", None]
     assert visits[1] is not None
     for over in (False, True):
         shared.done(visits[1], 1.0, over)
-        assert shared.next("card-2", cards) is None
-        assert (shared.next("card-1", cards) is None) is over
+        assert shared.next("gpu-2", gpus) is None
+        assert (shared.next("gpu-1", gpus) is None) is over
 
 
 @few_examples(30)
@@ -58,14 +58,14 @@ def test_each_config_is_measured_once(moves, most):
     """In each move, a GPU measures up to 9 configs of its visit, or dies and leaves the visit to the next GPU."""
     planned = problems(17, 30, 23)
     shared = SharedProblems(planned, most)
-    cards = [f"card-{number}" for number in range(4)]
+    gpus = [f"gpu-{number}" for number in range(4)]
     under_way: dict[str, Visit] = {}
     lost: list[Visit] = []
     times: Counter[tuple[str, int]] = Counter()
 
-    def work(card: str, count: int) -> bool:
+    def work(gpu: str, count: int) -> bool:
         """Measure up to `count` configs; return whether there was anything to measure."""
-        visit = under_way.pop(card, None) or (lost.pop() if lost else shared.next(card, cards))
+        visit = under_way.pop(gpu, None) or (lost.pop() if lost else shared.next(gpu, gpus))
         if visit is None:
             return False
         tasks = screened(visit, count)
@@ -76,16 +76,16 @@ def test_each_config_is_measured_once(moves, most):
         return True
 
     for number, count, dies in moves:
-        card = cards[number]
-        if dies and card in under_way:
-            lost.append(under_way.pop(card))
-        elif card not in under_way and (visit := lost.pop() if lost else shared.next(card, cards)):
-            under_way[card] = visit
+        gpu = gpus[number]
+        if dies and gpu in under_way:
+            lost.append(under_way.pop(gpu))
+        elif gpu not in under_way and (visit := lost.pop() if lost else shared.next(gpu, gpus)):
+            under_way[gpu] = visit
         else:
-            work(card, count)
-    for card in list(under_way):
-        work(card, 1000)
-    while sum(work(card, 1000) for card in cards):
+            work(gpu, count)
+    for gpu in list(under_way):
+        work(gpu, 1000)
+    while sum(work(gpu, 1000) for gpu in gpus):
         pass
     assert set(times.values()) == {1}
     part = -(-most // 3)

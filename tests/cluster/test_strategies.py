@@ -16,11 +16,11 @@ from kernrec.measure.request import CollectRequest, CollectResult, Strategy
 from kernrec.measure.search_rounds import Searched
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
-from tests.helpers.card_cluster import CardCluster
+from tests.helpers.gpu_cluster import GpuCluster
 from tests.helpers.needs import needs
 from tests.helpers.recording import make_recording
 
-pytestmark = pytest.mark.usefixtures("cards_here")
+pytestmark = pytest.mark.usefixtures("gpus_here")
 REFINE, GUIDE = Strategy.REFINE, Strategy.GUIDE
 
 
@@ -49,8 +49,8 @@ def only(result: CollectResult) -> Any:
     return outcome
 
 
-def killed(number: int) -> Callable[[CardCluster, int], None]:
-    def die(cluster: CardCluster, call: int) -> None:
+def killed(number: int) -> Callable[[GpuCluster, int], None]:
+    def die(cluster: GpuCluster, call: int) -> None:
         if call == number:
             cluster.kill("machine-0")
             cluster.add_machine()
@@ -68,7 +68,7 @@ def test_single_gpu_cluster_measures_the_same_rows_as_one_machine(tmp_path, stra
     wanted = request(tmp_path, strategy, 16, objective)
     (alone := tmp_path / "alone").mkdir()
     expected = only(collect(replace(wanted, database=alone / "own.duckdb")))
-    outcome = only(collect_on(CardCluster(tmp_path, 1), wanted))
+    outcome = only(collect_on(GpuCluster(tmp_path, 1), wanted))
     if isinstance(outcome, Refined):
         expected = replace(expected, deciding_s=outcome.deciding_s)
     assert outcome == expected
@@ -80,7 +80,7 @@ def test_single_gpu_cluster_measures_the_same_rows_as_one_machine(tmp_path, stra
 def test_another_machine_repeats_the_visit_of_a_dead_machine(tmp_path, dies_at):
     for size in (256, 512, 1024):
         make_recording(tmp_path / "recorded.duckdb", 4, energy=False, size=size)
-    refined = only(collect_on(CardCluster(tmp_path, 2, killed(dies_at)), request(tmp_path, REFINE, None)))
+    refined = only(collect_on(GpuCluster(tmp_path, 2, killed(dies_at)), request(tmp_path, REFINE, None)))
     assert refined.ended == "every contender is measured"
     assert set(times(rows_of(tmp_path)).values()) == {1}
     assert len(times(rows_of(tmp_path))) == refined.measured == 12
@@ -90,13 +90,13 @@ def test_another_machine_repeats_the_visit_of_a_dead_machine(tmp_path, dies_at):
 def test_gpus_share_a_search_one_measures_energy_and_a_second_run_resumes(tmp_path):
     make_recording(tmp_path / "recorded.duckdb", 40)
     wanted = request(tmp_path, GUIDE, 16, Objective.ENERGY)
-    searched = only(collect_on(CardCluster(tmp_path, 3), wanted))
+    searched = only(collect_on(GpuCluster(tmp_path, 3), wanted))
     rows = rows_of(tmp_path)
     assert sum(tier == "screen" for *_, tier in times(rows)) == 16
     assert len({row["session"] for row in rows if row["tier"] == "coarse"}) == 1
     assert searched.energies == sum(tier == "coarse" for *_, tier in times(rows)) > 0
     assert searched.best is not None
-    searched = only(collect_on(CardCluster(tmp_path, 2, killed(7)), replace(wanted, budget=CampaignBudget())))
+    searched = only(collect_on(GpuCluster(tmp_path, 2, killed(7)), replace(wanted, budget=CampaignBudget())))
     assert isinstance(searched, Searched)
     assert set(times(rows_of(tmp_path)).values()) == {1}
     assert sum(tier == "screen" for *_, tier in times(rows_of(tmp_path))) == searched.space == 40
@@ -105,7 +105,7 @@ def test_gpus_share_a_search_one_measures_energy_and_a_second_run_resumes(tmp_pa
 def test_each_gpu_type_has_its_own_search_and_energy_measurements(tmp_path):
     for gpu in ("rtx3090", "a100-sxm4-40gb"):
         make_recording(tmp_path / "recorded.duckdb", 8, gpu=gpu)
-    result = collect_on(CardCluster(tmp_path, 2), replace(request(tmp_path, REFINE, 3, Objective.ENERGY), gpu="all"))
+    result = collect_on(GpuCluster(tmp_path, 2), replace(request(tmp_path, REFINE, 3, Objective.ENERGY), gpu="all"))
     assert result.error is None
     assert {kind: outcome.measured for kind, outcome in result.outcomes} == {"rtx3090": 3, "a100-sxm4-40gb": 3}
     assert Counter(row["tier"] for row in rows_of(tmp_path) if row["energy_j"] is not None) == {"coarse": 6}
@@ -117,7 +117,7 @@ def test_impossible_request_is_refused_before_measuring(tmp_path, refuses):
             make_recording(tmp_path / "recorded.duckdb", 2, size=size)
         if "recording" in changed:
             changed = {"recording": tmp_path / changed["recording"]}
-        collect_on(CardCluster(tmp_path, 1), replace(request(tmp_path, REFINE, 5), **changed))
+        collect_on(GpuCluster(tmp_path, 1), replace(request(tmp_path, REFINE, 5), **changed))
 
     refuses(refused, [
         {"strategy": GUIDE}, {"budget": CampaignBudget(0.01)}, {"recording": "own.duckdb"},

@@ -15,7 +15,7 @@ from kernrec.gpu import find_gpu
 from kernrec.model.learn.conformal import Extent
 from kernrec.model.learn.features import matrix, names
 from kernrec.model.learn.forest import Forest
-from kernrec.model.learn.lower_bound import least_seconds
+from kernrec.model.learn.model import least_seconds
 from kernrec.model.prior.demand import QUANTITIES, Demand
 from kernrec.model.prior.dram_traffic import TensorAccess, dram_bytes
 from kernrec.model.prior.launch_time import LaunchWork, launch_time

@@ -84,7 +84,6 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a row outside": lambda: costs(integers(0, 2)),
     "a position outside": lambda: costs(integers(0, 1)).fill(0, 1, integers(1), np.ones((7, 2)), quantities(1)),  # type: ignore[attr-defined]
     "a kernel outside": lambda: costs(integers(0, 1)).fill(1, 0, integers(0), np.ones((7, 2)), quantities(1)),  # type: ignore[attr-defined]
-    "candidates that descend": lambda: query.promising(np.ones(2), np.ones(2), [0, 2, 1], 1, np.ones(2, bool)),
     "trees that are no multiple of eight": lambda: query.Forest(1, 3, 0, np.zeros(0, np.uint16), TREE, 0.0),
     "a split on a missing feature": lambda: query.Forest(
         1, 8, 1, np.full(8, 2, np.uint16), np.zeros(24, np.float32), 0.0

@@ -133,8 +133,8 @@ def fitting(case: Case, problem: Problem) -> dict[str, int]:
     kernel, config, _, _ = case
     plain = {name: value for name, value in (("split_keys", 1), ("pack", 0)) if name in config}
     candidates = (config, *(config | {name: value} for name, value in plain.items()), config | plain)
-    of_card = limits(sm_of(kernel, problem.dtype, config))
-    return next(c for c in candidates if kernel.fits(c, problem, of_card))
+    of_gpu = limits(sm_of(kernel, problem.dtype, config))
+    return next(c for c in candidates if kernel.fits(c, problem, of_gpu))
 
 
 def is_noticed(old: str, new: str, case: Case, shape: dict[str, int]) -> bool:

@@ -16,7 +16,7 @@ from kernrec.measure.device.interface import ConfigUnderTest, DeviceInfo, GpuSet
 from kernrec.measure.device.simulated import SimulatedGpu, SimulatedKernel, constant_time
 from kernrec.store.measurement import Outcome
 
-OPENING = {"device": "tests.helpers.fault_injection:faulty_card"}
+OPENING = {"device": "tests.helpers.fault_injection:faulty_gpu"}
 """Request with which a worker opens the device."""
 FAULTS = (
     "none", "segfault", "abort", "hang", "memory", "raise", "incorrect", "unwritten", "lost", "deaf", "slow", "limit",
@@ -24,7 +24,7 @@ FAULTS = (
 _MEMORY_BYTES = 2 << 30
 
 
-def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedGpu:
+def faulty_gpu(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedGpu:
     """Return a simulated GPU with constant run times that differ slightly per config, and with the configs' faults."""
     info = DeviceInfo(
         gpu=gpu, name="faulty test device", sm=90, l2_bytes=50 << 20, memory_bytes=1 << 30, generation="hopper",
@@ -55,14 +55,14 @@ def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedGpu:
         elif fault == "lost":
             raise MeasurementFailure(Outcome.CRASH, "an illegal memory access was encountered", lost=True)
         elif fault == "slow":  # the GPU becomes permanently slower
-            card._references = {"compute": constant_time(2.1e-4), "memory": constant_time(3e-4)}
+            device._references = {"compute": constant_time(2.1e-4), "memory": constant_time(3e-4)}
         elif fault == "limit":  # another user changes the power limit
-            card.info = replace(info, settings=GpuSettings(power_limit_w=400.0))
+            device.info = replace(info, settings=GpuSettings(power_limit_w=400.0))
         elif fault == "incorrect":
             errors = replace(errors, largest=0.5)
         elif fault == "unwritten":
             errors = replace(errors, unwritten=7)
         return SimulatedKernel(lambda n: np.full(n, seconds), 300.0, errors)
 
-    card = SimulatedGpu(info, kernel_of)
-    return card
+    device = SimulatedGpu(info, kernel_of)
+    return device

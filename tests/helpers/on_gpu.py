@@ -262,7 +262,7 @@ _PLAIN_SHARED_BYTES = 48 * 1024
 
 
 @dataclass(frozen=True)
-class Card:
+class GpuInUse:
     """The GPU in use, or the one that the stand-in for CuPy emulates."""
 
     name: str
@@ -286,14 +286,14 @@ def has_gpu() -> bool:
 
 
 @contextmanager
-def card_in_use() -> Iterator[Card]:
+def gpu_in_use() -> Iterator[GpuInUse]:
     """Provide the first GPU of this machine, or its stand-in."""
     with nullcontext() if has_gpu() else stand_in_for_cupy():
         import cupy
 
         properties = cupy.cuda.runtime.getDeviceProperties(0)
         sm = 10 * properties["major"] + properties["minor"]
-        yield Card(properties["name"].decode(), sm, emulated=cupy.__version__ == EMULATED)
+        yield GpuInUse(properties["name"].decode(), sm, emulated=cupy.__version__ == EMULATED)
 
 
 def arguments(launch: BoundLaunch, addresses: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -1,7 +1,14 @@
-"""Physical laws that every answer must obey, checked independently of kernrec's own plausibility checks."""
+"""Physical laws that every answer must obey, checked independently of kernrec's own plausibility checks.
 
+    python -m tests.helpers.physics [--questions 500] [--seed 1]
+
+The command asks random questions and prints each broken law and their number; the exit status is 1 if a law is broken.
+"""
+
+import argparse
 import math
 import random
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +18,8 @@ from kernrec.op import Problem, all_ops
 from kernrec.op.dtype import math_dtype
 from kernrec.op.registry import problem_from_key
 from kernrec.recommender import Query, Recommender
-from kernrec.recommender.networks.network import NetworkRequest, answer_network
+from kernrec.recommender.networks.layers import NetworkRequest
+from kernrec.recommender.networks.network import answer_network
 
 ROUNDING = 1.001
 """Values that break a law by less than this factor count as rounding errors."""
@@ -183,3 +191,21 @@ def answered(recommender: Recommender, count: int, seed: int) -> Iterator[tuple[
         except KernrecError:
             continue
         yield str(question), list(laws)
+
+
+def main() -> int:
+    """Check the answers to random questions; return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--questions", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    answers = list(answered(Recommender([]), options.questions, options.seed))
+    broken = [f"{question}: {law}" for question, laws in answers for law in laws]
+    print(
+        *broken, f"{len(answers)} of {options.questions} questions have an answer; {len(broken)} laws broken", sep="\n"
+    )
+    return int(bool(broken))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -19,12 +19,12 @@ from kernrec.measure.device.simulated import SimulatedGpu, SimulatedKernel
 from kernrec.measure.measuring_device import STANDARD_INPUTS, MeasuringDevice
 from kernrec.op import Problem
 
-OPENING = {"device": "tests.helpers.simulated_library:card"}
+OPENING = {"device": "tests.helpers.simulated_library:simulated_gpu"}
 GPU = "h200-sxm"
 UUID_HASH = "00112233aabbccdd"
 
 
-def card(gpu: str = GPU) -> SimulatedGpu:
+def simulated_gpu(gpu: str = GPU) -> SimulatedGpu:
     """Open the simulated GPU in a worker; times depend on the problem's work and the config, with 1 % noise."""
     entry = find_gpu(gpu)
     info = DeviceInfo(
@@ -67,7 +67,7 @@ def in_this_machine(gpu: str = GPU) -> Iterator[None]:
     present = nvml.LocalGpu(0, "GPU-simulated", entry.title, 0)
     opened = _WithoutCode(OPENING, entry.name, entry.sm, UUID_HASH, STANDARD_INPUTS)
 
-    def device(card: nvml.LocalGpu, scratch: Path, *_: object) -> MeasuringDevice:
+    def device(gpu: nvml.LocalGpu, scratch: Path, *_: object) -> MeasuringDevice:
         return opened
 
     with patch.object(nvml, "choose_gpus", lambda wanted: [present]), patch.object(collect, "gpu_device", device):

@@ -71,6 +71,11 @@ KERNEL = "__global__ void f(float *x, int n) { int i = blockIdx.x * blockDim.x +
             "int main() { float *x; cudaMalloc(&x, 2 * sizeof(Pair)); g::f<<<sizeof(Pair), 64>>>(x, 5); }",
             "32", (64,), ("x=[16]", "n=5"),
         ),
+        (
+            "int main() { dim3 g, b; b.x = 32; b.y = 4; g.x = (4096 + b.x - 1) / b.x; g.y = 2; f<<<g, b>>>(0, 4096); }",
+            "((4096 + block_x) - 1)/block_x, 2", (32, 4), ("n=4096",),
+        ),
+        ("int main(int c, char **v) { int n = atoi(v[1]); f<<<ceil(n / 64.0), 64>>>(0, n); }", "ceil(n/64)", (64,), ()),
         ("int main() { int n = -1; scanf(\"%d\", &n); f<<<1, 64>>>(0, n); }", "1", (64,), ()),
     ],
 )  # fmt: skip
@@ -138,6 +143,15 @@ def test_empty_initializer_leaves_instance_and_variable_unknown():
     )
     assert filled_variables(program) == {"c": ""}
     assert [launch.kernel for launch in host_launches(program, "f", ())] == ["f<s[0]>"]
+
+
+def test_parameter_with_a_reserved_name_becomes_a_dimension(tmp_path):
+    (path := tmp_path / "row.cu").write_text(
+        "__global__ void row(float *x, int i) { x[i * blockDim.x + threadIdx.x] = i; }\n"
+        "int main() { float *x; cudaMalloc(&x, 4096); row<<<1, 64>>>(x, 3); }\n"
+    )
+    draft = draft_spec(path, LaunchWords())
+    assert dict(draft.kernel().definition.problem().dims) == {"i_size": 3}
 
 
 def test_template_arguments_of_the_launching_function_are_followed():

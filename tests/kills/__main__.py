@@ -17,8 +17,7 @@ from pathlib import Path
 
 from tests.helpers.reading import reading_here
 from tests.kills.adding import kill_add, kill_collect, kill_merge_by_clocks
-from tests.kills.changing import kill_migration, kill_train, kill_withdraw
-from tests.kills.contributing import kill_contribute
+from tests.kills.changing import kill_contribute, kill_migration, kill_train, kill_withdraw
 from tests.kills.sharing import kill_sharing
 
 COMMANDS: Mapping[str, Callable[[Path, int, int], Counter[str]]] = {

@@ -10,8 +10,7 @@ import pytest
 
 from tests.helpers.depth import DEEP
 from tests.kills.adding import kill_add, kill_collect, kill_merge_by_clocks
-from tests.kills.changing import kill_migration, kill_train, kill_withdraw
-from tests.kills.contributing import kill_contribute
+from tests.kills.changing import kill_contribute, kill_migration, kill_train, kill_withdraw
 from tests.kills.sharing import kill_sharing
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name == "nt", reason="kills process groups")]

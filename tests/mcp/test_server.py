@@ -14,7 +14,7 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
-from kernrec.gpu.card_file import card_text
+from kernrec.gpu.gpu_file import gpu_text
 from kernrec.mcp.server import Folder
 from tests.checking.test_check import AXPY
 from tests.helpers.command import environment
@@ -80,7 +80,7 @@ def answered(tmp_path_factory):
     inside = outside / "inside"
     inside.mkdir()
     (outside / "secret.cu").write_text(AXPY)
-    (inside / "mine.toml").write_text(card_text(find_gpu("l4"), "mine"))
+    (inside / "mine.toml").write_text(gpu_text(find_gpu("l4"), "mine"))
     written(inside / "model", LLAMA_3_8B)
     (inside / "wrong.cu").write_text(AXPY.replace("alpha *", "2.1f *"))
     return asyncio.run(session(inside))
@@ -215,15 +215,15 @@ def test_server_without_a_folder_reads_no_file(refuses):
 
 
 def test_gpu_file_is_accepted_only_inside_the_folder(folder, tmp_path):
-    card = card_text(find_gpu("l4"), "mine")
+    card = gpu_text(find_gpu("l4"), "mine")
     (tmp_path / "inside" / "mine.toml").write_text(card)
     (tmp_path / "outside.toml").write_text(card)
-    names = folder.cards("h200, mine.toml").split(",")
+    names = folder.gpu_names("h200, mine.toml").split(",")
     assert names[0] == "h200"
     assert find_gpu(names[1]).sms == find_gpu("l4").sms
     with pytest.raises(UsageError, match="outside the folder"):
-        folder.cards("../outside.toml")
+        folder.gpu_names("../outside.toml")
     (tmp_path / "inside" / "mine.toml").write_text(card.replace("sms = 58", "sms = 0"))
     with pytest.raises(UsageError, match="sms") as refused:
-        folder.cards("mine.toml")
+        folder.gpu_names("mine.toml")
     assert str(tmp_path) not in str(refused.value)

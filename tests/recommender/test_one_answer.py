@@ -30,7 +30,7 @@ from kernrec.page.answers import Answers
 from kernrec.recommender import Answer, Objective, Query, Recommender, Request
 from kernrec.recommender.many import answer_many
 from kernrec.recommender.networks.compare import compare_gpus
-from kernrec.recommender.networks.network import NetworkRequest, shapes_as_network
+from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 from kernrec.recommender.networks.sweep import Swept, sweep_network
 from tests.helpers.command import environment, run_here
 

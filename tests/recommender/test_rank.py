@@ -12,7 +12,8 @@ from kernrec.op import Problem, find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.networks.network import NetworkRequest, answer_network
+from kernrec.recommender.networks.layers import NetworkRequest
+from kernrec.recommender.networks.network import answer_network
 from kernrec.recommender.networks.sweep import sweep_network
 from kernrec.recommender.request import op_points
 from kernrec.recommender.select import select
@@ -60,7 +61,7 @@ def test_ranked_costs_equal_single_answers(
             assert not candidates.kernels
             continue
         for ours, theirs in zip(candidates.kernels, expected.kernels, strict=True):
-            assert (ours.heuristic, ours.belief) == (theirs.heuristic, theirs.belief)
+            assert (ours.heuristic, ours.shrinkage) == (theirs.heuristic, theirs.shrinkage)
             assert repr(ours.scope) == repr(theirs.scope)
             np.testing.assert_array_equal(ours.rows, theirs.rows)
             np.testing.assert_array_equal(ours.prediction.runnable, theirs.prediction.runnable)

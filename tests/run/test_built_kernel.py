@@ -19,7 +19,7 @@ from kernrec.run import BuiltKernel
 from kernrec.run.built_kernel import build_kernel
 from kernrec.run.shapes import Shapes
 from tests.helpers.emulating_driver import EmulatingDriver, HostMemory
-from tests.helpers.on_gpu import card_in_use
+from tests.helpers.on_gpu import gpu_in_use
 
 pytest.importorskip("cupy", reason="compiling needs CuPy")
 
@@ -212,7 +212,7 @@ def test_build_runs_the_recommended_config(recommender):
 @pytest.mark.gpu
 @pytest.mark.parametrize("op", sorted(CASES))
 def test_every_op_runs_on_the_gpu(op):
-    with card_in_use():
+    with gpu_in_use():
         import cupy
 
         kernel = kernrec.build(op, **CASES[op])

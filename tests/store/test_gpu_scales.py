@@ -1,6 +1,7 @@
 """Test rows of several people: the median over people, with each GPU scaled to its model, and their spread."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -8,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.store import Database
-from kernrec.store.gpu_scales import GpuScale, shown
 from kernrec.store.measurement import Measurement
 from kernrec.store.measurement_log import MeasuredAnswer, evidence
 from kernrec.store.schema import with_derived
@@ -53,9 +53,17 @@ def answers(database: Database) -> dict[int, MeasuredAnswer]:
     return {answer.config["block_m"] - 1: answer for answer in there.measured}
 
 
-def scales(database: Database) -> dict[str, GpuScale]:
-    rows = database.query("SELECT * FROM db.card_scale")
-    return {str(row[1]): GpuScale(*row) for row in rows}
+class Scale(NamedTuple):
+    """Costs of a contributor's GPU compared with others of its model."""
+
+    latency_scale: float
+    latency_ratio: float
+    energy_ratio: float
+
+
+def scales(database: Database) -> dict[str, Scale]:
+    rows = database.query(f"SELECT contributor, {', '.join(Scale._fields)} FROM db.card_scale")
+    return {str(contributor): Scale(*values) for contributor, *values in rows}
 
 
 @pytest.mark.every(3)
@@ -79,10 +87,7 @@ def test_rows_only_from_a_slow_gpu_are_rescaled_to_its_model() -> None:
         answer = answers(database)[CONFIGS - 1]
         assert answer.latency_s == pytest.approx(TRUE_S[-1], rel=0.03)
         assert (answer.contributors, answer.rescaled) == (1, 1)
-        line = shown(scales(database)[key_of("cyd")], "cyd")
-        assert line is not None
-        assert "cyd: latencies 1.60 and energies 0.6" in line
-        assert shown(scales(database)[key_of("ann")], "ann") is None
+        assert scales(database)[key_of("cyd")].latency_ratio == pytest.approx(1.6, rel=0.01)
 
 
 def test_one_of_three_users_cannot_move_an_answer() -> None:

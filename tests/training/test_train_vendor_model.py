@@ -37,8 +37,8 @@ def recorded(rows: int = 200) -> Recording:
         "k": 64 * draw.integers(1, 99, rows),
     }
     parts, gpu, backends = [], [], []
-    for backend, cards in MADE_UP.backends.items():
-        for card in cards:
+    for backend, gpus in MADE_UP.backends.items():
+        for card in gpus:
             bound, _ = features("matmul", find_gpu(card), "bf16", "nt", sizes, GRAPH)
             factor = CARDS[card] * SLOWDOWN[backend] * np.where(sizes["k"] > 3000, 1.5, 1.0)
             parts.append(bound.total_s * factor * draw.lognormal(0, 0.01, rows))
@@ -73,11 +73,9 @@ def test_problem_has_the_same_index_on_all_gpus(table):
 
 def test_held_out_rows_do_not_reach_the_trees(table, monkeypatch):
     seen = []
-    boost = vendor_trees.boost_card
+    boost = vendor_trees.boost_gpu
     monkeypatch.setattr(vendor_trees, "_ROUNDS", (3, 0))
-    monkeypatch.setattr(
-        vendor_trees, "boost_card", lambda *arguments: (seen.append(arguments[2]), boost(*arguments))[1]
-    )
+    monkeypatch.setattr(vendor_trees, "boost_gpu", lambda *arguments: (seen.append(arguments[2]), boost(*arguments))[1])
     errors = vendor_trees.left_out_errors(table, "latency", "l40s")
     rows = table.on("l40s", "latency")
     assert np.isfinite(errors[rows]).all()

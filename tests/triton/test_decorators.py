@@ -13,7 +13,7 @@ import pytest
 from kernrec.errors import KernrecWarning, UsageError
 from kernrec.store import Database
 from tests.helpers.paths import ROOT
-from tests.helpers.triton_driver import Tensor, stand_in_driver
+from tests.helpers.triton_kernels import Tensor, stand_in_driver
 
 triton = pytest.importorskip("triton", reason="needs the extra `triton`")
 
@@ -178,9 +178,9 @@ def test_energy_objective_selects_by_energy(driver, monkeypatch):
         calls.append(1)
         return bench(launch, quantiles)
 
-    card = machine.Card(0, "GPU-1", "NVIDIA A100-SXM4-80GB", 0)
+    gpu = machine.LocalGpu(0, "GPU-1", "NVIDIA A100-SXM4-80GB", 0)
     sensors = Sensors([400.0, 100.0], calls)
-    monkeypatch.setattr(machine, "_card", lambda: card)
+    monkeypatch.setattr(machine, "_card", lambda: gpu)
     monkeypatch.setattr(machine, "sensors", lambda uuid: sensors)
     for name, seconds in (("WINDOW_S", 0.05), ("SETTLE_S", 0.01), ("BATCH_S", 0.002)):
         monkeypatch.setattr(machine, name, seconds)
@@ -234,7 +234,7 @@ def test_second_process_uses_the_database(driver, tmp_path):
     script.write_text(
         "import json, kernrec.triton\n"
         "from tests.triton import tuned_kernels\n"
-        "from tests.helpers.triton_driver import Tensor, stand_in_driver\n"
+        "from tests.helpers.triton_kernels import Tensor, stand_in_driver\n"
         "function = kernrec.triton.autotune(tuned_kernels.CONFIGS, ['n'], top_k=2)(tuned_kernels.scale)\n"
         f"x = Tensor('float32', {N})\n"
         "with stand_in_driver() as driver:\n"

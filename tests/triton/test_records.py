@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 import kernrec.triton
 from kernrec.recommender.request import Objective
 from kernrec.store.measurement import EnergyReport
@@ -22,3 +24,8 @@ def test_median_uses_successful_runs_only():
 def test_impossible_values_are_refused_at_the_decorator(refuses):
     refuses(lambda: kernrec.triton.prune(top_k=True))
     refuses(lambda: kernrec.triton.autotune([], ["n"], objective="pareto"))
+
+
+def test_removed_recorder_names_its_replacement():
+    with pytest.raises(AttributeError, match="TRITON_CACHE_AUTOTUNING"):
+        kernrec.triton.record  # noqa: B018

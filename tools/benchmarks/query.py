@@ -44,21 +44,21 @@ for line in sys.stdin:
 _WHEEL = """
 import json, sys, time
 import nvMatmulHeuristics as wheel
-targets, cards = {}, wheel.NvMatmulHeuristicsNvidiaGpu
-of_gpu = {"rtx4090": cards.RTX_4090, "a100": cards.A100_SXM_80GB, "h200": cards.H200_SXM}
+targets, models = {}, wheel.NvMatmulHeuristicsNvidiaGpu
+of_gpu = {"rtx4090": models.RTX_4090, "a100": models.A100_SXM_80GB, "h200": models.H200_SXM}
 layouts = wheel.NvMatmulHeuristicsMatmulLayout
 cases = json.loads(sys.stdin.readline())
 for name, (gpu, dtype, layout, _) in cases.items():
     precision = "SSS" if dtype == "f32" else "HSH"
     interface = wheel.NvMatmulHeuristicsInterface(wheel.NvMatmulHeuristicsTarget.CUTLASS, precision=precision)
-    card = interface.createHardwareDescriptor()
-    interface.setHardwarePredefinedGpu(card, of_gpu[gpu])
-    targets[name] = interface, card, getattr(layouts, (layout or "nn").upper() + "_ROW_MAJOR")
+    hardware = interface.createHardwareDescriptor()
+    interface.setHardwarePredefinedGpu(hardware, of_gpu[gpu])
+    targets[name] = interface, hardware, getattr(layouts, (layout or "nn").upper() + "_ROW_MAJOR")
 for line in sys.stdin:
     case, dims, _ = json.loads(line)
-    interface, card, layout = targets[case]
+    interface, hardware, layout = targets[case]
     start = time.thread_time()
-    interface.get_with_mnk(dims["m"], dims["n"], dims["k"], layout, 8, card)
+    interface.get_with_mnk(dims["m"], dims["n"], dims["k"], layout, 8, hardware)
     print(time.thread_time() - start, flush=True)
 """
 CASES: Mapping[str, tuple[str, str, str | None, str]] = {

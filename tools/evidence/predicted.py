@@ -133,7 +133,7 @@ def sampled_space(
     """
     if recording.unfit:
         raise KernrecError(recording.unfit)
-    kernel, gpu = recorded.kernel(folders[0]), find_gpu(recording.card)
+    kernel, gpu = recorded.kernel(folders[0]), find_gpu(recording.gpu)
     rows = read_rows(recording, kernel, folders[1] / "spaces")
     chosen = ordered([config_text(config) for config in rows.configs])[: min(count, recorded.most)]
     configs, problem = [rows.configs[i] for i in chosen], kernel.definition.problem()

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor.bound import RATIOS, features, features_of, has_physical_power, power_base, rate_of, used
-from kernrec.model.vendor.limits import LEEWAY, least_s, rates_of
+from kernrec.model.vendor.operating_point import LEEWAY, least_s, rates_of
 from kernrec.model.vendor.recorded_set import BACKEND, RecordedSet
 
 Array = np.ndarray
@@ -93,11 +93,11 @@ class Table:
 
     def families(self, quantity: str) -> dict[str, list[str]]:
         """Return, by architecture, the GPUs with a known quantity of a backend that was recorded on several GPUs."""
-        cards: dict[str, list[str]] = {}
+        gpus: dict[str, list[str]] = {}
         for gpu in self.gpus(quantity):
             if len(self.carried(gpu, quantity)):
-                cards.setdefault(find_gpu(gpu).arch, []).append(gpu)
-        return cards
+                gpus.setdefault(find_gpu(gpu).arch, []).append(gpu)
+        return gpus
 
     def ratios(self, quantity: str) -> Array:
         """Return the columns that trees for any GPU use."""
@@ -115,9 +115,9 @@ class _Columns:
         self.columns: dict[str, tuple[str, ...]] = {}
         self.matrix: dict[str, Array] = {}
 
-    def add(self, rows: Array, card: str, dtype: str, layout: str) -> None:
+    def add(self, rows: Array, gpu_name: str, dtype: str, layout: str) -> None:
         """Add the features of rows of one kind."""
-        recording, gpu = self._recording, find_gpu(card)
+        recording, gpu = self._recording, find_gpu(gpu_name)
         dims = {name: sizes[rows] for name, sizes in recording.dims.items()}
         bound, made = features(recording.recorded.op, gpu, dtype, layout, dims, recording.recorded.timing)
         self.bound_s[rows], self.base_w[rows] = bound.total_s, gpu.tdp_w

@@ -20,13 +20,13 @@ from library_training.table import FOLDS, Recording, Table
 from library_training.trees import (
     between_errors,
     boost_any,
-    boost_card,
+    boost_gpu,
     boost_shared,
-    card_interval,
-    card_left_out_errors,
     coverage,
-    coverage_of_cards,
+    coverage_of_gpus,
     fastest_named,
+    gpu_interval,
+    gpu_left_out_errors,
     left_out_errors,
 )
 
@@ -62,7 +62,7 @@ def train_set(
         return _with_any_heads(recording, parts, before)
     table, recorded = Table.of(recording), recording.recorded
     old, trees = ({}, {}) if before is None else (before[0], dict(before[1]))
-    heads: dict[str, dict[str, Any]] = {name: dict(cards) for name, cards in old.get("heads", {}).items()}
+    heads: dict[str, dict[str, Any]] = {name: dict(gpus) for name, gpus in old.get("heads", {}).items()}
     named = old.get(_NAMED)
     for quantity in table.matrix:
         of_quantity = heads.setdefault(quantity, {})
@@ -71,7 +71,7 @@ def train_set(
             for gpu in table.gpus(quantity):
                 left_out = left_out_errors(table, quantity, gpu, folds)
                 together = np.where(np.isfinite(left_out), left_out, together)
-                head, own = _of_card(table, quantity, gpu, left_out)
+                head, own = _of_gpu(table, quantity, gpu, left_out)
                 of_quantity[gpu], trees[head["trees"]] = head | {"folds left out": folds}, own
             if quantity == "latency":
                 named = fastest_named(table, together)
@@ -87,9 +87,9 @@ def train_set(
     entry = {
         **{name: getattr(recorded, name) for name in ("name", "case", "alike_width")},
         **{name: list(getattr(recorded, name)) for name in ("dtypes", "layouts", "alike", "local")},
-        "stacks": {backend: dict(cards) for backend, cards in recorded.backends.items()},
+        "stacks": {backend: dict(gpus) for backend, gpus in recorded.backends.items()},
         "kinds": {
-            backend: {gpu: list(names) for gpu, names in cards.items()} for backend, cards in recorded.kinds.items()
+            backend: {gpu: list(names) for gpu, names in gpus.items()} for backend, gpus in recorded.kinds.items()
         },
         "multiples": {backend: dict(steps) for backend, steps in recorded.multiples.items()},
         "timing": {"launch_clk": recorded.timing.launch_clk, "working_sets": finite_sets},
@@ -111,7 +111,7 @@ def _with_any_heads(
 ) -> tuple[dict[str, Any], dict[str, Trees]]:
     """Return the result of the last training, with the trees for GPUs without recordings replaced."""
     old, trees = before[0], dict(before[1])
-    heads = {name: dict(cards) for name, cards in old["heads"].items()}
+    heads = {name: dict(gpus) for name, gpus in old["heads"].items()}
     for quantity in (part.removesuffix(".any") for part in parts):
         if quantity in heads:
             _add_any_heads(
@@ -124,14 +124,14 @@ def _add_any_heads(table: Table, quantity: str, heads: dict[str, Any], trees: di
     """Add the trees for GPUs without recordings, of any architecture and of recorded architectures."""
     head, own = _of_any(table, quantity)
     heads[OTHER], trees[head["trees"]] = head, own
-    for arch, cards in table.families(quantity).items():
-        if quantity == "power" or (len(cards) > 1 and table.recording.recorded.timing.sustained):
-            of_arch, own = _of_arch(table, quantity, cards, head)
+    for arch, gpus in table.families(quantity).items():
+        if quantity == "power" or (len(gpus) > 1 and table.recording.recorded.timing.sustained):
+            of_arch, own = _of_arch(table, quantity, gpus, head)
             of_arch["trees"] = f"{table.recording.recorded.name}.{quantity}.{arch}"
             heads[arch], trees[of_arch["trees"]] = of_arch, own
 
 
-def _of_card(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dict[str, Any], Trees]:
+def _of_gpu(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dict[str, Any], Trees]:
     """Return (model card entry, trees) of a recorded GPU; `left_out` (N,) has its errors on held-out problems."""
     recording, recorded, rows = table.recording, table.recording.recorded, table.on(gpu, quantity)
     between = between_errors(table, quantity, gpu) if quantity == "latency" else np.full(len(left_out), np.nan)
@@ -139,7 +139,7 @@ def _of_card(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[di
     own = calibrate(left_out[tested], table.problem[tested], "problem")
     other = calibrate(between[on_grid], table.problem[on_grid], "problem") if len(on_grid) else own
     by_backend = {
-        backend: left_out[recording.backend == backend] for backend, cards in recorded.backends.items() if gpu in cards
+        backend: left_out[recording.backend == backend] for backend, gpus in recorded.backends.items() if gpu in gpus
     }
     head = _head(f"{recorded.name}.{quantity}.{gpu}", table.columns[quantity], own, other) | {
         "rows": len(rows),
@@ -149,14 +149,14 @@ def _of_card(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[di
         "coverage, problems left out": round(coverage(left_out, table.problem), 3),
         **({"median error, sizes left out": _median(between)} if len(on_grid) else {}),
     }
-    return head, boost_card(table, quantity, rows).compact()
+    return head, boost_gpu(table, quantity, rows).compact()
 
 
 def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
     """Return (entry in the model card, trees) for GPUs without recordings."""
     families = table.families(quantity)
-    errors = card_left_out_errors(table, quantity, families)
-    boosted, interval = boost_any(table, quantity, families), card_interval(errors)
+    errors = gpu_left_out_errors(table, quantity, families)
+    boosted, interval = boost_any(table, quantity, families), gpu_interval(errors)
     name, columns = f"{table.recording.recorded.name}.{quantity}.any", table.columns[quantity]
     bound = {gpu: table.target[quantity][table.carried(gpu, quantity)] for gpu in errors}
     head = _head(name, [columns[i] for i in boosted.columns], interval, interval) | {
@@ -165,30 +165,30 @@ def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
         "median error, card left out": {gpu: _median(error) for gpu, error in errors.items()},
         "90th percentile, card left out": {gpu: _p90(error) for gpu, error in errors.items()},
         "median error of the bound": {gpu: _median(error) for gpu, error in bound.items()},
-        "coverage, card left out": coverage_of_cards(errors),
+        "coverage, card left out": coverage_of_gpus(errors),
     }
     return head, boosted.compact()
 
 
 def _of_arch(
-    table: Table, quantity: str, cards: Sequence[str], other: Mapping[str, Any]
+    table: Table, quantity: str, gpus: Sequence[str], other: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Trees]:
     """Return (entry, trees) for GPUs that were not recorded, but whose architecture was.
 
     Args:
         table: of the recording.
         quantity: `latency` or `power`.
-        cards: the recorded GPUs of the architecture.
+        gpus: the recorded GPUs of the architecture.
         other: entry for any GPU, which has the interval of power; the interval of latency comes from holding out each
             GPU.
     """
-    boosted = boost_shared(table, quantity, np.concatenate([table.carried(gpu, quantity) for gpu in cards]))
+    boosted = boost_shared(table, quantity, np.concatenate([table.carried(gpu, quantity) for gpu in gpus]))
     head = {name: other[name] for name in ("columns", "recorded", "between", "sustained") if name in other}
     if quantity == "latency":
         errors = {}
-        for gpu in cards:
+        for gpu in gpus:
             trees = boost_shared(
-                table, quantity, np.concatenate([table.carried(each, quantity) for each in cards if each != gpu])
+                table, quantity, np.concatenate([table.carried(each, quantity) for each in gpus if each != gpu])
             )
             rows = table.carried(gpu, quantity)
             errors[gpu] = table.target[quantity][rows] - trees.predict(table.matrix[quantity][rows])

@@ -69,7 +69,7 @@ class Boosted:
         return compact(trees, len(self.columns), self.base, self.share)
 
 
-def boost_card(table: Table, quantity: str, rows: Array) -> Boosted:
+def boost_gpu(table: Table, quantity: str, rows: Array) -> Boosted:
     """Train trees for one GPU."""
     rounds, most = (_POWER_ROUNDS, _POWER_LEAVES) if quantity == "power" else (_ROUNDS, _LEAVES)
     leaves = int(np.clip(len(rows) / _ROWS_PER_LEAF, 8, most))
@@ -84,7 +84,7 @@ def boost_any(table: Table, quantity: str, families: Mapping[str, Sequence[str]]
     The result has the trees' level, but only the fraction of their correction that best predicts each architecture
     from the others, because peculiarities of recorded GPUs do not apply to other GPUs.
     """
-    rows = {arch: np.concatenate([table.carried(gpu, quantity) for gpu in cards]) for arch, cards in families.items()}
+    rows = {arch: np.concatenate([table.carried(gpu, quantity) for gpu in gpus]) for arch, gpus in families.items()}
     boosted = boost_shared(table, quantity, np.concatenate(list(rows.values())))
     if len(table.families(quantity)) < _LEAST_FAMILIES:
         return boosted
@@ -158,23 +158,23 @@ def _errors_without(table: Table, quantity: str, rows: Array, left_out: Iterable
     """Return the errors (N,) of the rows held out by each mask, from trees of the other `rows`; NaN elsewhere."""
     errors = np.full(len(table.recording), np.nan)
     for mask in left_out:
-        trees, held_out = boost_card(table, quantity, rows[~mask]), rows[mask]
+        trees, held_out = boost_gpu(table, quantity, rows[~mask]), rows[mask]
         errors[held_out] = table.target[quantity][held_out] - trees.predict(table.matrix[quantity][held_out])
     return errors
 
 
-def card_left_out_errors(table: Table, quantity: str, families: Mapping[str, Sequence[str]]) -> dict[str, Array]:
+def gpu_left_out_errors(table: Table, quantity: str, families: Mapping[str, Sequence[str]]) -> dict[str, Array]:
     """Return log(measured / predicted) of each GPU's rows, by trees of the other architectures in `families`."""
     errors = {}
-    for arch, cards in families.items() if len(families) > 1 else ():
+    for arch, gpus in families.items() if len(families) > 1 else ():
         trees = boost_any(table, quantity, {other: gpus for other, gpus in families.items() if other != arch})
-        for gpu in cards:
+        for gpu in gpus:
             rows = table.carried(gpu, quantity)
             errors[gpu] = table.target[quantity][rows] - trees.predict(table.matrix[quantity][rows])
     return errors
 
 
-def card_interval(errors: Mapping[str, Array]) -> Interval:
+def gpu_interval(errors: Mapping[str, Array]) -> Interval:
     """Return the interval for GPUs without recordings, from the errors of held-out GPUs, grouped by architecture."""
     by_arch = _by_architecture(errors)
     groups = np.repeat(np.arange(len(by_arch)), [len(part) for part in by_arch.values()])
@@ -206,12 +206,12 @@ def coverage(errors: Array, problem: Array) -> float:
     return float(inside.mean())
 
 
-def coverage_of_cards(errors: Mapping[str, Array]) -> dict[str, float]:
+def coverage_of_gpus(errors: Mapping[str, Array]) -> dict[str, float]:
     """Return each architecture's fraction of rows inside the interval that the other architectures' errors give."""
     by_arch = _by_architecture(errors)
     shares = {}
     for arch, rows in by_arch.items():
-        width = card_interval({gpu: part for gpu, part in errors.items() if find_gpu(gpu).arch != arch}).width
+        width = gpu_interval({gpu: part for gpu, part in errors.items() if find_gpu(gpu).arch != arch}).width
         shares[arch] = round(float((np.abs(rows) <= width).mean()), 3)
     return shares
 

@@ -98,8 +98,6 @@ struct Link {
 // Start, devices and contexts.
 
 API int cuInit(unsigned) { return attribute(16) > 0 ? kSuccess : kInvalidDevice; }
-API int cuDriverGetVersion(int* version) { return *version = 13000, kSuccess; }
-API int cuDeviceGetCount(int* count) { return *count = 1, kSuccess; }
 API int cuDeviceGet(int* device, int number) { return *device = 0, number ? kInvalidDevice : kSuccess; }
 API int cuDeviceGetName(char* text, int size, int) {
     return snprintf(text, size_t(size), "%s", device_name().c_str()), kSuccess;
@@ -114,20 +112,11 @@ API int cuDeviceGetUuid_v2(char* uuid, int device) { return cuDeviceGetUuid(uuid
 API int cuDeviceGetPCIBusId(char* text, int size, int) {
     return snprintf(text, size_t(size), "0000:00:00.0"), kSuccess;
 }
-API int cuDeviceGetByPCIBusId(int* device, const char*) { return *device = 0, kSuccess; }
-API int cuDeviceCanAccessPeer(int* can, int, int) { return *can = 0, kSuccess; }
 API int cuDeviceGetDefaultMemPool(void** pool, int) { return *pool = &context, kSuccess; }
 API int cuDeviceGetMemPool(void** pool, int) { return *pool = &context, kSuccess; }
-API int cuDeviceSetMemPool(int, void*) { return kSuccess; }
 API int cuMemPoolCreate(void** pool, const void*) { return *pool = &context, kSuccess; }
-API int cuMemPoolDestroy(void*) { return kSuccess; }
-API int cuMemPoolSetAttribute(void*, int, void*) { return kSuccess; }
 API int cuMemPoolGetAttribute(void*, int, void* value) { return *static_cast<uint64_t*>(value) = 0, kSuccess; }
-API int cuMemPoolTrimTo(void*, size_t) { return kSuccess; }
 API int cuDevicePrimaryCtxRetain(void** made, int) { return *made = &context, kSuccess; }
-API int cuDevicePrimaryCtxRelease_v2(int) { return kSuccess; }
-API int cuDevicePrimaryCtxReset_v2(int) { return kSuccess; }
-API int cuDevicePrimaryCtxSetFlags_v2(int, unsigned) { return kSuccess; }
 API int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) { return *flags = 0, *active = 1, kSuccess; }
 API int cuCtxCreate_v2(void** made, unsigned, int) { return *made = &context, contexts.push_back(*made), kSuccess; }
 API int cuCtxCreate_v4(void** made, void*, unsigned, int) { return cuCtxCreate_v2(made, 0, 0); }
@@ -148,15 +137,9 @@ API int cuCtxSetCurrent(void* set) {
 }
 API int cuCtxGetCurrent(void** found) { return *found = current(), kSuccess; }
 API int cuCtxGetDevice(int* device) { return *device = 0, current() ? kSuccess : 201; }
-API int cuCtxGetFlags(unsigned* flags) { return *flags = 0, kSuccess; }
 API int cuCtxGetId(void*, unsigned long long* id) { return *id = 1, kSuccess; }
 API int cuCtxGetApiVersion(void*, unsigned* version) { return *version = 3020, kSuccess; }
-API int cuCtxGetDevice_v2(int* device, void*) { return *device = 0, kSuccess; }
-API int cuCtxSynchronize() { return kSuccess; }
-API int cuCtxSynchronize_v2(void*) { return kSuccess; }
-API int cuCtxSetLimit(int, size_t) { return kSuccess; }
 API int cuCtxGetLimit(size_t* value, int) { return *value = 1024, kSuccess; }
-API int cuCtxSetCacheConfig(int) { return kSuccess; }
 API int cuCtxGetStreamPriorityRange(int* least, int* greatest) { return *least = 0, *greatest = -5, kSuccess; }
 API int cuGetErrorName(int error, const char** text) {
     static thread_local std::string name;
@@ -209,8 +192,6 @@ API int cuModuleLoad(void** module, const char* path) {
     content << file.rdbuf();
     return load_to(module, content.str().c_str());
 }
-API int cuModuleUnload(void*) { return kSuccess; }
-API int cuModuleGetLoadingMode(int* mode) { return *mode = 1, kSuccess; }
 API int cuModuleGetFunction(void** function, void* module, const char* name) {
     return function_to(function, module, name);
 }
@@ -233,7 +214,6 @@ API int cuModuleGetGlobal_v2(Pointer* pointer, size_t* bytes, void* handle, cons
 API int cuLibraryLoadData(void** library, const void* image, int*, void**, unsigned, int*, void**, unsigned) {
     return load_to(library, image);
 }
-API int cuLibraryUnload(void*) { return kSuccess; }
 API int cuLibraryGetModule(void** module, void* library) { return *module = library, kSuccess; }
 API int cuLibraryGetKernel(void** kernel, void* library, const char* name) { return function_to(kernel, library, name); }
 API int cuLibraryGetGlobal(Pointer* pointer, size_t* bytes, void* library, const char* name) {
@@ -260,8 +240,6 @@ API int cuFuncSetAttribute(void* function, int name, int value) {
     return kSuccess;
 }
 API int cuKernelSetAttribute(int name, int value, void* kernel, int) { return cuFuncSetAttribute(kernel, name, value); }
-API int cuFuncSetCacheConfig(void*, int) { return kSuccess; }
-API int cuFuncSetSharedMemConfig(void*, int) { return kSuccess; }
 API int cuLinkCreate_v2(unsigned, int*, void**, void** state) { return *state = new Link, kSuccess; }
 API int cuLinkAddData_v2(void* state, int type, void* data, size_t bytes, const char*, unsigned, int*, void**) {
     if (type != 1) return kNotSupported;  // CU_JIT_INPUT_PTX
@@ -389,10 +367,6 @@ API int cuMemcpy2DAsync_v2(const Copy2D* given, void* stream) {
 FILL(cuMemsetD8, cuMemsetD2D8, uint8_t, 1)
 FILL(cuMemsetD16, cuMemsetD2D16, uint16_t, 2)
 FILL(cuMemsetD32, cuMemsetD2D32, uint32_t, 4)
-API int cuMemPrefetchAsync(...) { return kSuccess; }
-API int cuMemPrefetchAsync_v2(...) { return kSuccess; }
-API int cuMemAdvise(...) { return kSuccess; }
-API int cuMemAdvise_v2(...) { return kSuccess; }
 
 // Write a tensor map as kernrec.ptx.state.descriptors lays it out.
 API int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* address, const uint64_t* extents,
@@ -424,13 +398,10 @@ API int cuStreamDestroy_v2(void* stream) {
     if (stream_of(stream) == stream) delete static_cast<Stream*>(stream);
     return kSuccess;
 }
-API int cuStreamSynchronize(void*) { return kSuccess; }
-API int cuStreamQuery(void*) { return kSuccess; }
 API int cuStreamGetFlags(void* stream, unsigned* flags) { return *flags = stream_of(stream)->flags, kSuccess; }
 API int cuStreamGetPriority(void*, int* priority) { return *priority = 0, kSuccess; }
 API int cuStreamGetCtx(void*, void** found) { return *found = &context, kSuccess; }
 API int cuStreamIsCapturing(void* stream, int* status) { return *status = stream_of(stream)->capturing(), kSuccess; }
-API int cuStreamWaitEvent(void*, void*, unsigned) { return kSuccess; }
 API int cuStreamAddCallback(void* stream, void (*function)(void*, int, void*), void* data, unsigned) {
     return submit(stream, 3, [=] { return function(stream, kSuccess, data), int(kSuccess); });
 }
@@ -438,13 +409,9 @@ API int cuEventCreate(void** event, unsigned) { return *event = new Event, kSucc
 API int cuEventDestroy_v2(void* event) { return delete static_cast<Event*>(event), kSuccess; }
 API int cuEventRecord(void* event, void*) { return record(*static_cast<Event*>(event)); }
 API int cuEventRecordWithFlags(void* event, void* stream, unsigned) { return cuEventRecord(event, stream); }
-API int cuEventSynchronize(void*) { return kSuccess; }
-API int cuEventQuery(void*) { return kSuccess; }
 API int cuEventElapsedTime(float* milliseconds, void* first, void* second) {
     return elapsed(milliseconds, first, second);
 }
 API int cuEventElapsedTime_v2(float* milliseconds, void* first, void* second) {
     return cuEventElapsedTime(milliseconds, first, second);
 }
-API int cuProfilerStart() { return kSuccess; }
-API int cuProfilerStop() { return kSuccess; }

@@ -166,8 +166,6 @@ API int cudaFuncSetAttribute(const void* key, int name, int value) {
     if (name == 8) function->dynamic_shared = value;
     return kSuccess;
 }
-API int cudaFuncSetCacheConfig(const void*, int) { return kSuccess; }
-API int cudaFuncSetSharedMemConfig(const void*, int) { return kSuccess; }
 API int cudaFuncGetName(const char** name, const void* key) {
     Function* function = find(key);
     if (!function) return done(kInvalidDeviceFunction);

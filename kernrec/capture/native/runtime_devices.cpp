@@ -21,23 +21,10 @@ int capture::synchronize() { return done(failed_kernel); }
 
 // Devices.
 
-API int cudaGetDeviceCount(int* count) { return *count = 1, kSuccess; }
-API int cudaGetDevice(int* device) { return *device = 0, kSuccess; }
 API int cudaSetDevice(int device) { return done(device ? kInvalidDevice : kSuccess); }
 API int cudaInitDevice(int device, unsigned, unsigned) { return cudaSetDevice(device); }
-API int cudaSetDeviceFlags(unsigned) { return kSuccess; }
-API int cudaGetDeviceFlags(unsigned* flags) { return *flags = 0, kSuccess; }
-API int cudaSetValidDevices(int*, int) { return kSuccess; }
-API int cudaChooseDevice(int* device, const void*) { return *device = 0, kSuccess; }
 API int cudaDeviceSynchronize() { return synchronize(); }
 API int cudaThreadSynchronize() { return synchronize(); }
-API int cudaDeviceReset() { return kSuccess; }
-API int cudaThreadExit() { return kSuccess; }
-API int cudaDeviceSetCacheConfig(int) { return kSuccess; }
-API int cudaDeviceGetCacheConfig(int* config) { return *config = 0, kSuccess; }
-API int cudaDeviceSetSharedMemConfig(int) { return kSuccess; }
-API int cudaDeviceGetSharedMemConfig(int* config) { return *config = 1, kSuccess; }
-API int cudaDeviceSetLimit(int, size_t) { return kSuccess; }
 API int cudaDeviceGetLimit(size_t* value, int limit) {
     const size_t defaults[] = {1024, size_t(1) << 20, size_t(8) << 20};  // stack, printf, heap
     return *value = limit < 3 ? defaults[limit] : 0, kSuccess;
@@ -47,12 +34,8 @@ API int cudaDeviceGetAttribute(int* value, int name, int device) {
 }
 API int cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { return *least = 0, *greatest = -5, kSuccess; }
 API int cudaDeviceGetPCIBusId(char* text, int size, int) { return snprintf(text, size, "0000:00:00.0"), kSuccess; }
-API int cudaDeviceGetByPCIBusId(int* device, const char*) { return *device = 0, kSuccess; }
-API int cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, kSuccess; }
 API int cudaDeviceEnablePeerAccess(int, unsigned) { return done(kInvalidDevice); }
 API int cudaDeviceDisablePeerAccess(int) { return done(kInvalidDevice); }
-API int cudaDeviceGetP2PAttribute(int* value, int, int, int) { return *value = 0, kSuccess; }
-API int cudaDriverGetVersion(int* version) { return *version = 13000, kSuccess; }
 API int cudaRuntimeGetVersion(int* version) { return *version = 1000 * RUNTIME_MAJOR, kSuccess; }
 static int properties(void* to, int device) {
     if (device) return done(kInvalidDevice);
@@ -62,8 +45,6 @@ static int properties(void* to, int device) {
 }
 API int cudaGetDeviceProperties(void* to, int device) { return properties(to, device); }
 API int cudaGetDeviceProperties_v2(void* to, int device) { return properties(to, device); }
-API int cudaProfilerStart() { return kSuccess; }
-API int cudaProfilerStop() { return kSuccess; }
 
 // Errors.
 

@@ -300,7 +300,6 @@ API int cudaGraphKernelNodeSetParams(void* node, const KernelNode* given) {
     Node& to = *static_cast<Node*>(node);
     return done(kernel_work(*given, to.work, to.parameters));
 }
-API int cudaGraphKernelNodeSetAttribute(void*, int, const void*) { return kSuccess; }
 API int cudaGraphExecKernelNodeSetParams(void* made, void* node, const KernelNode* given) {
     Step* step = step_of(made, node);
     std::shared_ptr<const void> parameters;
@@ -352,7 +351,6 @@ API int cudaGraphExecUpdate(void* made, void* graph, void* result) {
     return kSuccess;
 }
 API int cudaGraphExecDestroy(void* made) { return delete static_cast<ExecutableGraph*>(made), kSuccess; }
-API int cudaGraphUpload(void*, void*) { return kSuccess; }
 API int cudaGraphLaunch(void* made, void* stream) {
     if (!made) return done(kInvalidValue);
     // A captured launch keeps the current work, even if the graph changes later.
@@ -361,6 +359,4 @@ API int cudaGraphLaunch(void* made, void* stream) {
                            [steps = static_cast<ExecutableGraph*>(made)->steps] { return run_steps(steps); }));
     return done(run_steps(static_cast<ExecutableGraph*>(made)->steps));
 }
-API int cudaDeviceGraphMemTrim(int) { return kSuccess; }
 API int cudaDeviceGetGraphMemAttribute(int, int, void* value) { return *static_cast<uint64_t*>(value) = 0, kSuccess; }
-API int cudaDeviceSetGraphMemAttribute(int, int, void*) { return kSuccess; }

@@ -93,7 +93,6 @@ API int cudaHostGetDevicePointer(void** device, void* host, unsigned) {
 API int cudaHostRegister(void* pointer, size_t bytes, unsigned) {
     return done(register_host(pointer, bytes) ? kSuccess : kInvalidValue);
 }
-API int cudaHostGetFlags(unsigned* flags, void*) { return *flags = 0, kSuccess; }
 API int cudaHostUnregister(void* pointer) { return done(unregister_host(pointer) ? kSuccess : kInvalidValue); }
 API int cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
     *pitch = (width + 511) / 512 * 512;
@@ -165,26 +164,12 @@ API int cudaMemset3D(Pitched to, int value, Volume extent) {
 API int cudaMemset3DAsync(Pitched to, int value, Volume extent, void* stream) {
     return done(submit(stream, kFillNode, [=] { return cudaMemset3D(to, value, extent); }));
 }
-API int cudaMemPrefetchAsync(...) { return kSuccess; }
-API int cudaMemPrefetchAsync_v2(...) { return kSuccess; }
-API int cudaMemAdvise(...) { return kSuccess; }
-API int cudaMemAdvise_v2(...) { return kSuccess; }
-API int cudaMemDiscardAndPrefetchBatchAsync(...) { return kSuccess; }
-API int cudaStreamAttachMemAsync(void*, void*, size_t, unsigned) { return kSuccess; }
-API int cudaCtxResetPersistingL2Cache() { return kSuccess; }
 API int cudaDeviceGetDefaultMemPool(void** pool, int) { return *pool = &pool_handle, kSuccess; }
 API int cudaDeviceGetMemPool(void** pool, int) { return *pool = &pool_handle, kSuccess; }
-API int cudaDeviceSetMemPool(int, void*) { return kSuccess; }
 API int cudaMemPoolCreate(void** pool, const void*) { return *pool = &pool_handle, kSuccess; }
-API int cudaMemPoolDestroy(void*) { return kSuccess; }
-API int cudaMemPoolSetAttribute(void*, int, void*) { return kSuccess; }
 API int cudaMemPoolGetAttribute(void*, int, void* value) { return *static_cast<uint64_t*>(value) = 0, kSuccess; }
-API int cudaMemPoolTrimTo(void*, size_t) { return kSuccess; }
-API int cudaMemPoolSetAccess(void*, const void*, size_t) { return kSuccess; }
-API int cudaMemPoolGetAccess(int* flags, void*, const void*) { return *flags = 3, kSuccess; }
 API int cudaMemGetDefaultMemPool(void** pool, const void*, int) { return *pool = &pool_handle, kSuccess; }
 API int cudaMemGetMemPool(void** pool, const void*, int) { return *pool = &pool_handle, kSuccess; }
-API int cudaMemSetMemPool(const void*, int, void*) { return kSuccess; }
 API int cudaMemRangeGetAttribute(void* data, size_t bytes, int, const void*, size_t) {
     return memset(data, 0, bytes), kSuccess;
 }

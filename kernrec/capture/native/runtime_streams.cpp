@@ -19,15 +19,12 @@ API int cudaStreamDestroy(void* stream) {
     return kSuccess;
 }
 API int cudaStreamSynchronize(void*) { return synchronize(); }
-API int cudaStreamQuery(void*) { return kSuccess; }
 API int cudaStreamGetFlags(void* stream, unsigned* flags) { return *flags = stream_of(stream)->flags, kSuccess; }
 API int cudaStreamGetPriority(void*, int* priority) { return *priority = 0, kSuccess; }
 API int cudaStreamGetDevice(void*, int* device) { return *device = 0, kSuccess; }
 API int cudaStreamGetId(void* stream, unsigned long long* id) {
     return *id = reinterpret_cast<uint64_t>(stream), kSuccess;
 }
-API int cudaStreamSetAttribute(void*, int, const void*) { return kSuccess; }
-API int cudaStreamCopyAttributes(void*, void*) { return kSuccess; }
 API int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
     const auto& graph = static_cast<Event*>(event)->captured;
     if (graph && !graph->ended) stream_of(stream)->captured = graph;  // the stream joins the capture of the event
@@ -44,7 +41,6 @@ API int cudaEventRecord(void* handle, void* stream) {
 }
 API int cudaEventRecordWithFlags(void* event, void* stream, unsigned) { return cudaEventRecord(event, stream); }
 API int cudaEventSynchronize(void*) { return synchronize(); }
-API int cudaEventQuery(void*) { return kSuccess; }
 API int cudaEventElapsedTime(float* milliseconds, void* first, void* second) {
     return done(elapsed(milliseconds, first, second));
 }
@@ -95,4 +91,3 @@ API int cudaStreamGetCaptureInfo(void* stream, int* status, unsigned long long* 
 }
 #endif
 API int cudaStreamUpdateCaptureDependencies(...) { return kSuccess; }  // nodes run in call order
-API int cudaThreadExchangeStreamCaptureMode(int*) { return kSuccess; }

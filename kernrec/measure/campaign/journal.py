@@ -56,12 +56,11 @@ class Records(Protocol):
 class Journal:
     """Journal of one campaign, for several threads."""
 
-    def __init__(self, path: Path, wait_s: float = _WAIT_S) -> None:
+    def __init__(self, path: Path) -> None:
         """Open or create a journal; keep the records of a killed campaign.
 
         Args:
             path: Result of `journal_path`.
-            wait_s: Seconds to wait for a process that has the journal open.
 
         Raises:
             JournalInUseError: Another campaign fills the database.
@@ -74,7 +73,7 @@ class Journal:
             lock.parent.mkdir(parents=True, exist_ok=True)
             for file in filter(Path.exists, (self.path, lock)):
                 check_kind(file.stat().st_mode, file)
-            if (descriptor := lock_path(lock, wait_s)) is None:
+            if (descriptor := lock_path(lock, _WAIT_S)) is None:
                 raise JournalInUseError(
                     f"{self.path.name.removesuffix(_SUFFIX)} is being filled by {lock.read_text(errors='replace')}:"
                     " wait for it, or measure into another --db and `kernrec db merge` it later"

@@ -191,7 +191,7 @@ def _power(row: Mapping[str, Any]) -> float:
     return float(row["energy_j"] / (row["sustained_latency_s"] or row["latency_s"]))
 
 
-def replay_gpu(recordings: Iterable[Recording], seed: int = 0, sensors: SimulatedSensors | None = None) -> SimulatedGpu:
+def replay_gpu(recordings: Iterable[Recording], seed: int = 0) -> SimulatedGpu:
     """Return a device that replays recordings of one GPU; `seed` determines the drawn run times."""
     by_problem = {recording.problem.key: recording for recording in recordings}
     first = next(iter(by_problem.values()))
@@ -220,7 +220,7 @@ def replay_gpu(recordings: Iterable[Recording], seed: int = 0, sensors: Simulate
         energy=None if has_power else "the recording has run times only",
         virtual=True,
     )
-    return SimulatedGpu(info, kernel_of, sensors or SimulatedSensors(sm_clock_hz=None, temperature_c=None), seed=seed)
+    return SimulatedGpu(info, kernel_of, SimulatedSensors(sm_clock_hz=None, temperature_c=None), seed)
 
 
 NAME = "convolution-rtx-a4000"

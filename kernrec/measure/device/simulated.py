@@ -110,7 +110,6 @@ class SimulatedGpu:
         info: DeviceInfo,
         kernel_of: Callable[[ConfigUnderTest], SimulatedKernel],
         sensors: SimulatedSensors | None = None,
-        references: Mapping[str, SimulatedKernel] | None = None,
         seed: int = 0,
     ) -> None:
         """Create a GPU.
@@ -119,13 +118,12 @@ class SimulatedGpu:
             info: Description of the GPU.
             kernel_of: Function that returns a config's kernel, or raises `MeasurementFailure`.
             sensors: Behavior of the sensors.
-            references: The two reference kernels by name.
             seed: Seed of missed updates of the energy counter.
         """
         self.info = info
         self.sensors = sensors or SimulatedSensors()
         self._kernel_of = kernel_of
-        self._references = references or {"compute": constant_time(2e-4, 400.0), "memory": constant_time(3e-4, 350.0)}
+        self._references = {"compute": constant_time(2e-4, 400.0), "memory": constant_time(3e-4, 350.0)}
         self._now = 0.0
         self._load = _LoadHistory(self.sensors.idle_w)
         self._random = np.random.default_rng(seed)

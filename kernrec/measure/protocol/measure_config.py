@@ -67,7 +67,7 @@ def summarize_latency(samples: Sequence[float]) -> LatencySummary:
     return LatencySummary(len(values), median, mad, q10, q90, low, high, int((deviation > OUTLIER_MADS * mad).sum()))
 
 
-def interval_rank(n: int, confidence: float = CONFIDENCE) -> int | None:
+def interval_rank(n: int) -> int | None:
     """Return the number of sorted samples outside the median's interval at each end; None if `n` is too small.
 
     The number of samples below the median is binomial(n, 1/2) for any distribution, so order statistics bound the
@@ -76,7 +76,7 @@ def interval_rank(n: int, confidence: float = CONFIDENCE) -> int | None:
     tail, rank = 0.0, -1
     while rank + 1 < n / 2:
         tail += math.comb(n, rank + 1) * 0.5**n if n < 1000 else _normal_mass(n, rank + 1)
-        if 2.0 * tail > 1.0 - confidence:
+        if 2.0 * tail > 1.0 - CONFIDENCE:
             break
         rank += 1
     return rank if rank >= 0 else None

@@ -29,7 +29,7 @@ ENERGY_ROUND, _ROUND_SHARE = 2, 0.1
 """Maximum number of energy measurements of a later round: a number, or a fraction of the measurements so far. The model
 improves after each round.
 """
-_CAUTION = 1.5
+_RISK_FACTOR = 1.5
 """Half-widths of an interval by which a config may be better than expected. One is too little: the model often
 misjudges the config of lowest energy most (hotspot and expdist, `tools/evidence search`).
 """
@@ -37,7 +37,7 @@ misjudges the config of lowest energy most (hotspot and expdist, `tools/evidence
 
 LEVEL = 0.9
 """Confidence of the intervals of power."""
-_BELIEF = 10.0
+_PRIOR_WEIGHT = 10.0
 """Weight, in measurements, of the prior assumption that errors are Gaussian with the process's deviation."""
 _LATENCY_WEIGHT = 2.0
 """Weight of the coordinate for latency. Two random configs differ as much in latency as in all other coordinates."""
@@ -69,11 +69,11 @@ class PowerModel:
 
 def _conformal(scores: Array) -> float:
     """Return the `LEVEL` quantile of the scores, mixed with the scores of a Gaussian prior."""
-    count = len(scores) + _BELIEF
+    count = len(scores) + _PRIOR_WEIGHT
     order = np.sort(scores)
     # Mix the half-normal prior and the scores: compute the fraction of the mixture below each score.
-    believed = np.array([math.erf(score / math.sqrt(2.0)) for score in order])
-    share = (_BELIEF * believed + np.arange(1, len(order) + 1)) / (count + 1.0)
+    prior = np.array([math.erf(score / math.sqrt(2.0)) for score in order])
+    share = (_PRIOR_WEIGHT * prior + np.arange(1, len(order) + 1)) / (count + 1.0)
     above = np.flatnonzero(share >= LEVEL)
     return max(float(order[above[0]]), 1.0) if len(above) else max(float(order[-1]), DEVIATIONS)
 
@@ -118,7 +118,7 @@ class EnergyGuide(ObjectiveSearch):
             chosen = sorted(left, key=self.log_latency)[:FIRST_ENERGY]
         else:
             mean, half = self._expected(left)
-            reach = np.flatnonzero(mean - _CAUTION * half < self._best_before(left))
+            reach = np.flatnonzero(mean - _RISK_FACTOR * half < self._best_before(left))
             size = max(ENERGY_ROUND, int(_ROUND_SHARE * len(self.energy_j)))
             chosen = [left[place] for place in reach[np.argsort(mean[reach], kind="stable")][:size]]
         self._asked |= set(chosen)

@@ -208,7 +208,7 @@ class JointPosterior:
         """Add a measurement of a problem."""
         block, row = self._blocks[problem], measured.contender
         if block.measured:  # The first measurement contains the problem's common error, which is irrelevant.
-            mean, covariance = self.belief(problem)
+            mean, covariance = self.expectation(problem)
             innovation = (measured.log_cost - mean[row]) ** 2
             block.surprise += block.scale**2 * innovation / (covariance[row, row] + measured.noise**2)
         before = block.precision, block.pull
@@ -259,7 +259,7 @@ class JointPosterior:
         self.rescale()
         return True
 
-    def belief(self, problem: int) -> tuple[Array, Array]:
+    def expectation(self, problem: int) -> tuple[Array, Array]:
         """Return expected log costs (C,) and their covariance (C, C) of a problem's contenders, without noise."""
         block = self._blocks[problem]
         covariance = block.covariance + block.slope @ self._covariance @ block.slope.T
@@ -315,7 +315,7 @@ class JointPosterior:
 
     def _drawn(self, problem: int) -> Array:
         """Return draws of the log costs of a problem's contenders, up to a common constant, (draws, C)."""
-        mean, covariance = self.belief(problem)
+        mean, covariance = self.expectation(problem)
         degrees = DEGREES + max(0, len(self.measured(problem)) - 1)
         shared, alone = student_draws((self._seed, problem), _DRAWS // 2, len(mean), degrees, DEGREES)
         able, block = np.ones(len(mean)), self._blocks[problem]
@@ -362,7 +362,7 @@ class JointPosterior:
             most: Maximum number of measurements. Measured contenders are excluded.
             noise: Standard deviation of the logarithm of a measurement.
         """
-        mean, covariance = self.belief(problem)
+        mean, covariance = self.expectation(problem)
         weight = self.contenders(problem).weight
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         taken = {row.contender for row in self.measured(problem)} | self._blocks[problem].given_up

@@ -80,14 +80,6 @@ class LaunchGeometry:
         """`resident`, `warps` and `prefetch` as rows, (3, rows)."""
         return np.stack([self.resident, self.warps, self.prefetch])
 
-    @cached_property
-    def _everywhere(self) -> bool:
-        return bool(self.performed.all())
-
-    def performing(self, rows: Array) -> Array:
-        """Return the positions in `rows` that perform the launch, ascending."""
-        return np.arange(len(rows)) if self._everywhere else self.performed.take(rows).nonzero()[0]
-
 
 def prefetched(launch: LaunchTable, declared: Array) -> Array:
     """Return the number of prefetched trips; 0 for sampled code without asynchronous copies."""

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.model.prior.microarchitecture import microarchitecture
-from kernrec.model.vendor.limits import work_of
-from kernrec.model.vendor.operating_point import ideal_of
+from kernrec.model.vendor.operating_point import ideal_of, work_of
 from kernrec.op import Problem
 from kernrec.op.problem import ANY_LAYOUT
 from kernrec.store import MeasuredAnswer

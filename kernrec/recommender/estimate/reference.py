@@ -10,12 +10,12 @@ Two facts constrain the logarithm of the kernel's time:
 
 Weighting both by the inverse of the variance keeps this fraction of a lead:
 
-    among**2 + yardstick**2  /  (own**2 + among**2 + yardstick**2)
+    among**2 + reference**2  /  (own**2 + among**2 + reference**2)
 
 A reference time learned on the GPU (deviation 2 to 4 %) keeps about half of a lead. A time transferred from other GPUs
 (20 to 40 %) keeps nearly all. So does a time from single calls that took mostly host time
 (`kernrec.model.vendor.recorded_set`; its deviation is about 1). A kernel slower than the reference time does not
-change, because no error needs an explanation. The engine computes the shrinkage (`belief_of`). The deviations were
+change, because no error needs an explanation. The engine computes the shrinkage (`shrinkage_of`). The deviations were
 fitted at 0.1.0, by kind of kernel, data type and architecture.
 """
 
@@ -64,7 +64,7 @@ class ReferenceTime:
 
 
 @dataclass(frozen=True)
-class Belief:
+class Shrinkage:
     """Predicted lead of a kernel over the reference time, and its shrinkage."""
 
     reference: ReferenceTime | None

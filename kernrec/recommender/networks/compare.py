@@ -11,9 +11,10 @@ from typing import Any
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.recommender.json_form import JsonForm
+from kernrec.recommender.networks.layers import NetworkRequest
 from kernrec.recommender.networks.memory import DoesNotFitError, memory_json
-from kernrec.recommender.networks.network import NetworkAnswer, NetworkRequest, answer_network
-from kernrec.recommender.networks.result import Total
+from kernrec.recommender.networks.network import answer_network
+from kernrec.recommender.networks.result import NetworkAnswer, Total
 from kernrec.recommender.networks.sweep import NetworkSweep, sweep_network
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query

@@ -24,7 +24,6 @@ from kernrec.recommender.networks.layers import (
     answer_as_it_runs,
     in_best_layouts,
     layers_of,
-    shapes_as_network,
 )
 from kernrec.recommender.networks.memory import memory_of, shortage
 from kernrec.recommender.networks.result import (
@@ -45,28 +44,14 @@ from kernrec.recommender.request import KERNREC, MIXED, Query
 from kernrec.recommender.result import Answer, Recommendation
 from kernrec.util.human import Note
 
-__all__ = [
-    "FASTEST",
-    "HEURISTIC",
-    "LOWEST_ENERGY",
-    "MIXTURE",
-    "RECOMMENDED",
-    "LayerAnswer",
-    "NetworkAnswer",
-    "NetworkRequest",
-    "Total",
-    "answer_network",
-    "layers_of",
-    "shapes_as_network",
-]  # fmt: skip
-
-
 COVERED = 0.5
 """Minimum fraction of a network's operations that baselines must cover for a backend total. Otherwise most of the total
 would come from kernrec's kernels."""
 
 
-def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequest, query: Query) -> NetworkAnswer:
+def answer_network(
+    recommender: Recommender, gpu_name: str | GPU, wanted: NetworkRequest, query: Query
+) -> NetworkAnswer:
     """Return the recommendation for each layer of a network on a GPU, and the baselines of backends.
 
     If no kernel runs a layer in the network's data type and layout, another one replaces it, with a note. A layer that
@@ -77,31 +62,31 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         DoesNotFitError: the network does not fit the GPU's memory, and the request does not ignore memory.
         KernrecError: no layer can be run.
     """
-    card = gpu if isinstance(gpu, GPU) else find_gpu(gpu)
+    gpu = gpu_name if isinstance(gpu_name, GPU) else find_gpu(gpu_name)
     if query.clocks:
         raise UsageError("'--clock any' needs a --shape; for a network, --clock sweep tries several clocks")
-    _refuse_dtype(card, wanted.dtype)
+    _refuse_dtype(gpu, wanted.dtype)
     if query.power_limit_w is None and query.clock_hz is None:
-        query = replace(query, power_limit_w=card.tdp_w)
-    query = within_power(query, card)
+        query = replace(query, power_limit_w=gpu.tdp_w)
+    query = within_power(query, gpu)
     recommender = recommender.for_inputs(query.inputs)
     workload, asked_layers = layers_of(wanted)
     memory = memory_of(workload, asked_layers)
-    if not (memory.fits(card) or wanted.ignore_memory):
+    if not (memory.fits(gpu) or wanted.ignore_memory):
         shared = wanted.workload.tp if isinstance(wanted.workload, Workload) else 1
         raise shortage(
-            workload, memory, card, lambda batch, tp: layers_of(replace(wanted, batch=batch, tp=tp // shared))
+            workload, memory, gpu, lambda batch, tp: layers_of(replace(wanted, batch=batch, tp=tp // shared))
         )
 
     # Layers that only backends run may use any backend. The power limit already enforces the bound on power.
     of_all_backends = replace(query, backends=(), max_power_w=None)
 
     def answer(problem: Problem) -> Answer:
-        return recommender.answer_problem(problem, card, of_all_backends)
+        return recommender.answer_problem(problem, gpu, of_all_backends)
 
     points = (query.point,)
-    layers, layouts_chosen = in_best_layouts(recommender, asked_layers, card, points)
-    recommender.prepare([layer.problem for layer in layers], card, points)
+    layers, layouts_chosen = in_best_layouts(recommender, asked_layers, gpu, points)
+    recommender.prepare([layer.problem for layer in layers], gpu, points)
     answered: list[tuple[Layer, Answer]] = []
     alternatives: list[Mapping[str, Costs]] = []
     left_out, adjusted = list(workload.unknown), dict.fromkeys(workload.notes)
@@ -109,35 +94,35 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         try:
             if original.alone:  # An independent shape has the same notes on layouts as a single request.
                 result, message = (
-                    recommender.answer_op(original.problem, card, of_all_backends, not original.layout_free),
+                    recommender.answer_op(original.problem, gpu, of_all_backends, not original.layout_free),
                     "",
                 )
             else:
-                result, message = answer_as_it_runs(layer.problem, card, wanted.dtype is not None, answer)
+                result, message = answer_as_it_runs(layer.problem, gpu, wanted.dtype is not None, answer)
         except KernrecError as error:
             left_out.append(f"{layer.name}: {error}")
             continue
         adjusted |= dict.fromkeys([message] if message else [])
         answered.append((layer, result))
         if result.recommendations:  # Compare now, because only the latest candidate sets stay cached.
-            candidates = recommender.candidates(result.problem, card, points)
+            candidates = recommender.candidates(result.problem, gpu, points)
             alternatives.append(_alternatives(candidates, result.best, original.alone))
         else:
             alternatives.append({})
     if not answered:
-        raise KernrecError(f"no layer of {workload.name} can be run on {card.name}: {left_out[0]}")
+        raise KernrecError(f"no layer of {workload.name} can be run on {gpu.name}: {left_out[0]}")
     backend, baselines = backend_of(recommender.context, workload, answered, query, wanted.backend)
     network = tuple(
         LayerAnswer(*each, baseline, query.objective) for each, baseline in zip(answered, baselines, strict=True)
     )
     if wanted.layout is not None:
         adjusted |= dict.fromkeys(_slow_layouts(recommender.context, network, query))
-    exchange = exchange_of(workload, layers, card)
+    exchange = exchange_of(workload, layers, gpu)
     covered = backend != "" and _baselines_cover(network)
     headline = _headline(workload, network, query, wanted, backend if covered else "")
     whole = NetworkAnswer(
         workload=workload,
-        gpu=card,
+        gpu=gpu,
         query=query,
         layers=tuple([replace(layer, of_kernrec=headline == RECOMMENDED) for layer in network]),
         left_out=tuple(left_out),

@@ -90,11 +90,11 @@ def _without_duplicates(likeness: str, names: Iterable[str]) -> list[str]:
         f" FROM db.measurement JOIN ({shared}) USING (measurement_id) WHERE session IN ({new})"
     )
     first = "min(measurement_id) OVER (PARTITION BY session, signer, likeness)"
-    gone = "measurement_id IN (SELECT gone FROM twin)"
+    gone = "measurement_id IN (SELECT gone FROM duplicate)"
     return [
-        f"CREATE OR REPLACE TEMP TABLE twin AS SELECT measurement_id AS gone, {first} AS stays, signer AS whose"
+        f"CREATE OR REPLACE TEMP TABLE duplicate AS SELECT measurement_id AS gone, {first} AS stays, signer AS whose"
         f" FROM ({rows}) QUALIFY gone <> stays",
-        "UPDATE db.merged SET measurement_id = stays FROM twin WHERE measurement_id = gone AND signer = whose",
+        "UPDATE db.merged SET measurement_id = stays FROM duplicate WHERE measurement_id = gone AND signer = whose",
         f"DELETE FROM db.measurement WHERE {gone} AND measurement_id NOT IN (SELECT measurement_id FROM db.merged)",
     ]
 

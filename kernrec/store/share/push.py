@@ -14,8 +14,7 @@ from kernrec.errors import UsageError
 from kernrec.store.connection import quoted
 from kernrec.store.coverage import contributed
 from kernrec.store.database import Database
-from kernrec.store.gpu_scales import COLUMNS, GpuScale, shown
-from kernrec.store.keys import Signer, signer_name
+from kernrec.store.keys import Signer
 from kernrec.store.reader import checked_segments
 from kernrec.store.share.bundle import Bundle, write_bundle, write_content
 from kernrec.store.share.manifest import TABLES, bundle_name
@@ -147,13 +146,6 @@ class PlaceReport:
     """Reason for refusing a file, by its name."""
     rows: list[dict[str, object]] = field(default_factory=list)
     """Contents of the good bundles (`coverage.contributed`)."""
-    scales: list[GpuScale] = field(default_factory=list)
-    """Scales of GPUs that can be compared with GPUs of two or more other people."""
-
-    def unlike(self) -> list[str]:
-        """Return a line for each GPU whose costs differ from those of its model."""
-        lines = (shown(scale, f"the {scale.gpu} of {signer_name(scale.contributor)}") for scale in self.scales)
-        return [line for line in lines if line is not None]
 
 
 def check_place(place: Place) -> PlaceReport:
@@ -174,8 +166,6 @@ def check_place(place: Place) -> PlaceReport:
             rows = database.query("SELECT name FROM db.bundle WHERE measurements > 0")
             report.bundles = sum(name not in report.bad for (name,) in rows)
             report.rows = contributed(database)
-            scales = database.query(f"SELECT {COLUMNS} FROM db.card_scale ORDER BY ALL")
-            report.scales = [GpuScale(*row) for row in scales]
     return report
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.helpers.on_gpu import card_in_use
+from tests.helpers.on_gpu import gpu_in_use
 
 
 @pytest.fixture(scope="module")
-def card():
+def gpu():
     """Provide this machine's GPU; the emulator stands in for it if there is none."""
-    with card_in_use() as card:
-        yield card
+    with gpu_in_use() as gpu:
+        yield gpu

@@ -97,17 +97,17 @@ def test_attention_matches_the_reference_within_its_rounding(case):
 @pytest.mark.every(4)
 @pytest.mark.gpu
 @EACH_CASE
-def test_attention_on_a_gpu_is_within_the_measurement_tolerance(card, case):
+def test_attention_on_a_gpu_is_within_the_measurement_tolerance(gpu, case):
     kernel, config, dtype, dim = case
-    if not kernel.runs_on(dtype, card.sm):
-        pytest.skip(f"the GPU {card.name}, sm_{card.sm}, does not run {kernel.name} in {dtype}")
-    code = card.code(kernel, config, dtype, "bhsd")
-    for number, shape in enumerate(SHAPES[: 1 if card.emulated else None]):
+    if not kernel.runs_on(dtype, gpu.sm):
+        pytest.skip(f"the GPU {gpu.name}, sm_{gpu.sm}, does not run {kernel.name} in {dtype}")
+    code = gpu.code(kernel, config, dtype, "bhsd")
+    for number, shape in enumerate(SHAPES[: 1 if gpu.emulated else None]):
         problem = problem_of(dtype, dim, shape, kernel.layouts[number % 2])
-        if not kernel.fits(config, problem, limits(card.sm)):
+        if not kernel.fits(config, problem, limits(gpu.sm)):
             continue
         operands = inputs(problem, number)
-        prepared = Prepared(kernel, config, problem, card.sm, code, operands)
+        prepared = Prepared(kernel, config, problem, gpu.sm, code, operands)
         prepared.launch()
         o, output = prepared.outputs()["o"].reshape(-1), problem.tensors["o"].dtype
         error = compare(o, output, reference(problem, operands)["o"], np, tolerance(problem), "reference")

@@ -1,5 +1,6 @@
-"""Test the specifics of `matmul_wgmma` that test_kernels.py does not cover."""
+"""Test the specifics of `matmul_wgmma` and of tensor maps that test_kernels.py does not cover."""
 
+import re
 from collections import Counter
 from itertools import pairwise
 
@@ -8,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.kernel import bind_launches, find_kernel
+from kernrec.errors import UsageError
+from kernrec.gpu import limits
+from kernrec.kernel import Space, bind_launches, find_kernel
 from kernrec.op import decode_elements, reference
 from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import EmulationError
@@ -125,3 +128,40 @@ def test_registers_hold_the_largest_tiles_and_products_stay_asynchronous(block_m
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
     assert "serialized" not in compiled.log
     assert "setmaxnreg" not in compiled.log
+
+
+_TILES = {"block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster": 2, "raster": 1, "block_tiles": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "sm", "layout", "config"), [
+    ("matmul_wgmma", 90, "nt", _TILES | {"split_k": 1}),
+    ("matmul_tcgen05", 100, "nt", _TILES),
+    (
+        "attention_wgmma",
+        90,
+        "bhsd",
+        {"head": 64, "block_q": 64, "block_k": 128, "stages": 3, "overlap": 1, "turns": 0},
+    ),
+])  # fmt: skip
+def test_swizzled_shared_memory_is_declared_aligned(name, sm, layout, config):
+    """The pattern of a 128-byte swizzle repeats every 1024 bytes."""
+    ptx = not_assembled(find_kernel(name), config, "f16", layout, sm).ptx
+    assert re.findall(r"\.extern \.shared \.align (\d+) ", ptx) == ["1024"]
+
+
+TILES = {"block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster": 2, "raster": 1, "block_tiles": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "sm", "config"),
+    [("matmul_wgmma", 90, TILES | {"split_k": 1, "stream": 0}), ("matmul_tcgen05", 100, TILES)],
+)
+def test_rows_that_a_tensor_map_cannot_describe_are_refused(name, sm, config):
+    kernel = find_kernel(name)
+    space = Space(kernel, sm, limits(sm), "bf16", "nt")
+    assert len(space.at(matmul("bf16", "nt", m=300, n=264, k=72)).rows)
+    for dims in ({"m": 300, "n": 264, "k": 68}, {"m": 300, "n": 262, "k": 72}):
+        assert not len(space.at(matmul("bf16", "nt", **dims)).rows)
+    with pytest.raises(UsageError, match=r"map a: strides are 136, 40800 bytes and the box .*; expected multiples"):
+        bind_launches(kernel, config, matmul("bf16", "nt", m=300, n=264, k=68), sm)

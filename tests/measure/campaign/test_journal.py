@@ -64,7 +64,7 @@ def test_journal_refuses_second_campaign_and_names_the_first(tmp_path: Path) -> 
         refusal = f"k.duckdb is being filled by PID {os.getpid()} since 20"
         assert refusal in other.stderr
         with pytest.raises(JournalInUseError, match=refusal):
-            Journal(journal_path(database), wait_s=0.0)
+            Journal(journal_path(database))
         holder = waiting_measurements(database).holder
         assert holder is not None
         assert holder.startswith(f"PID {os.getpid()} since ")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.model.learn.conformal import Extent, calibrate, groups_needed, unknown_interval
-from kernrec.model.learn.lower_bound import bounded, least_log_ratio, least_seconds
+from kernrec.model.learn.model import bounded, least_log_ratio, least_seconds
 from kernrec.model.prior.demand import PIPES
 from kernrec.model.prior.spread import INTERVAL
 from tests.helpers.simulated_groups import simulated_inputs

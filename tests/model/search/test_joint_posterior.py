@@ -69,7 +69,7 @@ def test_estimates_equal_those_of_one_process_over_all_problems(seed, measured):
     scales = [posterior._blocks[problem].scale for problem in range(2)]
     mean, covariance = brute_force(problems, scales, rows)
     for problem, part in enumerate((slice(0, 6), slice(6, 12))):
-        believed = posterior.belief(problem)
+        believed = posterior.expectation(problem)
         np.testing.assert_allclose(believed[0], mean[part], atol=1e-6)
         np.testing.assert_allclose(believed[1], covariance[part, part], atol=1e-6)
 
@@ -77,10 +77,10 @@ def test_estimates_equal_those_of_one_process_over_all_problems(seed, measured):
 def test_measurement_informs_other_problems_only_about_shared_features():
     for shared in (True, False):
         posterior = JointPosterior([contenders(0, shared=shared), contenders(1, shared=shared)])
-        before = posterior.belief(1)
+        before = posterior.expectation(1)
         posterior.add(0, Measured(0, 0.0, NOISE))
         posterior.add(0, Measured(1, 0.5, NOISE))
-        after = posterior.belief(1)
+        after = posterior.expectation(1)
         assert (np.abs(after[0] - before[0]).max() > 1e-6) == shared
         assert (np.trace(after[1]) < np.trace(before[1]) - 1e-9) == shared
 
@@ -133,13 +133,13 @@ def test_first_measurement_of_a_sequence_lowers_the_mean_regret_by_its_gain():
     problem, draw = contenders(5, shared=False), np.random.default_rng(0)
     prior = JointPosterior([problem])
     (which, gain), *_ = prior.sequence(0, 1, NOISE)
-    mean, covariance = prior.belief(0)
+    mean, covariance = prior.expectation(0)
     spread = math.sqrt(covariance[which, which] + NOISE**2)
     falls = []
     for z in draw.standard_t(joint_posterior.DEGREES, 400):
         posterior = JointPosterior([problem])
         posterior.add(0, Measured(which, float(mean[which] + spread * z), NOISE))
-        falls.append(mean.min() - posterior.belief(0)[0].min())
+        falls.append(mean.min() - posterior.expectation(0)[0].min())
     assert gain == pytest.approx(np.mean(falls), abs=4.0 * np.std(falls) / 20.0)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor import compact_trees
 from kernrec.model.vendor.compact_trees import CompactTrees, compact, expand
-from kernrec.model.vendor.limits import LEEWAY, WINOGRAD, least_s, rates_of, work_of
+from kernrec.model.vendor.operating_point import LEEWAY, WINOGRAD, least_s, rates_of, work_of
 from kernrec.op import find_op
 from kernrec.store.recorded import contents
 from tests.helpers.depth import few_examples

@@ -14,7 +14,8 @@ from kernrec.recommender.baselines import baselines_of
 from kernrec.recommender.estimate.correction import ModelScope
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.networks.network import NetworkRequest, answer_network
+from kernrec.recommender.networks.layers import NetworkRequest
+from kernrec.recommender.networks.network import answer_network
 from kernrec.recommender.request import Objective
 from tests.helpers.depth import DEEP
 from tests.helpers.physics import answered, broken_laws, broken_laws_of_network

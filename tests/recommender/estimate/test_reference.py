@@ -9,7 +9,7 @@ from kernrec.model.prior.spread import Source
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.estimate.reference import Belief, predict_references, reference_of, whole_deviation
+from kernrec.recommender.estimate.reference import Shrinkage, predict_references, reference_of, whole_deviation
 from kernrec.util.engine import query as engine
 from kernrec.util.normal import DEVIATIONS
 
@@ -28,14 +28,14 @@ Time = tuple[float, float, bool]
 """Latency in seconds, standard deviation of its logarithm, and whether it comes from other GPUs."""
 
 
-def belief(own_s: float, reference: Time) -> Belief:
+def shrinkage(own_s: float, reference: Time) -> Shrinkage:
     """Return the shrinkage of a kernel that is predicted to take `own_s`."""
-    return Belief(None, *engine.belief(whole_deviation(PROBLEM), own_s, [reference]))
+    return Shrinkage(None, *engine.shrinkage(whole_deviation(PROBLEM), own_s, [reference]))
 
 
 @given(seconds, seconds, deviations)
 def test_shrunk_time_lies_between_prediction_and_reference(own_s: float, reference_s: float, sd: float) -> None:
-    raised_s = own_s * belief(own_s, (reference_s, sd, False)).slower
+    raised_s = own_s * shrinkage(own_s, (reference_s, sd, False)).slower
     if own_s >= reference_s:
         assert raised_s == own_s
     else:
@@ -44,13 +44,13 @@ def test_shrunk_time_lies_between_prediction_and_reference(own_s: float, referen
 
 @given(seconds, st.lists(seconds, min_size=2, max_size=2), deviations)
 def test_shrinkage_keeps_the_order_of_predictions(reference_s: float, own: list[float], sd: float) -> None:
-    first, second = (own_s * belief(own_s, (reference_s, sd, False)).slower for own_s in sorted(own))
+    first, second = (own_s * shrinkage(own_s, (reference_s, sd, False)).slower for own_s in sorted(own))
     assert first <= second * (1 + 1e-9)
 
 
 @given(st.lists(deviations, min_size=2, max_size=2))
 def test_less_certain_reference_shrinks_less(drawn: list[float]) -> None:
-    sure, unsure = (belief(1.0, (1.3, sd, False)) for sd in sorted(drawn))
+    sure, unsure = (shrinkage(1.0, (1.3, sd, False)) for sd in sorted(drawn))
     assert sure.share <= unsure.share
     assert sure.deviation <= unsure.deviation
 
@@ -75,7 +75,7 @@ def test_slightly_faster_reference_changes_little(first: float, second: float) -
 def test_shrunk_interval_contains_its_value(recommender: Recommender) -> None:
     problem = find_op("conv2d").problem("f32", "nchw", c=256, k=256, h=14, w=14, padding=1)
     candidates = recommender.candidates(problem, find_gpu("rtx4090"), (DEFAULT_POINT,))
-    raised = [kernel for kernel in candidates.kernels if kernel.belief.lead > 0.0]
+    raised = [kernel for kernel in candidates.kernels if kernel.shrinkage.lead > 0.0]
     assert raised
     for kernel in raised:
         costs = kernel.costs.latency
@@ -110,7 +110,7 @@ def test_config_costs_the_same_at_an_explicit_limit(recommender: Recommender) ->
     swept = recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", Query(Objective.LATENCY, power_limit_w=low))
     default = recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", Query(Objective.LATENCY))
     factors = [
-        recommender.candidates(answer.problem, answer.gpu, (answer.point,)).kernels[0].belief.slower
+        recommender.candidates(answer.problem, answer.gpu, (answer.point,)).kernels[0].shrinkage.slower
         for answer in (swept, default)
     ]
     assert factors[0] == pytest.approx(factors[1], rel=1e-9)
@@ -120,10 +120,10 @@ def test_config_costs_the_same_at_an_explicit_limit(recommender: Recommender) ->
 def test_overhead_dominated_baseline_moves_a_prediction_little(recommender: Recommender, size: dict[str, int]) -> None:
     answer = recommender.recommend("conv2d", "rtx4090", size | {"padding": 1}, "f32", "nchw", Query(Objective.LATENCY))
     kernels = recommender.candidates(answer.problem, answer.gpu, (answer.point,)).kernels
-    beliefs = [kernel.belief for kernel in kernels if kernel.belief.reference is not None]
-    assert beliefs
-    assert all(belief.share > 0.75 for belief in beliefs)
-    assert min(belief.slower for belief in beliefs) < 1.3  # an earlier version gave 5.0 and 5.5
+    shrinkages = [kernel.shrinkage for kernel in kernels if kernel.shrinkage.reference is not None]
+    assert shrinkages
+    assert all(shrinkage.share > 0.75 for shrinkage in shrinkages)
+    assert min(shrinkage.slower for shrinkage in shrinkages) < 1.3  # an earlier version gave 5.0 and 5.5
 
 
 @pytest.mark.parametrize(("gpu", "dtype"), [("a100", "f16"), ("rtx4090", "f32"), ("h200", "f8e4m3")])

@@ -11,8 +11,7 @@ from kernrec import paths
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.model.learn.forest import Forest
-from kernrec.model.learn.lower_bound import least_seconds
-from kernrec.model.learn.model import SHAPE
+from kernrec.model.learn.model import SHAPE, least_seconds
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.estimate.correction import inputs_of

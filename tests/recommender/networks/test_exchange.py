@@ -5,7 +5,8 @@ import pytest
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.networks.exchange import UNSURE, all_reduce_s, link_of
-from kernrec.recommender.networks.network import NetworkRequest, answer_network
+from kernrec.recommender.networks.layers import NetworkRequest
+from kernrec.recommender.networks.network import answer_network
 
 H100 = 450e9
 RECORDED = [

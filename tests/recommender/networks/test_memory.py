@@ -6,8 +6,8 @@ import kernrec
 from kernrec.gpu import find_gpu, find_gpus
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.networks.compare import ComparedGpu, Unfit, compare_gpus
+from kernrec.recommender.networks.layers import NetworkRequest, layers_of
 from kernrec.recommender.networks.memory import DoesNotFitError, Memory, memory_of
-from kernrec.recommender.networks.network import NetworkRequest, layers_of
 from tests.helpers.models import DEEPSEEK_V3
 from tests.helpers.serving import written
 

@@ -16,13 +16,9 @@ from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.many import answer_many
 from kernrec.recommender.networks.backend import backend_of
 from kernrec.recommender.networks.compare import ComparedGpu, Tariff, bills, compare_gpus
-from kernrec.recommender.networks.network import (
-    MIXTURE,
-    NetworkRequest,
-    answer_network,
-    shapes_as_network,
-)
-from kernrec.recommender.networks.result import WORTH_IT
+from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
+from kernrec.recommender.networks.network import answer_network
+from kernrec.recommender.networks.result import MIXTURE, WORTH_IT
 from kernrec.recommender.networks.sweep import best_of, sweep_network
 
 DECODE = NetworkRequest("llama-3-8b-decode")

@@ -21,7 +21,7 @@ from train_triton_model import SETTINGS
 from evidence.cases import Array
 from evidence.cases import half as first_half
 from evidence.recordings.triton import COLUMNS, FILES, recorded_groups
-from kernrec.model.learn.lower_bound import least_log_ratio
+from kernrec.model.learn.model import least_log_ratio
 from kernrec.model.search.joint_posterior import DEGREES, Contenders, JointPosterior, Measured
 from kernrec.model.search.refinement import Costs, Refinement
 from kernrec.op import problem_from_key

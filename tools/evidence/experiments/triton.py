@@ -23,7 +23,7 @@ from evidence.recordings.files import AbsentError
 from evidence.recordings.triton import FILES, recorded_groups, rows_of
 from kernrec.model.learn.adaptation import adapt
 from kernrec.model.learn.conformal import calibrate
-from kernrec.model.learn.lower_bound import least_log_ratio
+from kernrec.model.learn.model import least_log_ratio
 from kernrec.op import problem_from_key
 from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training import scores

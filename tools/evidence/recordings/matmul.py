@@ -60,7 +60,7 @@ INDUCTOR = RecordedSet(
         "source": "AlnisM/autoheuristic-datasets, collected for PyTorch's AutoHeuristic",
         "licence": "none stated",
         "library": "cuBLAS as called by PyTorch of August 2024",
-        "recorded": "single launches after a flush of L2, on cards whose clocks and limits were not stated",
+        "recorded": "single launches after a flush of L2, on GPUs whose clocks and limits were not stated",
     },
 )  # fmt: skip
 SINGLE = Timing(30000.0, 1.0, alone=True)
@@ -71,7 +71,7 @@ _DEVICES = {
 }  # fmt: skip
 
 
-def recordings(data: Path) -> list[Recording]:
+def recordings(data: Path, _op: str) -> list[Recording]:
     """Return the recorded sets of matmuls."""
     serving = _serving(data)
     return [*(_of_dtype(data, dtype, serving) for dtype in _DTYPES), _inductor(data), _single(data)]
@@ -182,17 +182,17 @@ def _inductor(data: Path) -> Recording:
 
 
 def _single(data: Path) -> Recording:
-    cards = {device: gpu for device, gpu in _DEVICES.items() if catalogued(gpu)}
+    gpus = {device: gpu for device, gpu in _DEVICES.items() if catalogued(gpu)}
     recorded = RecordedSet(
-        "single", "matmul", "batched", {"PyTorch": dict.fromkeys(cards.values(), "2.1")}, ("f32",), ("nt", "nn"),
+        "single", "matmul", "batched", {"PyTorch": dict.fromkeys(gpus.values(), "2.1")}, ("f32",), ("nt", "nn"),
         ("tn", "tt"), _ALIKE, SINGLE, (), {}, (),
-        _PYTORCH | {"recorded": "f32, one call timed, cards at their own clocks"},
+        _PYTORCH | {"recorded": "f32, one call timed, GPUs at their own clocks"},
     )  # fmt: skip
     parts = []
     for file, layout in (("torch_linear_f32", "nt"), ("torch_bmm_f32", "nn")):
         names = ("device", "batch", "m", "k AS n", "n AS k", "latency_s")
         columns = columns_of(data / "library" / f"{file}.parquet", names)
-        for device, gpu in cards.items():
+        for device, gpu in gpus.items():
             own = {name: column[columns["device"] == device] for name, column in columns.items()}
             count = len(own["m"])
             if count:

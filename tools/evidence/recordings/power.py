@@ -294,9 +294,9 @@ def contradiction(load: Load) -> str:
     gpu = find_gpu(load.gpu)
     model = PowerModel.for_gpu(gpu)
     if load.clock_hz and not model.minimum_hz * (1 - ABOVE) <= load.clock_hz <= model.maximum_hz * (1 + ABOVE):
-        return "a clock that the card does not have"
+        return "a clock that the GPU does not have"
     if load.rates.get("dram.bytes", 0.0) > gpu.memory_bandwidth * (1 + ABOVE):
-        return "more bandwidth than the card has"
+        return "more bandwidth than the GPU has"
     peak = gpu.fma_per_clk_sm["f32"] / 32 * gpu.sms * load.clock_hz
     if load.clock_hz and load.rates.get("issue.fma32", 0.0) > peak * (1 + ABOVE):
         return "more FMA than that clock allows"

@@ -84,6 +84,6 @@ def _kinds(op: str, columns: Mapping[str, Array], dims: Mapping[str, Array]) -> 
     rows = set(zip(*(columns[name].tolist() for name in ("stack", "gpu", "dtype")), cached.tolist(), strict=True))
     kinds: dict[str, dict[str, tuple[str, ...]]] = {}
     for backend, gpu, dtype, kv_dtype in sorted(rows):
-        cards = kinds.setdefault(backend, {})
-        cards[gpu] = (*cards.get(gpu, ()), kind_of(op, dtype, {"kv_dtype": kv_dtype}))
+        gpus = kinds.setdefault(backend, {})
+        gpus[gpu] = (*gpus.get(gpu, ()), kind_of(op, dtype, {"kv_dtype": kv_dtype}))
     return kinds

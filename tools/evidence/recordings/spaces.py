@@ -97,7 +97,7 @@ def read_space(path: Path, times: str = "latency_s") -> Space:
 class Recording:
     """Recording of a public kernel on one GPU."""
 
-    card: str
+    gpu: str
     """Name in the GPU catalog."""
     file: str
     """Path under `spaces` of the recordings."""
@@ -119,7 +119,7 @@ class Recording:
     @property
     def title(self) -> str:
         """Name of the GPU, followed by the label."""
-        return f"{self.card} {self.label}".rstrip()
+        return f"{self.gpu} {self.label}".rstrip()
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ def power_width(rows: Iterable[Row], dims: Sequence[str]) -> float:
 
 def coverage(spread: Spread, source: str) -> dict[str, float]:
     """Return the fractions of factors inside the intervals, for held-out halves of the problems and held-out GPUs."""
-    halves, cards = [], []
+    halves, gpus = [], []
     for key, logs in spread.again.items():
         if key[0] == source and len(logs) >= ENOUGH:
             every = np.asarray(logs)
@@ -136,6 +136,6 @@ def coverage(spread: Spread, source: str) -> dict[str, float]:
             halves.append((every[1::2] >= low) & (every[1::2] <= high))
             if len(others := spread.factors(*key, but=key[3])):
                 low, high = np.log(interval(others))
-                cards.append((every >= low) & (every <= high))
-    parts = {"problems held out": halves, "GPUs held out": cards}
+                gpus.append((every >= low) & (every <= high))
+    parts = {"problems held out": halves, "GPUs held out": gpus}
     return {name: round(float(np.concatenate(part).mean()), 3) for name, part in parts.items() if part}

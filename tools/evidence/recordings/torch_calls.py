@@ -1,4 +1,4 @@
-"""Read calls of PyTorch 2.1 in f32, timed one at a time, for several ops.
+"""Read calls of PyTorch 2.1 in f32, timed one at a time: convolutions of 3x3 by cuDNN, and ops over rows.
 
 Only GPUs in the catalog are read.
 """
@@ -27,20 +27,37 @@ _OPS = {"softmax": ("softmax", "rows"), "layernorm": ("ln", "rows"), "elementwis
 """Maps an op to (recorder's name, case). An addition represents elementwise, because it moves the same bytes."""
 
 
-def cards_of(columns: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
+def gpus_of(columns: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
     """Return (rows of GPUs in the catalog, catalog names of these GPUs)."""
     gpu = np.array([_CARDS[str(device)] for device in columns["device"]])
     rows = np.isin(gpu, [name for name in _CARDS.values() if catalogued(name)])
     return {name: column[rows] for name, column in columns.items()}, gpu[rows]
 
 
-def rows_of(data: Path, op: str) -> list[Recording]:
-    """Return the recorded set of an op over rows."""
+def recordings(data: Path, op: str) -> list[Recording]:
+    """Return the recorded set of a convolution or an op over rows."""
+    return _convolutions(data) if op == "conv2d" else _rows(data, op)
+
+
+def _convolutions(data: Path) -> list[Recording]:
+    names = ("device", "n", "c", "h", "k", "latency_s")
+    columns, gpu = gpus_of(columns_of(data / "library" / "torch_conv2d_f32.parquet", names))
+    about = CALLS | {"library": "cuDNN 8.9, called by PyTorch 2.1", "recorded": "square inputs, 3x3, padding 1, nchw"}
+    versions = {"cuDNN": dict.fromkeys(sorted(set(gpu.tolist())), "8.9")}
+    recorded = RecordedSet(
+        "conv", "conv2d", "3x3", versions, ("f32",), ("nchw",), (), 0.0,
+        CALL, (), {}, (), about,
+    )  # fmt: skip
+    dims = {name: columns[name].astype(np.int64) for name in "nchk"} | {"w": columns["h"].astype(np.int64)}
+    return [_recording(recorded, gpu, "cuDNN", "nchw", dims, columns["latency_s"])]
+
+
+def _rows(data: Path, op: str) -> list[Recording]:
     recorded_as, case = _OPS[op]
     names = ("device", "rows", "columns", "min(latency_s) AS latency_s")
     file = "torch_rowwise_f32"
     condition = f"op = '{recorded_as}' AND NOT ({excluded(file)}) GROUP BY ALL"
-    columns, gpu = cards_of(columns_of(data / "library" / f"{file}.parquet", names, condition))
+    columns, gpu = gpus_of(columns_of(data / "library" / f"{file}.parquet", names, condition))
     columns["n"] = columns["rows"].astype(np.int64) * columns["columns"]
     about = CALLS | {"library": "PyTorch 2.1", "recorded": f"{recorded_as} of f32 rows"}
     recorded = RecordedSet(
@@ -48,6 +65,12 @@ def rows_of(data: Path, op: str) -> list[Recording]:
         CALL, (), {}, (), about,
     )  # fmt: skip
     dims = {name: columns[name].astype(np.int64) for name in features_of(op).DIMS}
+    return [_recording(recorded, gpu, "PyTorch", "row", dims, columns["latency_s"])]
+
+
+def _recording(
+    recorded: RecordedSet, gpu: Array, backend: str, layout: str, dims: Mapping[str, Array], latency_s: Array
+) -> Recording:
     count = len(gpu)
-    backend, dtype, layout = (np.full(count, word) for word in ("PyTorch", "f32", "row"))
-    return [Recording(recorded, gpu, backend, dtype, layout, dims, columns["latency_s"], np.full(count, np.nan))]
+    backends, dtypes, layouts = (np.full(count, word) for word in (backend, "f32", layout))
+    return Recording(recorded, gpu, backends, dtypes, layouts, dims, latency_s, np.full(count, np.nan))

@@ -144,9 +144,9 @@ def _profiled(
 @cache
 def _table(gpu: str, dtype: str, layout: str) -> StaticTable | None:
     """Return the kernel's profiles; None if the GPU's architecture has none."""
-    card, problem = find_gpu(gpu), KERNEL.definition.problem(dtype, layout, m=64, n=64, k=64)
-    profiles = Stack([]).profiles(KERNEL.name, KERNEL.hash, card.sm)
-    table = StaticTable.of(KERNEL, problem, card, profiles) if profiles else None
+    gpu_of_file, problem = find_gpu(gpu), KERNEL.definition.problem(dtype, layout, m=64, n=64, k=64)
+    profiles = Stack([]).profiles(KERNEL.name, KERNEL.hash, gpu_of_file.sm)
+    table = StaticTable.of(KERNEL, problem, gpu_of_file, profiles) if profiles else None
     return table if table is not None and table.coverage.unprofiled < len(table.space.variants.keys) else None
 
 

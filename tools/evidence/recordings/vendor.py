@@ -1,7 +1,7 @@
 """Read recordings of backends for `library_training.table`; the readers of all ops share this module.
 
-Each op has a reader, a module of this package with a function `recordings(data)` that returns its recorded sets; ops
-over rows share one. The README of the shared data folder describes the files.
+Each op has a reader, a module of this package whose function `recordings(data, op)` returns its recorded sets. The
+README of the shared data folder describes the files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,6 +22,8 @@ Array = np.ndarray
 
 OPS = ("matmul", "attention", "moe", "conv2d", "softmax", "layernorm", "elementwise")
 """Ops with a reader."""
+_READERS = {"matmul": "matmul", "attention": "serving_calls", "moe": "serving_calls"}
+"""Maps an op to the module that reads its recordings; `torch_calls` reads the others."""
 SERVING = {"source": "ai-dynamo/aiconfigurator", "licence": "Apache-2.0"}
 SYSTEMS = {
     "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm", "b200_sxm": "b200",
@@ -34,9 +36,8 @@ BACKENDS = {"VLLM": "vLLM", "SGLang": "SGLang", "SGLANG": "SGLang", "TRTLLM": "T
 
 def recordings(data: Path, op: str) -> list[Recording]:
     """Return the recorded sets of an op. Raises `AbsentError` if a file is missing."""
-    rowwise = op in ("softmax", "layernorm", "elementwise")
-    reader: Any = import_module(f"evidence.recordings.{'torch_calls' if rowwise else op}")
-    return list(reader.rows_of(data, op) if rowwise else reader.recordings(data))
+    reader: Any = import_module(f"evidence.recordings.{_READERS.get(op, 'torch_calls')}")
+    return list(reader.recordings(data, op))
 
 
 def catalogued(gpu: str) -> bool:
@@ -68,7 +69,7 @@ def joined(parts: Sequence[Recording]) -> Recording:
     first = parts[0]
     dims = {name: np.concatenate([part.dims[name] for part in parts]) for name in first.dims}
     return Recording(
-        first.recorded, col("gpu"), col("stack"), col("dtype"), col("layout"), dims, col("latency_s"), col("power_w")
+        first.recorded, col("gpu"), col("backend"), col("dtype"), col("layout"), dims, col("latency_s"), col("power_w")
     )
 
 

@@ -57,7 +57,7 @@ _WHOLE = ("", "bits", _RATE)
 _TEXTS = ("name", "title", "chip")
 
 
-def read_card(path: Path) -> GPU:
+def read_gpu_file(path: Path) -> GPU:
     """Return the GPU that a file describes, and register its name with `find_gpu` for this process.
 
     Raises:
@@ -67,24 +67,24 @@ def read_card(path: Path) -> GPU:
     with file_errors(path, "read"), open_input(path) as file:
         content = file.read(_LARGEST_BYTES + 1)
     try:
-        return add_gpu(card_of(_parsed(content), f"GPU file {path.name}"))
+        return add_gpu(gpu_of(_parsed(content), f"GPU file {path.name}"))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
 
 
-def card_name(gpu: str | Path | GPU) -> str:
+def gpu_name(gpu: str | Path | GPU) -> str:
     """Return the `find_gpu` name of a GPU given by catalog name, GPU file, or a `GPU` created in Python."""
     if isinstance(gpu, Path):
-        return read_card(gpu).name
+        return read_gpu_file(gpu).name
     return add_gpu(gpu).name if isinstance(gpu, GPU) else gpu
 
 
-def card_names(text: str) -> str:
+def gpu_names(text: str) -> str:
     """Replace GPU files by their GPUs' names in a value of `--gpu`, which is a comma-separated list."""
     if ".toml" not in text.lower():
         return text
     parts = (part.strip() for part in text.split(","))
-    return ",".join(read_card(Path(part)).name if part.lower().endswith(".toml") else part for part in parts)
+    return ",".join(read_gpu_file(Path(part)).name if part.lower().endswith(".toml") else part for part in parts)
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
@@ -100,8 +100,8 @@ def _parsed(content: bytes) -> dict[str, Any]:
         raise UsageError(f"not TOML: {short(str(error))}") from None
 
 
-def card_of(data: Mapping[str, Any], source: str) -> GPU:
-    """Return the GPU of a parsed file. Raises `UsageError` like `read_card`, without the file's name.
+def gpu_of(data: Mapping[str, Any], source: str) -> GPU:
+    """Return the GPU of a parsed file. Raises `UsageError` like `read_gpu_file`, without the file's name.
 
     Args:
         source: Where the figures come from.
@@ -119,7 +119,7 @@ def card_of(data: Mapping[str, Any], source: str) -> GPU:
     _ascending("power_w", {name: power[name] for name in ("idle", "min", "tdp", "max") if name in power}, "W")
     usual = arch_rates(sm)
     figures_of = set(GPU.__annotations__) - {"name", "title", "aliases", "generation", "sources"}
-    card = GPU(
+    gpu = GPU(
         name=texts["name"], title=texts["title"], aliases=(), generation=GENERATIONS[sm], chip=texts["chip"], sm=sm,
         sms=sms, base_clock_hz=clock["base"] * 1e6, boost_clock_hz=clock["boost"] * 1e6,
         tensor_clock_hz=tensor_clock * 1e6, memory_bytes=int(memory["gib"] * 2**30),
@@ -132,26 +132,26 @@ def card_of(data: Mapping[str, Any], source: str) -> GPU:
         tensor_fma_per_clk_sm={name: int(rate) for name, rate in tables["tensor_fma_per_clk_sm"].items()},
         limits=limits(sm), sources=dict.fromkeys(sorted(figures_of), source),
     )  # fmt: skip
-    _check_consistent(card, figures["f32_tflops"], tables)
-    return card
+    _check_consistent(gpu, figures["f32_tflops"], tables)
+    return gpu
 
 
-def _check_consistent(card: GPU, f32_tflops: float, tables: Mapping[str, Mapping[str, float]]) -> None:
+def _check_consistent(gpu: GPU, f32_tflops: float, tables: Mapping[str, Mapping[str, float]]) -> None:
     """Raise `UsageError` if a peak contradicts the other figures."""
-    if catalog_gpu(card.name) is not None:
-        raise UsageError(f"name is {card.name!r}, already in the catalog (--gpu {card.name}); choose another name")
-    boost = card.boost_clock_hz / 1e6
-    rate = card.fma_per_clk_sm["f32"]
-    shown = f"{card.sms} SMs x {rate} FMA x 2 x {boost:g} MHz"
-    _agrees("f32_tflops", f32_tflops, card.peak_flops("f32") / 1e12, "TFLOP/s", shown)
+    if catalog_gpu(gpu.name) is not None:
+        raise UsageError(f"name is {gpu.name!r}, already in the catalog (--gpu {gpu.name}); choose another name")
+    boost = gpu.boost_clock_hz / 1e6
+    rate = gpu.fma_per_clk_sm["f32"]
+    shown = f"{gpu.sms} SMs x {rate} FMA x 2 x {boost:g} MHz"
+    _agrees("f32_tflops", f32_tflops, gpu.peak_flops("f32") / 1e12, "TFLOP/s", shown)
     for dtype, stated in tables["tensor_tflops"].items():
-        if dtype not in card.tensor_fma_per_clk_sm:
+        if dtype not in gpu.tensor_fma_per_clk_sm:
             raise UsageError(f"tensor_tflops has {dtype}, but tensor_fma_per_clk_sm does not; give the rate as well")
         # Data sheets state f64 peaks at the boost clock, like those of ordinary pipes.
-        clock_hz = card.boost_clock_hz if dtype == "f64" else card.tensor_clock_hz
-        rate = card.tensor_fma_per_clk_sm[dtype]
-        shown = f"{card.sms} SMs x {rate} FMA x 2 x {clock_hz / 1e6:g} MHz"
-        _agrees(f"tensor_tflops {dtype}", stated, 2.0 * card.sms * rate * clock_hz / 1e12, "TFLOP/s", shown)
+        clock_hz = gpu.boost_clock_hz if dtype == "f64" else gpu.tensor_clock_hz
+        rate = gpu.tensor_fma_per_clk_sm[dtype]
+        shown = f"{gpu.sms} SMs x {rate} FMA x 2 x {clock_hz / 1e6:g} MHz"
+        _agrees(f"tensor_tflops {dtype}", stated, 2.0 * gpu.sms * rate * clock_hz / 1e12, "TFLOP/s", shown)
     memory = tables["memory"]
     implied = memory["bus_bits"] / 8 * memory["pin_gbps"]
     shown = f"{memory['bus_bits']:g} bits / 8 x {memory['pin_gbps']:g} Gbit/s"
@@ -215,8 +215,8 @@ def _ascending(table: str, figures: Mapping[str, float], unit: str) -> None:
             )
 
 
-def card_text(gpu: GPU, name: str) -> str:
-    """Return a GPU as the text of a file for `read_card`, under a new name, with comments on the figures."""
+def gpu_text(gpu: GPU, name: str) -> str:
+    """Return a GPU as the text of a file for `read_gpu_file`, under a new name, with comments on the figures."""
 
     def table(figures: Mapping[str, float | None]) -> str:
         return "{ " + ", ".join(f"{key} = {value:.10g}" for key, value in figures.items() if value is not None) + " }"

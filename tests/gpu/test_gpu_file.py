@@ -13,14 +13,14 @@ import kernrec
 from kernrec.cli.app import run
 from kernrec.errors import UsageError
 from kernrec.gpu import UnknownGPU, all_gpus, find_gpu
-from kernrec.gpu.card_file import card_name, card_of, card_text, read_card
+from kernrec.gpu.gpu_file import gpu_name, gpu_of, gpu_text, read_gpu_file
 from tests.helpers.depth import few_examples
 
 MEMORY = {"gib": 24, "bus_bits": 384, "pin_gbps": 21, "bandwidth_gbs": 1008}
 
 
 def figures(name: str = "rtx4090") -> dict[str, Any]:
-    return tomllib.loads(card_text(find_gpu(name), "my-card"))
+    return tomllib.loads(gpu_text(find_gpu(name), "my-card"))
 
 
 def written(folder: Path, text: str) -> Path:
@@ -31,13 +31,13 @@ def written(folder: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.name)
 def test_every_printed_catalog_entry_reads_back_unchanged(gpu):
-    card = card_of(tomllib.loads(card_text(gpu, "my-card")), "a file")
-    assert dataclasses.replace(card, name=gpu.name, aliases=gpu.aliases, sources=gpu.sources) == gpu
-    assert set(card.sources) - {"idle_w"} == set(gpu.sources) - {"idle_w"}
+    shown = gpu_of(tomllib.loads(gpu_text(gpu, "my-card")), "a file")
+    assert dataclasses.replace(shown, name=gpu.name, aliases=gpu.aliases, sources=gpu.sources) == gpu
+    assert set(shown.sources) - {"idle_w"} == set(gpu.sources) - {"idle_w"}
 
 
 def test_impossible_figure_is_refused_in_one_line(refuses):
-    refuses(lambda change: card_of(figures() | change, "a file"), [
+    refuses(lambda change: gpu_of(figures() | change, "a file"), [
         {"sms": 129.5}, {"sms": 2000}, {"sms": 64}, {"sm": 88}, {"f32_tflops": float("nan")}, {"f32_tflops": 82.6e12},
         {"l2_mib": -1}, {"name": "rtx4090"}, {"name": "a b; c"}, {"title": "x\x1b[2J"}, {"memroy": {}},
         {"clock_mhz": {"base": 2520, "boost": 2235}}, {"clock_mhz": {"base": 2235}}, {"clock_mhz": 2520},
@@ -51,7 +51,7 @@ def test_hostile_file_is_refused_in_one_line(tmp_path, refuses):
     def refused(content: bytes) -> None:
         path = tmp_path / "card.toml"
         path.write_bytes(content)
-        read_card(path)
+        read_gpu_file(path)
 
     refuses(refused, [
         b"\xff\xfe", b"name = ", b"a = " + b"[" * 20_000, b"#" * 70_000, b"sms = 0x" + b"f" * 60_000,
@@ -62,7 +62,7 @@ def test_hostile_file_is_refused_in_one_line(tmp_path, refuses):
 def test_missing_file_or_folder_is_reported(tmp_path):
     for path in (tmp_path, tmp_path / "none.toml"):
         with pytest.raises(UsageError, match=r"cannot be read: (is a directory|there is no such file)"):
-            read_card(path)
+            read_gpu_file(path)
 
 
 NUMBERS = st.one_of(
@@ -85,18 +85,18 @@ def test_any_figures_are_consistent_or_refused_in_one_line(changes):
         else:
             data[name][key] = value
     try:
-        card = card_of(data, "a file")
+        shown = gpu_of(data, "a file")
     except UsageError as error:
         assert "\n" not in str(error)  # noqa: PT017 - either is right
     else:
-        assert card.peak_flops("f32") == pytest.approx(card.datasheet_f32_flops, rel=0.051)
-        assert card.memory_bus_bits / 8 * card.memory_rate_hz == pytest.approx(card.memory_bandwidth, rel=0.053)
-        assert card.power_min_w <= card.tdp_w <= card.power_max_w
-        assert card.base_clock_hz <= card.tensor_clock_hz <= card.boost_clock_hz
+        assert shown.peak_flops("f32") == pytest.approx(shown.datasheet_f32_flops, rel=0.051)
+        assert shown.memory_bus_bits / 8 * shown.memory_rate_hz == pytest.approx(shown.memory_bandwidth, rel=0.053)
+        assert shown.power_min_w <= shown.tdp_w <= shown.power_max_w
+        assert shown.base_clock_hz <= shown.tensor_clock_hz <= shown.boost_clock_hz
 
 
 def test_gpu_file_with_catalog_figures_gets_the_catalog_answer(tmp_path):
-    path = written(tmp_path, card_text(find_gpu("l40s"), "as-the-l40s"))
+    path = written(tmp_path, gpu_text(find_gpu("l40s"), "as-the-l40s"))
     own, catalogs = (kernrec.recommend("softmax", gpu, rows=512, columns=512) for gpu in (path, "l40s"))
     assert own.gpu.name == "as-the-l40s"
     assert own.best.config == catalogs.best.config
@@ -105,13 +105,13 @@ def test_gpu_file_with_catalog_figures_gets_the_catalog_answer(tmp_path):
 
 def test_changed_catalog_gpu_gets_another_name():
     changed = dataclasses.replace(find_gpu("l4"), tdp_w=60.0)
-    assert card_name(changed).startswith("l4@")
-    assert card_name(find_gpu("l4")) == "l4"
+    assert gpu_name(changed).startswith("l4@")
+    assert gpu_name(find_gpu("l4")) == "l4"
     assert find_gpu("l4").tdp_w == 72
 
 
 def test_every_prediction_command_accepts_a_gpu_file(tmp_path, capsys):
-    path = written(tmp_path, card_text(find_gpu("l4"), "cli-card"))
+    path = written(tmp_path, gpu_text(find_gpu("l4"), "cli-card"))
     for command in (
         ["recommend", "--op", "softmax", "--gpu", str(path), "--shape", "rows=64,columns=64", "--json"],
         ["explain", "--op", "softmax", "--gpu", str(path), "--shape", "rows=64,columns=64"],

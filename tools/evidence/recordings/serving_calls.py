@@ -1,6 +1,6 @@
-"""Read recorded attention of three backends in CUDA graphs: causal prompts and single tokens, 16- and 8-bit keys and
-values.
+"""Read recorded attention and mixtures of experts of three backends in CUDA graphs.
 
+Attention has causal prompts and single tokens, 16- and 8-bit keys and values; experts have eight data types.
 Bf16 prompts of vLLM on an H200, and of SGLang on an A100, come from separate files with more problems.
 """
 
@@ -12,7 +12,7 @@ from library_training.table import Recording
 from evidence.recordings.files import excluded
 from evidence.recordings.serving import fastest, joined_columns, recording_of
 from kernrec.model.vendor.backends import by_number
-from kernrec.model.vendor.bound import FLASH
+from kernrec.model.vendor.bound import FLASH, Timing
 
 Array = np.ndarray
 
@@ -27,8 +27,12 @@ _TOKEN_CACHE = "CAST(dtype = 'fp8' AS BIGINT) AS kv_dtype"
 _EVEN = "num_heads % num_key_value_heads = 0"
 
 
-def recordings(data: Path) -> list[Recording]:
-    """Return the recorded sets of attention."""
+def recordings(data: Path, op: str) -> list[Recording]:
+    """Return the recorded sets of attention or of mixtures of experts."""
+    return _attention(data) if op == "attention" else _experts(data)
+
+
+def _attention(data: Path) -> list[Recording]:
     about = (
         "causal prompts, CUDA graphs, random inputs, paged keys and values",
         "one token after `keys` - 1",
@@ -67,11 +71,11 @@ def _encoders(folder: Path) -> dict[str, Array]:
     )  # fmt: skip
     other = {"system": "system", "power_w": "NULL::DOUBLE"}
     columns = fastest(file, sizes, "NOT causal", other)
-    cards = list(zip(columns["stack"].tolist(), columns["gpu"].tolist(), strict=True))
+    systems = list(zip(columns["stack"].tolist(), columns["gpu"].tolist(), strict=True))
     newest: dict[tuple[str, str], str] = {}
-    for card, version in sorted(set(zip(cards, columns["version"].tolist(), strict=True))):
-        newest[card] = max(newest.get(card, version), version, key=by_number)
-    rows = np.array([newest[card] == version for card, version in zip(cards, columns["version"], strict=True)])
+    for system, version in sorted(set(zip(systems, columns["version"].tolist(), strict=True))):
+        newest[system] = max(newest.get(system, version), version, key=by_number)
+    rows = np.array([newest[system] == version for system, version in zip(systems, columns["version"], strict=True)])
     return {name: column[rows] for name, column in columns.items()}
 
 
@@ -96,3 +100,27 @@ def _whole(path: Path, system: str, framework: str, sizes: tuple[str, ...]) -> d
         other["power_w"] = "NULL::DOUBLE"
         sizes = tuple('0 AS "window"' if size.endswith('"window"') else size for size in sizes)
     return fastest(path, sizes, _EVEN, {**other, "dtype": "attn_dtype AS dtype"})
+
+
+EXPERTS = Timing(40000.0, 1.0)
+"""Timing of routing, sorting, two matmuls and the sum in CUDA graphs. The shortest time of each GPU is about 20 us."""
+_EXPERT_SIZES = (
+    "num_tokens AS tokens", "hidden_size AS hidden", "inter_size AS intermediate", "num_experts AS experts", "topk",
+    "moe_tp_size AS tp", "moe_ep_size AS ep",
+    "CASE distribution WHEN 'balanced' THEN 0 WHEN 'power_law_1.01' THEN 101 ELSE 120 END AS routing",
+    "CAST(NOT (topk = 22 OR (hidden_size = 2688 AND inter_size = 1856)) AS BIGINT) AS gated",
+)  # fmt: skip
+
+
+def _experts(data: Path) -> list[Recording]:
+    """Return the recorded sets of mixtures of experts.
+
+    Networks that were recorded as not gated with TensorRT-LLM (the Nemotron family) count as not gated for all
+    backends.
+    """
+    columns = fastest(data / "library" / "serving_moe.parquet", _EXPERT_SIZES)
+    recorded = "27 networks, 1 to 65,536 tokens, routing balanced or by a power law, CUDA graphs"
+    columns["latency_s"] = np.asarray(columns["latency_s"], dtype=float)
+    return [
+        recording_of("experts", "moe", "experts", columns, ("row",), ("f16",), 0.11, EXPERTS, ("tokens",), recorded)
+    ]
