@@ -13,7 +13,7 @@ import pytest
 from kernrec.errors import KernrecWarning, UsageError
 from kernrec.store import Database
 from tests.helpers.paths import ROOT
-from tests.helpers.triton_driver import Tensor, stand_in_driver
+from tests.helpers.triton_kernels import Tensor, stand_in_driver
 
 triton = pytest.importorskip("triton", reason="needs the extra `triton`")
 
@@ -234,7 +234,7 @@ def test_second_process_uses_the_database(driver, tmp_path):
     script.write_text(
         "import json, kernrec.triton\n"
         "from tests.triton import tuned_kernels\n"
-        "from tests.helpers.triton_driver import Tensor, stand_in_driver\n"
+        "from tests.helpers.triton_kernels import Tensor, stand_in_driver\n"
         "function = kernrec.triton.autotune(tuned_kernels.CONFIGS, ['n'], top_k=2)(tuned_kernels.scale)\n"
         f"x = Tensor('float32', {N})\n"
         "with stand_in_driver() as driver:\n"

@@ -16,7 +16,7 @@ from kernrec.recommender.serving.tuned_files import shipped_of
 from kernrec.triton.machine import Machine
 from kernrec.triton.measure_audit import measure_audit
 from tests.helpers.serving import SMALL, written
-from tests.helpers.triton_driver import Tensor, stand_in_driver
+from tests.helpers.triton_kernels import Tensor, stand_in_driver
 
 pytest.importorskip("triton", reason="needs the extra `triton`")
 
