@@ -27,7 +27,7 @@ struct Place {
 
 Place locate(const std::vector<Ranking::Segment>& segments, int64_t position) {
     for (const Ranking::Segment& each : segments) {
-        if (position < each.size) return {&each, position, each.first + position};
+        if (position >= 0 && position < each.size) return {&each, position, each.first + position};
         position -= each.size;
     }
     throw nb::index_error("position: no such candidate");
@@ -275,6 +275,7 @@ std::vector<std::pair<Pick, int64_t>> Ranking::rows(const Part& part, const Boun
 std::vector<Pick> Ranking::best_of_other_kind(const Part& part, const std::vector<Pick>& picks, const Bounds& bounds,
                                               int64_t first) const {
     const std::vector<Segment> own = segments(part);
+    require(first >= 0, "first: expected an operating point");
     bool missing[2] = {true, true};
     for (const Pick& pick : picks) missing[kernels_[size_t(locate(own, pick.position).segment->kernel)].triton] = false;
     const Objective objective = bounds.objective == Objective::kPareto ? Objective::kLatency : bounds.objective;
@@ -349,6 +350,8 @@ nb::list Ranking::described(const Part& part, const std::vector<Pick>& picks, co
                             int64_t ranked, Objective objective) const {
     require(alike.size() == picks.size() && ranked <= int64_t(picks.size()),
             "described: expected a count of each pick");
+    for (const Pick& pick : picks)
+        require(pick.point >= 0 && pick.point < part.end_point - part.first_point, "picks: expected operating points");
     const std::vector<Segment> own = segments(part);
     const int64_t best = fastest(part), best_place = locate(own, best).place;
     const double fastest_s = value(kSeconds, part.first_point, best_place);

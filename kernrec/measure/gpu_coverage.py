@@ -6,7 +6,7 @@ shipped recordings of backends have exactly this layer on this GPU.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.gpu.find import UnknownGPU
@@ -59,28 +59,20 @@ class Gap:
     """GPUs of the architecture in the catalog."""
 
 
-@dataclass
-class _Layers:
-    """Problems of the standard workloads by op; f16 and bf16 count as one type if no kernel distinguishes them."""
+_Layers = Mapping[str, Sequence[tuple[Problem, ...]]]
+"""Problems of the standard workloads by op; f16 and bf16 count as one type if no kernel distinguishes them."""
 
-    by_op: dict[str, list[tuple[Problem, ...]]] = field(default_factory=lambda: defaultdict(list))
 
-    @classmethod
-    def standard(cls) -> "_Layers":
-        layers = cls()
-        keys = set()
-        for problem in (layer.problem for layer in select_layers("all", None, None, None, None) or ()):
-            key = problem.key.replace("]bf16,", "]f16,")
-            if key not in keys:
-                keys.add(key)
-                dtypes = ("f16", "bf16") if problem.dtype in ("f16", "bf16") else (problem.dtype,)
-                same = [
-                    problem.definition.problem(dtype, problem.layout, **problem.dim)
-                    for dtype in dtypes
-                    if dtype in problem.definition.dtypes
-                ]
-                layers.by_op[problem.op].append(tuple(same))
-        return layers
+def _standard_layers() -> _Layers:
+    layers: dict[str, dict[str, tuple[Problem, ...]]] = defaultdict(dict)
+    for problem in (layer.problem for layer in select_layers("all", None, None, None, None) or ()):
+        definition = problem.definition
+        dtypes = ("f16", "bf16") if problem.dtype in ("f16", "bf16") else (problem.dtype,)
+        same = (definition.problem(each, problem.layout, **problem.dim) for each in dtypes if each in definition.dtypes)
+        key = problem.key.replace("]bf16,", "]f16,")
+        if key not in layers[problem.op]:
+            layers[problem.op][key] = tuple(same)
+    return {op: list(problems.values()) for op, problems in layers.items()}
 
 
 def gpus_coverage(backend: Stack) -> list[GpuCoverage]:
@@ -89,7 +81,7 @@ def gpus_coverage(backend: Stack) -> list[GpuCoverage]:
     Raises:
         UsageError: A database cannot be read.
     """
-    layers = _Layers.standard()
+    layers = _standard_layers()
     rows: dict[str, list[MeasuredProblem]] = defaultdict(list)
     for row in measured_problems(backend):
         rows[row.gpu].append(row)
@@ -102,7 +94,7 @@ def _of_gpu(name: str, rows: Sequence[MeasuredProblem], layers: _Layers) -> GpuC
     measured = {row.problem for row in rows}
     gpu = _catalog(name)
     ops = {}
-    for op, problems in layers.by_op.items():
+    for op, problems in layers.items():
         there = gpu is not None and name in contents().get(op, {}).get("gpus", ())
         ops[op] = OpCoverage(
             len(problems),
@@ -129,7 +121,7 @@ def gaps(backend: Stack) -> list[Gap]:
 
     One measured GPU per architecture is enough, because its rows also train the models of the other GPUs.
     """
-    layers = _Layers.standard()
+    layers = _standard_layers()
     measured: dict[str, set[str]] = defaultdict(set)
     for row in measured_problems(backend):
         if (gpu := _catalog(row.gpu)) is not None:
@@ -147,7 +139,7 @@ def gaps(backend: Stack) -> list[Gap]:
             tuple(gpu.name for gpu in gpus),
         )
         for arch, gpus in by_arch.items()
-        for op, problems in layers.by_op.items()
+        for op, problems in layers.items()
     ]
     open_gaps = [gap for gap in every if gap.measured < gap.layers]
     return sorted(open_gaps, key=lambda gap: (-(gap.layers - gap.measured) * len(gap.gpus), gap.arch, gap.op))

@@ -262,10 +262,11 @@ def _crashed(path: Path, measurements: Sequence[Measurement]) -> None:
 
 def _bundled(work: Path) -> Iterator[Format]:
     from kernrec.store.keys import Signer, make_key
-    from kernrec.store.share.bundle import import_bundle, read_bundle, write_bundle
+    from kernrec.store.share.bundle import read_bundle, write_bundle
     from kernrec.store.share.manifest import Manifest
     from kernrec.store.share.outgoing import Selection, provenance, write_segments
     from kernrec.store.share.place import MANIFEST, place_at
+    from tests.helpers.sharing import import_bundle
 
     selection = Selection()
     (folder := work / "segments").mkdir()

@@ -42,12 +42,12 @@ from kernrec.store.measurement import NEWEST_PROTOCOL
 from kernrec.store.measurement_log import evidence
 from kernrec.store.rows import KEY_DIGITS, row_key
 from kernrec.store.schema import layout_of
-from kernrec.store.share.bundle import import_bundle, read_bundle, write_bundle
+from kernrec.store.share.bundle import read_bundle, write_bundle
 from kernrec.store.share.manifest import Manifest, Segment
 from kernrec.store.share.place import ZipFile
 from tests.helpers.command import run_here
 from tests.helpers.reading import reading_here
-from tests.helpers.sharing import GPU, HASH, KERNEL, PROBLEM, UUID_HASH, measurement
+from tests.helpers.sharing import GPU, HASH, KERNEL, PROBLEM, UUID_HASH, import_bundle, measurement
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

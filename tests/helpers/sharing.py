@@ -12,13 +12,16 @@ from unittest.mock import patch
 from kernrec import paths
 from kernrec.op import find_op
 from kernrec.store import Database
+from kernrec.store.intake import add_checked
 from kernrec.store.keys import Signer, key_file, make_own_key
 from kernrec.store.measurement import Measurement
-from kernrec.store.share.outgoing import Selection
+from kernrec.store.share.bundle import Bundle, take_groups
+from kernrec.store.share.outgoing import PRIVATE, Selection
 from kernrec.store.share.pull import PullReport, pull
 from kernrec.store.share.push import push
 from kernrec.store.share.servers import place_of
 from kernrec.store.share.withdraw import withdraw_there
+from kernrec.util.files import scratch_folder
 from tests.helpers.command import environment
 
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
@@ -146,3 +149,10 @@ class Person:
 def sessions(rows: Sequence[dict[str, object]]) -> list[tuple[object, object]]:
     """Return the sorted (session, position) pairs, which identify measurements in these tests."""
     return sorted((str(row["session"]), row["position"]) for row in rows)
+
+
+def import_bundle(database: Database, bundle: Bundle) -> int:
+    """Add the rows of a bundle to an open database, like `import_to`; return the number of new rows."""
+    with scratch_folder() as checked:
+        take_groups([bundle], checked, bundle.place.title)
+        return add_checked(database, checked, bundle.signer, PRIVATE)

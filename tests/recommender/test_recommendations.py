@@ -32,6 +32,12 @@ def test_recommendation_at_a_lower_limit_is_compared_with_the_default(candidates
     assert recommendation.versus_fastest.energy_saved == 1.0 - energy[1] / energy[0]
 
 
+@pytest.mark.parametrize("pick", [(2, 0), (-1, 0), (0, -1), (0, 1 << 40)])
+def test_picks_outside_the_candidates_are_refused(candidates, pick):
+    with pytest.raises((ValueError, IndexError)):
+        build_recommendations(candidates, [pick], Objective.LATENCY)
+
+
 def test_predictions_have_an_approximate_rank(candidates):
     order = candidates.latency_s[0].argsort()[:3].tolist()
     recommendations = build_recommendations(candidates, [(0, position) for position in order], Objective.LATENCY)

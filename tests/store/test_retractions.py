@@ -8,11 +8,11 @@ import pytest
 from kernrec.store import Database, Stack
 from kernrec.store.intake import merge
 from kernrec.store.keys import Signer, key_file
-from kernrec.store.share.bundle import import_bundle, read_bundle, write_bundle
+from kernrec.store.share.bundle import read_bundle, write_bundle
 from kernrec.store.share.outgoing import Selection, outgoing, secret_of
 from kernrec.store.share.place import Folder
 from kernrec.store.share.withdraw import retracted, retraction_rows, withdraw_here
-from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement, measurements, sessions
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, import_bundle, measurement, measurements, sessions
 
 
 @pytest.fixture(scope="module")

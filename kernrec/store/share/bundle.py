@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError
-from kernrec.store.database import Database
 from kernrec.store.intake import add_checked, adding_to
 from kernrec.store.keys import LARGEST_SIGNATURE, Signer, signer_of
 from kernrec.store.reader import checked_segments
@@ -94,22 +93,15 @@ def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> 
     return document, content
 
 
-def import_bundle(database: Database, bundle: Bundle) -> int:
-    """Add the rows of a bundle that a database lacks, all or nothing; return the number of new rows.
+def import_to(path: Path, bundle: Bundle) -> int:
+    """Add the rows of a bundle that the database at `path` lacks, all or nothing; return the number of new rows.
 
-    The database's own rows that return without their private columns are not new. Withdrawals in a bundle of kernrec
-    0.1 are ignored.
+    The rows are checked before the database is opened. The database's own rows that return without their private
+    columns are not new. Withdrawals in a bundle of kernrec 0.1 are ignored.
 
     Raises:
         UsageError: A file does not match the manifest, or a row is refused.
     """
-    with scratch_folder() as checked:
-        take_groups([bundle], checked, bundle.place.title)
-        return add_checked(database, checked, bundle.signer, PRIVATE)
-
-
-def import_to(path: Path, bundle: Bundle) -> int:
-    """Import a bundle like `import_bundle`, but check the rows before opening the database at `path`."""
     with scratch_folder() as checked:
         take_groups([bundle], checked, bundle.place.title)
         with adding_to(path, checked) as database:

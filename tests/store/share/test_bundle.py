@@ -12,12 +12,12 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.store import Database
 from kernrec.store.keys import Signer, make_key
-from kernrec.store.share.bundle import import_bundle, read_bundle, write_bundle
+from kernrec.store.share.bundle import read_bundle, write_bundle
 from kernrec.store.share.manifest import Manifest
 from kernrec.store.share.outgoing import Selection, outgoing, taken_out
 from kernrec.store.share.place import Folder, Place, ZipFile, place_at
 from tests.helpers.refusals import Refuses
-from tests.helpers.sharing import PROBLEM, UUID_HASH, measurement
+from tests.helpers.sharing import PROBLEM, UUID_HASH, import_bundle, measurement
 
 pytestmark = pytest.mark.usefixtures("read_here")
 ROWS = [
