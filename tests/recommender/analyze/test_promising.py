@@ -12,7 +12,7 @@ from kernrec.compile.pool import LocalProcessors
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, load_kernel
 from kernrec.model.search import partial_space
-from kernrec.profile.launch_profile import ProfileFailure, ProfileTarget
+from kernrec.profile.launch_profile import VERSION, ProfileFailure, ProfileTarget
 from kernrec.profile.profile_user_kernel import Outcome, profile_configs
 from kernrec.recommender import Answer, Objective, Query
 from kernrec.recommender.analyze import kernel as analysis
@@ -69,7 +69,9 @@ class Profiles:
             far = (math.log2(config["tile"]) - 3) ** 2 + 0.2 * (config["unroll"] - 6) ** 2 + config["flag"]
             key = kernel.sample_keys([[config[t.name] for t in kernel.tunables]], target.problem.key)[0]
             variant = {**config, "problem": target.problem.key}
-            yield [config], [replace(row, variant_key=key, variant=variant, counts=row.counts * (40.0 + 20.0 * far))]
+            counts, version = row.counts * (40.0 + 20.0 * far), list(row.metrics).index(VERSION)
+            counts[version] = row.counts[version]
+            yield [config], [replace(row, variant_key=key, variant=variant, counts=counts)]
 
 
 @pytest.fixture
