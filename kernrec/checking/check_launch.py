@@ -44,6 +44,8 @@ _FIRST = 1024
 """Number of blocks to run from the start of the grid before sampling the rest."""
 _LAST = 64
 
+_ARITHMETIC = frozenset({"add", "mul", "fma", "max", "min", "cvt", "mov"})
+
 
 @dataclass(frozen=True)
 class Checked:
@@ -110,7 +112,7 @@ def check_launch(
         if finding is None:
             raise
         findings.append(finding)
-    findings = [*(describer.of(raw) for raw in emulation.findings if not _copies_only(function, raw)), *findings]
+    findings = [*(describer.of(raw) for raw in emulation.findings if not _has_no_effect(function, raw)), *findings]
     return Checked(tuple(findings), counts, ran, blocks, tuple(notes))
 
 
@@ -126,14 +128,34 @@ def _watched(function: Function, uninitialized: frozenset[str]) -> tuple[Checked
     return CheckedMemory(uninitialized, shared, not ordered), notes
 
 
-def _copies_only(function: Function, raw: RawFinding) -> bool:
-    """Return whether an unwritten value is only stored to shared memory, as when planes of a stencil move."""
+def _has_no_effect(function: Function, raw: RawFinding) -> bool:
+    """Return whether an unwritten value is only stored to shared memory, as when planes of a stencil move, or only read
+    ahead, as compilers do if the program reads it under a condition.
+    """
     load = function.instructions[raw.source]
     value = load.operands[0] if load.operands else None
     if raw.kind != "uninitialized-shared" or load.opcode != "ld" or not isinstance(value, Register):
         return False
     users = [ins for ins in function.instructions if value.name in ins.sources]
-    return all(ins.opcode == "st" and "shared" in ins.modifiers and ins.operands[1] == value for ins in users)
+    copies = all(ins.opcode == "st" and "shared" in ins.modifiers and ins.operands[1] == value for ins in users)
+    return copies or _is_read_ahead(function, value.name)
+
+
+def _is_read_ahead(function: Function, name: str, steps: int = 2) -> bool:
+    """Return whether a register only reaches selections between values, whose conditions depend on other values too."""
+    users = [ins for ins in function.instructions if name in ins.sources]
+    return bool(users) and all(
+        (ins.opcode == "selp" and ins.operands[-1] != Register(name))
+        or (ins.opcode == "setp" and all(_is_joined(function, result) for result in ins.results))
+        or (
+            ins.opcode in _ARITHMETIC and steps > 0 and all(_is_read_ahead(function, r, steps - 1) for r in ins.results)
+        )
+        for ins in users
+    )
+
+
+def _is_joined(function: Function, predicate: str) -> bool:
+    return all(ins.opcode in ("and", "or") for ins in function.instructions if predicate in ins.sources)
 
 
 def _moves_shared_memory(ins: Instruction) -> bool:

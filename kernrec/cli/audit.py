@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 class AuditOptions(options.Options):
     databases_used = options.OWN
-    model: Annotated[str, argument("A config.json or its folder; hf:ORG/NAME is downloaded; or a tuned file.")]
+    model: Annotated[str, argument("Model (config.json, its folder or hf:ORG/NAME), or a tuned file to judge.")]
     gpu: options.Gpu
-    engine: Annotated[str, option("vllm or sglang; releases: sglang==0.5.3,triton==3.4.0.")] = ""
+    engine: Annotated[str, option("Engine: vllm or sglang, also with releases: sglang==0.5.3,triton==3.4.0.")] = ""
     tp: options.TensorParallel = 1
-    ep: Annotated[int, option("GPUs among which experts are distributed.", panel=NETWORK)] = 1
-    names: Annotated[bool, option("List the files only, without predictions.", "--names")] = False
-    write: Annotated[Path | None, option("Folder for the files that are worth it.")] = None
-    measure: Annotated[bool, option("Measure the best three and the default here.", "--measure")] = False
+    ep: Annotated[int, option("Number of GPUs that share the experts.", panel=NETWORK)] = 1
+    names: Annotated[bool, option("Only list the files, without predicted gains.", "--names")] = False
+    write: Annotated[Path | None, option("Folder to write worthwhile files to.")] = None
+    measure: Annotated[bool, option("Measure the default and the three best configs here.", "--measure")] = False
     as_json: AsJson = False
 
 

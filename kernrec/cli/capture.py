@@ -18,13 +18,13 @@ class CaptureOptions(options.Options):
     databases_used = options.OWN
     command: Annotated[
         list[str] | None,
-        argument("./app args, python app.py, or FILE.cu -- args (compiled by nvcc).", "-- COMMAND..."),
+        argument("Program: ./app args, python app.py, or FILE.cu -- args (nvcc compiles it).", "-- COMMAND..."),
     ] = None
-    output: Annotated[Path, option("Folder for the calls; earlier ones stay.", "--output", "-o")] = Path("calls")
+    output: Annotated[Path, option("Folder for the calls; existing calls are kept.", "--output", "-o")] = Path("calls")
     gpu: Annotated[str, option("GPU that the program sees.", "--gpu")] = "a100"
-    include: Annotated[list[Path] | None, option("Of FILE.cu: folder with headers.", "--include", "-I")] = None
-    define: Annotated[list[str] | None, option("Of FILE.cu: macro NAME=VALUE.", "-D")] = None
-    budget: Annotated[int, option("Most PTX instructions of a batch of blocks.")] = 2_000_000_000
+    include: Annotated[list[Path] | None, option("Folder with headers for FILE.cu.", "--include", "-I")] = None
+    define: Annotated[list[str] | None, option("Macro for FILE.cu: NAME=VALUE.", "-D")] = None
+    budget: Annotated[int, option("Maximum PTX instructions per batch of blocks.")] = 2_000_000_000
 
     @property
     def build_options(self) -> list[str]:

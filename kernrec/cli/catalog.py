@@ -30,8 +30,8 @@ _UNITS = {
 
 class ListOptions(options.Options):
     databases_used = options.OWN
-    kind: Annotated[str, argument("gpus, ops or kernels.", "gpus|ops|kernels")]
-    gpu: Annotated[str, argument("A GPU to print as a .toml, to describe another one.", "[GPU]")] = ""
+    kind: Annotated[str, argument("What to list: gpus, ops or kernels.", "gpus|ops|kernels")]
+    gpu: Annotated[str, argument("GPU to print as a .toml file, a start for your own.", "[GPU]")] = ""
     printed: options.Printed
 
 

@@ -21,20 +21,23 @@ if TYPE_CHECKING:
 
 class CheckOptions(options.Options):
     databases_used = options.OWN
-    source: Annotated[Path, argument("A .cu or .ptx file; one of its kernels: kernel.cu:name.")]
+    source: Annotated[Path, argument("A .cu or .ptx file; kernel.cu:name selects a kernel.")]
     arguments: Annotated[
         list[str] | None,
-        argument("In order: a=f32[4096], a=zeros:f32[64], a=@a.npy, i32:4096. Default: the launches in the host code."),
+        argument(
+            "Arguments in order: a=f32[4096], a=zeros:f32[64], a=@a.npy, i32:4096. Default: the "
+            "launches in the host code."
+        ),
     ] = None
-    grid: Annotated[str, option("Thread blocks: 16 or 16,2,1.")] = "1"
-    block: Annotated[str, option("Threads of a block: 256 or 16,16.")] = "32"
-    shared: Annotated[int, option("Dynamic shared memory of a block in bytes.")] = 0
-    blocks_of_cluster: Annotated[str | None, option("Thread blocks of a cluster: 2 or 2,2.", "--cluster")] = None
+    grid: Annotated[str, option("Grid size: 16 or 16,2,1.")] = "1"
+    block: Annotated[str, option("Block size: 256 or 16,16.")] = "32"
+    shared: Annotated[int, option("Dynamic shared memory per block, in bytes.")] = 0
+    blocks_of_cluster: Annotated[str | None, option("Cluster size in blocks: 2 or 2,2.", "--cluster")] = None
     gpu: Annotated[str, option("GPU to compile for.", "--gpu", callback=options.gpu_names)] = "rtx3090"
     define: Annotated[list[str] | None, option(options.DEFINE, "-D")] = None
     include: Annotated[list[Path] | None, option("Folder with headers; may be repeated.", "--include", "-I")] = None
-    time: Annotated[str, option("How long the blocks of a launch may run.")] = "10s"
-    save: Annotated[list[str] | None, option("Write a buffer afterwards: c=result.npy.")] = None
+    time: Annotated[str, option("Maximum time to run the blocks of a launch.")] = "10s"
+    save: Annotated[list[str] | None, option("Write a buffer after the launch: c=result.npy.")] = None
     junit: Annotated[Path | None, option("Write a JUnit report.")] = None
     as_json: AsJson = False
 

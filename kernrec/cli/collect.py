@@ -35,7 +35,7 @@ def present(text: str) -> str:
     return text
 
 
-Gpu = Annotated[str, option("auto, or the index of a GPU in this machine.", "--gpu", callback=present)]
+Gpu = Annotated[str, option("GPU: auto, or its index on this machine.", "--gpu", callback=present)]
 
 _SHIPPED = "shipped"
 """Value of --replay that names the shipped recording."""
@@ -53,26 +53,31 @@ _BUDGETS = {"refine": "10m", "guide": "200configs", "genetic": "200configs"}
 class CollectOptions(options.Options):
     op: Annotated[str, option("Operator (`kernrec list ops`), or all.", "--op")] = ""
     shape: Annotated[str | None, option("Dimensions: m=64,n=64,k=64. Default: the layers of a workload.")] = None
-    workload: Annotated[str | None, option("Workload whose layers to measure.")] = None
+    workload: Annotated[str | None, option("Network whose layers to measure.")] = None
     dtype: Annotated[str | None, option("Data type of the tensors. Default: the op's first.")] = None
     layout: options.Layout = None
-    gpu: Annotated[str, option("auto, all, or an index in this machine.", "--gpu", callback=present)] = "auto"
+    gpu: Annotated[str, option("GPU: auto, all, or its index on this machine.", "--gpu", callback=present)] = "auto"
     strategy: Annotated[
         str | None,
         option(
-            "all, quick, exhaustive: every problem in turn, at most 1,024, 64 or all configs. refine: what lowers"
-            " the expected regret most. guide, genetic: search one problem. plan: what models are unsure of. Default:"
-            " all; plan if nothing is named."
+            "all, quick, exhaustive: measure every problem, with at most 1,024, 64 or all configs. "
+            "refine: lower the expected regret. guide, genetic: search one problem. plan: measure what "
+            "models are unsure of. Default: all; without a problem, plan."
         ),
     ] = None
-    objective: Annotated[str, option("What refine, guide and genetic minimize; searches also pareto.")] = ""
+    objective: Annotated[
+        str, option("What refine, guide and genetic minimize; guide and genetic also accept pareto.")
+    ] = ""
     budget: Annotated[
         str | None,
         option(
-            "30m or 200configs; refine: also a mean regret, 2%. Default: 10m (refine, plan), 200configs (searches)."
+            "When to stop: 30m or 200configs; with refine also a mean regret, 2%. Default: 10m (refine,"
+            " plan), 200configs (guide, genetic)."
         ),
     ] = None
-    replay: Annotated[str | None, option("Without a GPU: replay this database, or `shipped` rows.")] = None
+    replay: Annotated[str | None, option("Use recorded measurements instead of a GPU: a database, or `shipped`.")] = (
+        None
+    )
     set_power_limit: Annotated[str | None, option("Power limits to set and measure at: 200W,250W.")] = None
     lock_clocks: Annotated[str | None, option("Core clocks to lock and measure at: 1200MHz,1410MHz.")] = None
     cluster: options.Cluster = None

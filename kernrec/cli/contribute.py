@@ -24,7 +24,7 @@ FOLDER = "contributed"
 
 
 class ContributeOptions(options.Options):
-    budget: Annotated[str, option("10m, 1h or 200configs; 0m: only write what is measured.")] = "10m"
+    budget: Annotated[str, option("When to stop: 10m, 1h or 200configs; 0m only writes the bundle.")] = "10m"
     gpu: Gpu = "auto"
 
 

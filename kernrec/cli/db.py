@@ -30,16 +30,19 @@ _SHOWN = 10
 class ImportOptions(options.Options):
     file: Annotated[
         Path,
-        argument("A bundle, or results of Kernel Tuner, KTT, CLBlast, Triton, Nsight Compute; with --spec any table."),
+        argument("Bundle; results of Kernel Tuner, KTT, CLBlast, Triton or Nsight Compute; or, with --spec, a table."),
     ]
-    op: Annotated[str | None, option("Operator, if neither spec nor file states it.", "--op")] = None  # type: ignore[assignment]
-    shape: Annotated[str | None, option("Dimensions that the file does not state: m=64,n=64,k=64.")] = None
+    op: Annotated[str | None, option("Operator, if neither the spec nor the file names it.", "--op")] = None  # type: ignore[assignment]
+    shape: Annotated[str | None, option("Dimensions that the file lacks: m=64,n=64,k=64.")] = None
     gpu: Annotated[str | None, option("GPU, if the file does not name it.", "--gpu")] = None  # type: ignore[assignment]
-    kernel: Annotated[str | None, option("With --spec the kernel's source; else the kernel's name.")] = None
-    spec: Annotated[Path | None, option("Spec of the kernel: rows become its measurements.")] = None
+    kernel: Annotated[str | None, option("Kernel: with --spec its source, otherwise its name.")] = None
+    spec: Annotated[Path | None, option("Spec of the kernel to which the rows belong.")] = None
     map: Annotated[
         list[str] | None,
-        option("With --spec: 'latency_s=time (ms)*1e-3', block_x=bx, ignore=COLUMN or by=WHO; repeatable."),
+        option(
+            "Quantity or tunable and its column, with --spec: 'latency_s=time (ms)*1e-3', block_x=bx, "
+            "ignore=COLUMN or by=WHO; repeatable."
+        ),
     ] = None
     dtype: Annotated[str | None, option("Data type. Default: the op's first.")] = None
     layout: Annotated[str | None, option("Tensor layout. Default: the op's first.")] = None
@@ -164,7 +167,7 @@ def _op_name(database: Path, op: str) -> str:
 
 
 class MergeOptions(options.Options):
-    others: Annotated[list[Path], argument("Databases to read rows from; they are not changed.")]
+    others: Annotated[list[Path], argument("Databases to merge into yours; they are not changed.")]
 
 
 @app.command("merge")
@@ -196,7 +199,7 @@ def merge(wanted: MergeOptions) -> None:
 
 
 class VerifyOptions(options.Options):
-    place: Annotated[str | None, argument("Check the bundles of this place instead.", "PLACE")] = None
+    place: Annotated[str | None, argument("Place whose bundles to check instead.", "PLACE")] = None
     remove: Annotated[bool, option("Delete impossible rows.", "--remove")] = False
     list_: Annotated[bool, option("Write the place's index.json, which web servers need.", "--list")] = False
 

@@ -23,7 +23,7 @@ _SHIPPED = Path("shipped")
 
 
 class InfoOptions(options.Options):
-    coverage: Annotated[bool, option("Show what is measured, and what would help most.", "--coverage")] = False
+    coverage: Annotated[bool, option("Show what is measured, and what to measure next.", "--coverage")] = False
     as_json: AsJson = False
 
 

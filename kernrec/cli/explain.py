@@ -34,17 +34,17 @@ _PRIOR = (("latency_s", "s"), ("energy_j", "J"), ("power_w", "W"))
 
 class ExplainOptions(options.Options):
     databases_used = options.SEVERAL
-    source: Annotated[Path | None, argument("A .cu file with its launch; one of several kernels: kernel.cu:name.")] = (
-        None
-    )
+    source: Annotated[Path | None, argument("A .cu file that launches its kernel; kernel.cu:name selects one.")] = None
     gpu: options.Gpu = ""
     op: options.Op = ""
     kernel: options.Kernel = None
     shape: options.Shape = None
     dtype: options.Dtype = None
     layout: options.Layout = None
-    config: Annotated[str | None, option("Tunables of the config: block_m=128,stages=3.", panel=SELECTION)] = None
-    against: Annotated[str | None, option("Another config to compare with.", panel=SELECTION)] = None
+    config: Annotated[
+        str | None, option("Tunables of the config to explain: block_m=128,stages=3.", panel=SELECTION)
+    ] = None
+    against: Annotated[str | None, option("Tunables of another config to compare with.", panel=SELECTION)] = None
     objective: Annotated[str, option("latency, energy or edp.", panel=SELECTION)] = "latency"
     power_limit: options.PowerLimit = None
     clock: options.Clock = None

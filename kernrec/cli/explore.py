@@ -23,10 +23,8 @@ class ExploreOptions(options.Options):
     dtype: options.Dtype = None
     workload: options.WorkloadName = None
     backend: options.Backends = None
-    output: Annotated[Path | None, option("Write the page into this .html file.", "--output", "-o", panel=PRINTED)] = (
-        None
-    )
-    port: Annotated[int, option("Port of 127.0.0.1; 0 for a free one.", panel=PRINTED)] = 8350
+    output: Annotated[Path | None, option("Write the page to this .html file.", "--output", "-o", panel=PRINTED)] = None
+    port: Annotated[int, option("Port on 127.0.0.1; 0 picks a free one.", panel=PRINTED)] = 8350
 
 
 @options.takes(ExploreOptions)

@@ -22,36 +22,38 @@ class AnalyzeOptions(options.Options):
     source: Annotated[
         Path,
         argument(
-            "A .cu or .ptx file (one of several kernels: blur.cu:blur), a Triton function as kernels.py:matmul or"
-            " package.kernels:matmul, or a .toml of `kernrec capture`."
+            "A .cu or .ptx file (blur.cu:blur selects a kernel), a Triton function (kernels.py:matmul "
+            "or package.kernels:matmul), or a call that `kernrec capture` wrote (.toml)."
         ),
     ]
     arguments: Annotated[
         list[str] | None,
-        argument("CUDA: n=4096, x=f32\\[n], x=@values.npy. PTX, in order: a=f32[4096], i32:4096. A .toml: more calls."),
+        argument(
+            "CUDA, by name: n=4096, x=f32\\[n], x=@values.npy. PTX, in order: a=f32[4096], i32:4096. Call: more calls."
+        ),
     ] = None
     gpu: options.Gpus = ""
-    shape: Annotated[str | None, option("Dimensions, if not those of the spec.", panel=options.PROBLEM)] = None
+    shape: Annotated[str | None, option("Dimensions. Default: those of the spec.", panel=options.PROBLEM)] = None
     dtype: options.Dtype = None
     objective: options.Objective = "pareto"
     top: options.Top = None
     why: options.Why = False
-    spec: Annotated[Path | None, option("kernel.toml or T1 .json; of Triton the call's .toml.", panel=_LAUNCH)] = None
-    entry: Annotated[str | None, option("The kernel, or a template's instance: 'f<float, 4>'.", panel=_LAUNCH)] = None
-    grid: Annotated[str | None, option('Blocks of the grid: "ceil(n/block_x)".', panel=_LAUNCH)] = None
-    block: Annotated[str | None, option("Blocks to try: 64,128 or 16x16,32x8.", panel=_LAUNCH)] = None
-    arg: Annotated[
-        list[str] | None, option("A parameter or variable: n=4096, x=f32\\[n]; repeatable.", panel=_LAUNCH)
-    ] = None
-    tune: Annotated[list[str] | None, option("A macro and its values: TILE=1,2,4.", panel=_LAUNCH)] = None
+    spec: Annotated[Path | None, option("kernel.toml or T1 .json; for Triton the call's .toml.", panel=_LAUNCH)] = None
+    entry: Annotated[str | None, option("Kernel, or instance of a template: 'f<float, 4>'.", panel=_LAUNCH)] = None
+    grid: Annotated[str | None, option('Grid size: "ceil(n/block_x)".', panel=_LAUNCH)] = None
+    block: Annotated[str | None, option("Block sizes to try: 64,128 or 16x16,32x8.", panel=_LAUNCH)] = None
+    arg: Annotated[list[str] | None, option("Argument or variable: n=4096, x=f32\\[n]; repeatable.", panel=_LAUNCH)] = (
+        None
+    )
+    tune: Annotated[list[str] | None, option("Macro and values to try: TILE=1,2,4.", panel=_LAUNCH)] = None
     shared: Annotated[str | None, option("Dynamic shared memory in bytes.", panel=_LAUNCH)] = None
     include: Annotated[
         list[Path] | None, option("Folder with headers; may be repeated.", "--include", "-I", panel=_LAUNCH)
     ] = None
     define: Annotated[list[str] | None, option(options.DEFINE, "-D", panel=_LAUNCH)] = None
-    init: Annotated[bool, option("Write a spec to begin with, and stop.", "--init", panel=_LAUNCH)] = False
+    init: Annotated[bool, option("Write a draft of a spec, and stop.", "--init", panel=_LAUNCH)] = False
     effort: Annotated[str | None, option("How many configs: quick, normal, exhaustive or recorded.")] = None
-    budget: Annotated[int, option("Most instructions of a block.")] = 20_000_000
+    budget: Annotated[int, option("Maximum instructions per block.")] = 20_000_000
     measure: Annotated[bool, option("Also measure on this machine's GPU.", "--measure")] = False
     cluster: options.Cluster = None
     as_json: AsJson = False

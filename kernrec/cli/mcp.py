@@ -10,8 +10,8 @@ from kernrec.cli.quantity import duration
 
 class McpOptions(options.Options):
     databases_used = options.SEVERAL
-    folder: Annotated[Path | None, option("Folder whose files tools may read. Default: none.")] = None
-    time_limit: Annotated[str, option("Processor time of a check or an analysis: 60s.")] = "60s"
+    folder: Annotated[Path | None, option("Folder from which tools may read files. Default: none.")] = None
+    time_limit: Annotated[str, option("Maximum processor time of a check or an analysis: 60s.")] = "60s"
 
 
 @options.takes(McpOptions)

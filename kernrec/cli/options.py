@@ -54,35 +54,35 @@ def gpu_names(text: str) -> str:
 
 
 Gpu = Annotated[
-    str, option("GPU by name (`kernrec list gpus`) or a .toml.", "--gpu", panel=PROBLEM, callback=gpu_names)
+    str, option("GPU name (`kernrec list gpus`) or .toml file.", "--gpu", panel=PROBLEM, callback=gpu_names)
 ]
 Gpus = Annotated[
-    str, option("GPUs by name (`kernrec list gpus`) or .toml: a,b.", "--gpu", panel=PROBLEM, callback=gpu_names)
+    str, option("GPUs (`kernrec list gpus`) or .toml files: a,b.", "--gpu", panel=PROBLEM, callback=gpu_names)
 ]
 Op = Annotated[str, option("Operator (`kernrec list ops`).", "--op", panel=PROBLEM)]
-Kernel = Annotated[str | None, option("One kernel instead of an op.", panel=PROBLEM)]
+Kernel = Annotated[str | None, option("Only this kernel, instead of an op.", panel=PROBLEM)]
 Shape = Annotated[str | None, option("Dimensions: m=4096,n=4096,k=4096.", panel=PROBLEM)]
 Shapes = Annotated[list[str] | None, option("Dimensions: m=64,n=64,k=64; may be repeated.", "--shape", panel=PROBLEM)]
 Dtype = Annotated[str | None, option("Data type, such as f16.", panel=PROBLEM)]
 Layout = Annotated[str | None, option("Tensor layout, such as nhwc.", panel=PROBLEM)]
-Inputs = Annotated[str, option("Values computed on: random or zeros.", panel=PROBLEM)]
+Inputs = Annotated[str, option("Input values: random or zeros.", panel=PROBLEM)]
 WorkloadName = Annotated[
     str | None,
     option("Network: name, config.json, .onnx, ...", "--workload", panel=NETWORK),
 ]
-Batch = Annotated[str | None, option("Items of one pass; several: 1,8,32.", panel=NETWORK)]
-Context = Annotated[int | None, option("Tokens attended to, or of the prompt.", panel=NETWORK)]
-TensorParallel = Annotated[int, option("GPUs that share each layer.", "--tp", panel=NETWORK)]
+Batch = Annotated[str | None, option("Sequences or images per pass: 1,8,32.", panel=NETWORK)]
+Context = Annotated[int | None, option("Context or prompt length in tokens.", panel=NETWORK)]
+TensorParallel = Annotated[int, option("Number of GPUs that share each layer.", "--tp", panel=NETWORK)]
 Objective = Annotated[str, option("pareto, latency, energy or edp.", panel=SELECTION)]
-MaxSlowdown = Annotated[str | None, option("Most slowdown against the fastest: 3%.", panel=SELECTION)]
-MaxPower = Annotated[str | None, option("Highest mean power: 250W.", panel=SELECTION)]
+MaxSlowdown = Annotated[str | None, option("Maximum slowdown vs the fastest: 3%.", panel=SELECTION)]
+MaxPower = Annotated[str | None, option("Maximum mean power: 250W.", panel=SELECTION)]
 PowerLimit = Annotated[str | None, option("Power limit of the GPU: 300W.", panel=SELECTION)]
 Clock = Annotated[str | None, option("Locked core clock: 1410MHz.", panel=SELECTION)]
-Source = Annotated[str | None, option("Only rows of a source, such as learned.", "--source", panel=SELECTION)]
+Source = Annotated[str | None, option("Only rows with this source: learned, ...", "--source", panel=SELECTION)]
 Backends = Annotated[
-    list[str] | None, option("Only baselines of these: vllm,cublas; mixed.", "--backend", panel=SELECTION)
+    list[str] | None, option("Only these backends: vllm,cublas; or mixed.", "--backend", panel=SELECTION)
 ]
-Top = Annotated[int | None, option("Rows to print at most. Default: 5.", panel=SELECTION)]
+Top = Annotated[int | None, option("Maximum number of rows. Default: 5.", panel=SELECTION)]
 Why = Annotated[bool, option("Explain each note.", "--why", panel=PRINTED)]
 DEFINE = "Macro NAME=VALUE, -std=c++20 or -use_fast_math; may be repeated."
 """Help of the option `-D`."""

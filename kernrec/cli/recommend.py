@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 EmitFormat = Annotated[
     str | None,
-    option("Write the best config instead: cuda, triton, ptx, ...", "--emit", panel=PRINTED, metavar="FORMAT"),
+    option("Write the code of the first row: cuda, triton, ptx, ...", "--emit", panel=PRINTED, metavar="FORMAT"),
 ]
 Output = Annotated[Path | None, option("File or new folder for --emit.", "--output", "-o", panel=PRINTED)]
-UntrustedSource = Annotated[bool, option("Emit untrusted code, too.", "--untrusted-source", panel=PRINTED)]
+UntrustedSource = Annotated[bool, option("Also emit untrusted code.", "--untrusted-source", panel=PRINTED)]
 
 
 class RecommendOptions(options.Options):
@@ -42,20 +42,22 @@ class RecommendOptions(options.Options):
     workload: options.WorkloadName = None
     batch: options.Batch = None
     context: options.Context = None
-    phase: Annotated[str | None, option("Of a config.json: decode or prefill.", "--phase", panel=NETWORK)] = None
+    phase: Annotated[str | None, option("For a config.json: decode or prefill.", "--phase", panel=NETWORK)] = None
     tp: options.TensorParallel = 1
-    gpus: Annotated[int | None, option("GPUs that run it all year, for a bill.", "--gpus", panel=NETWORK, min=1)] = None
+    gpus: Annotated[
+        int | None, option("Number of GPUs that run it all year.", "--gpus", panel=NETWORK, min=1, metavar="<int>")
+    ] = None
     bill: Annotated[
         str | None, option("Prices: energy=0.2EUR/kWh,carbon=380g/kWh.", panel=NETWORK, metavar="PRICES")
     ] = None
     objective: options.Objective = "pareto"
     max_slowdown: options.MaxSlowdown = None
     max_power: options.MaxPower = None
-    power_limit: Annotated[str | None, option("300W, or `sweep`: a network at all limits.", panel=SELECTION)] = None
-    clock: Annotated[str | None, option("1410MHz, `any` (the best), or `sweep`.", panel=SELECTION)] = None
+    power_limit: Annotated[str | None, option("300W, or `sweep` for a network at all limits.", panel=SELECTION)] = None
+    clock: Annotated[str | None, option("1410MHz, `any` (the best) or `sweep`.", panel=SELECTION)] = None
     backend: options.Backends = None
     estimated_by: options.Source = None
-    top: Annotated[int | None, option("Rows of a problem; layers of a network.", panel=SELECTION)] = None
+    top: Annotated[int | None, option("Maximum rows per problem, or layers.", panel=SELECTION)] = None
     printed: options.Printed
     why: options.Why = False
     emit: EmitFormat = None

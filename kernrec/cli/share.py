@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from kernrec.store.share.manifest import Manifest
     from kernrec.store.share.outgoing import Outgoing
 
-Place = Annotated[str, argument("Folder, or a URL of s3://, gs:// or https:// (read-only).", "PLACE")]
+Place = Annotated[str, argument("Folder, or URL: s3://, gs:// or https:// (read-only).", "PLACE")]
 Licence = Annotated[str | None, option("License of the rows, such as CC0-1.0.")]
-DryRun = Annotated[bool, option("Only list what would leave or be withdrawn.", "--dry-run")]
-Untrusted = Annotated[bool, option("Also accept bundles that no trusted key signed.", "--untrusted")]
+DryRun = Annotated[bool, option("Only list the affected rows.", "--dry-run")]
+Untrusted = Annotated[bool, option("Also accept bundles without a trusted signature.", "--untrusted")]
 Gpu = Annotated[str | None, option("Only measurements of this GPU.", "--gpu")]
 Kernel = Annotated[str | None, option("Only measurements of this kernel.")]
 _SHOWN = 20
@@ -151,12 +151,12 @@ def print_withdrawn_copies(database: Path) -> None:
 
 
 class WithdrawOptions(options.Options):
-    place: Annotated[str | None, argument("Place to withdraw from at once. Default: at the next push.", "PLACE")] = None
-    row: Annotated[list[str] | None, option("A measurement or session, as --dry-run lists it.")] = None
+    place: Annotated[str | None, argument("Place to withdraw from now. Default: at the next push.", "PLACE")] = None
+    row: Annotated[list[str] | None, option("Measurement or session, as --dry-run lists it.")] = None
     gpu: Gpu = None  # type: ignore[assignment]
     kernel: Kernel = None
-    merged: Annotated[bool, option("Only rows from other people's files and bundles.", "--merged")] = False
-    reason: Annotated[str, option("A note for readers of the log.")] = ""
+    merged: Annotated[bool, option("Only rows that other people measured.", "--merged")] = False
+    reason: Annotated[str, option("Reason, for readers of the log.")] = ""
     dry_run: DryRun = False
 
 
@@ -220,8 +220,8 @@ def _cell(value: object) -> str:
 
 class TrustOptions(options.Options):
     databases_used = options.OWN
-    key: Annotated[str | None, argument("Public key. Default: list the trusted keys.")] = None
-    name: Annotated[str | None, argument("Name of the key's owner in answers.")] = None
+    key: Annotated[str | None, argument("Public key to trust. Default: list the trusted keys.")] = None
+    name: Annotated[str | None, argument("Name of the key's owner, shown in answers.")] = None
     remove: Annotated[bool, option("Stop trusting this key or name.", "--remove")] = False
     own: Annotated[bool, option("Print your public key; create it if there is none.", "--own")] = False
 

@@ -20,7 +20,7 @@ class MeasuredOptions(options.Options):
     """Options that select measurements."""
 
     op: Annotated[str | None, option("Only this op (`kernrec list ops`).", "--op")] = None  # type: ignore[assignment]
-    kernel: Annotated[str | None, option("Only this kernel, such as one of yours.")] = None
+    kernel: Annotated[str | None, option("Only this kernel.")] = None
 
     @property
     def measurements(self) -> "MeasurementRequest":
@@ -33,7 +33,7 @@ class MeasuredOptions(options.Options):
 class TrainOptions(options.Options):
     databases_used = options.SEVERAL
     measured: MeasuredOptions
-    calibrate: Annotated[bool, option("Fit coefficients of the analytical model instead.", "--calibrate")] = False
+    calibrate: Annotated[bool, option("Fit the analytical model's coefficients instead.", "--calibrate")] = False
     as_json: AsJson = False
 
 
@@ -86,7 +86,7 @@ def _calibrate(measurements: "MeasurementRequest") -> list[dict[str, Any]]:
 class EvaluateOptions(options.Options):
     databases_used = options.SEVERAL
     measured: MeasuredOptions
-    split: Annotated[str, option("What is held out as a whole: problem, gpu or kernel.")] = "problem"
+    split: Annotated[str, option("What to hold out: problem, gpu or kernel.")] = "problem"
     as_json: AsJson = False
 
 

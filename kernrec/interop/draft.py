@@ -96,7 +96,13 @@ class Draft:
         words = [analyze_command(self.source, self.entry, gpu)]
         for text in self.missing:
             words += [pattern.sub(example, text) for pattern, example in _EXAMPLES if pattern.fullmatch(text)][:1]
-        return " ".join(dict.fromkeys(words))
+        command = " ".join(dict.fromkeys(words))
+        sizes = sum(text.endswith("=NUMBER") for text in self.missing)
+        if sizes < 2:
+            return command
+        # A buffer may need an element for each combination of two or three sizes.
+        size, elements = (1024, 1 << 20) if sizes == 2 else (128, 1 << 21)
+        return command.replace("=4096", f"={size}").replace("[4096]", f"[{elements}]")
 
 
 def analyze_command(source: Path, entry: str, gpu: str) -> str:

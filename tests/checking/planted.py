@@ -227,6 +227,20 @@ CLEAN = (
 __global__ void f(const float *x, float *y, int n) {
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] += 2 * x[i];
 }""", ("x=f32[1000]", "y=f32[1000]", "i32:1000"), 4),
+    Case("maximum over the warps that exist", """
+__global__ void f(const float *x, float *y) {
+    __shared__ float s[32];
+    float best = x[threadIdx.x];
+    for (int k = 16; k; k /= 2) best = fmaxf(best, __shfl_xor_sync(~0u, best, k));
+    if (threadIdx.x % 32 == 0) s[threadIdx.x / 32] = best;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        #pragma unroll
+        for (int w = 1; w < 32; w++)
+            if (w * 32 < blockDim.x && best <= s[w]) best = s[w];
+        y[0] = best;
+    }
+}""", ("x=f32[64]", "y=f32[1]"), 1, 64),
     Case("reduction in shared memory", """
 __global__ void f(const float *x, float *y, int n) {
     __shared__ float s[128];

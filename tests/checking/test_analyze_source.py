@@ -55,7 +55,7 @@ def test_source_file_name_is_not_mistaken_for_a_function(refuses):
 pytestmark = [pytest.mark.usefixtures("compiled_here", "nvrtc"), needs("tree_sitter_cuda")]
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("slow", SLOW, ids=lambda slow: slow.name)
 def test_slowest_line_is_reported_first(slow, tmp_path, capsys):
     (path := tmp_path / "slow.cu").write_text(slow.source)

@@ -26,7 +26,7 @@ def ask(capsys):
     return ask
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.slow
 def test_two_users_share_a_folder(tmp_path, ask):
     alice, bob = Person(tmp_path / "alice"), Person(tmp_path / "bob")

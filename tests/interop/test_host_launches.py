@@ -154,6 +154,14 @@ def test_parameter_with_a_reserved_name_becomes_a_dimension(tmp_path):
     assert dict(draft.kernel().definition.problem().dims) == {"i_size": 3}
 
 
+def test_example_buffers_hold_the_example_sizes(tmp_path):
+    (path := tmp_path / "copy.cu").write_text(
+        "__global__ void copy(float *x, int m, int n) { x[blockIdx.y * n + blockIdx.x * 64 + threadIdx.x] = m; }"
+    )
+    command = draft_spec(path, LaunchWords()).command("t4")
+    assert command.endswith("""--grid "ceil(m/block_x), ceil(n/block_y)" m=1024 n=1024""")
+
+
 def test_template_arguments_of_the_launching_function_are_followed():
     text = """template <typename T, int B> __global__ void f(T *x) {}
 template <typename T, int B> void launch(T *x) { constexpr int half{B / 2}; f<T, half><<<4, B>>>(x); }

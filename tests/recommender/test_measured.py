@@ -155,6 +155,7 @@ def test_missing_energy_is_predicted_for_the_measured_time(ask: Ask, predicted: 
     assert recommendation.as_dict()["energy_source"] == "predicted"
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("measured", "limits", "counts"), [
     ({}, {}, True), ({}, {"power_limit_w": 700.0}, True), ({"power_limit_w": 700.0}, {}, True),
     ({"power_limit_w": 400.0}, {}, False), ({"power_limit_w": 400.0}, {"power_limit_w": 400.0}, True),

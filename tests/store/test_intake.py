@@ -238,6 +238,7 @@ def test_impossible_rows_are_refused(theirs: Path, statement: str, says: str) ->
     assert says in refused(theirs)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("table", "row", "says"),
     [

@@ -91,6 +91,7 @@ def test_other_file_type_is_not_a_database(path, content, read_only):
     assert refused(path, read_only=False, create=True).endswith("is not a DuckDB database")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("remaining", "read_only"),
     [(100, True), (4096, False), (12288, True), (0.3, False), (0.7, True), (-(1 << 18), False), (-1, True)],

@@ -87,6 +87,7 @@ def test_foreign_row_with_a_copied_config_replaces_no_answer(own: Path, table: s
     assert [(latency_s, from_others) for latency_s, from_others, _ in answers(own)] == [(1e-3, False)]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("value", [64.0, True])
 @pytest.mark.parametrize("outcome", ["ok", "incorrect"])
 def test_config_in_another_spelling_is_a_different_config(own: Path, value: object, outcome: str) -> None:

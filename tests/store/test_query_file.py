@@ -116,7 +116,7 @@ def test_a_query_reads_the_file_and_opens_no_database(own: Path, monkeypatch):
     assert answers(Stack()) == expected
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 def test_logs_of_own_and_of_pulled_rows_equal_those_of_the_database(own: Path, reader: Person):
     assert len(assert_equal_logs(own, signed=False).failures[PROBLEM.key]) == 2
     with reader.at_work():

@@ -31,7 +31,7 @@ from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
 from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.recommender.serving.engines import Kind, ProductShape, TunedFile
-from kernrec.recommender.serving.expert_ranking import ranks, shipped_ranking
+from kernrec.recommender.serving.expert_ranking import TUNABLES, ranks, shipped_ranking
 from kernrec.util.files import read_input
 from kernrec.util.human import memory_text
 from kernrec.util.light_dataclass import dataclass
@@ -300,7 +300,7 @@ def _judged(
     for reason in _reasons(config, gpu, element, block):
         return JudgedEntry(tokens, config, Judgment.WRONG, reason)
     tuned_for = f"tuned for {other}" if other else ""
-    if file is not None and 1 <= tokens <= _MOST_TOKENS:
+    if file is not None and 1 <= tokens <= _MOST_TOKENS and config.keys() <= {*TUNABLES, "SPLIT_K"}:
         ratio = shipped_ranking().over_best(file, tokens, gpu, config)
         if ratio <= math.exp(DEVIATIONS * shipped_ranking().pair_spread):
             return JudgedEntry(tokens, config, Judgment.GOOD, tuned_for, ratio)

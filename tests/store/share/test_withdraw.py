@@ -64,7 +64,7 @@ def copies(person: Person) -> dict[str, int]:
         return withdraw_copies(person.database)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 def test_withdrawn_rows_are_ignored_locally_and_by_others(base: Path, alice: Person, bob: Person) -> None:
     bob.key()
     with pytest.raises(UsageError, match="your key has pushed no such measurements"):
