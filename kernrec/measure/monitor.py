@@ -167,7 +167,7 @@ class NvmlReader:
         raise UsageError(f"there is no GPU {first}; this machine has {len(present)}, numbered from 0")
 
     def read(self, time_s: float) -> SensorReading:
-        return self._sensors.read(time_s)._replace(power_w=self._sensors.mean_power_w())
+        return self._sensors.read(time_s, mean_power=True)
 
 
 ShowSample = Callable[[SensorReading], None]

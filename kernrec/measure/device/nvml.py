@@ -245,12 +245,17 @@ class NvmlSensors:
             bits = self._query("nvmlDeviceGetCurrentClocksThrottleReasons")
         return frozenset(name for bit, name in self._reasons.items() if int(bits or 0) & bit)
 
-    def read(self, time_s: float) -> SensorReading:
-        """Read all sensors; `time_s` is the present time on the caller's clock."""
+    def read(self, time_s: float, mean_power: bool = False) -> SensorReading:
+        """Read all sensors.
+
+        Args:
+            time_s: Present time on the caller's clock.
+            mean_power: Whether to read `mean_power_w` instead of the instantaneous power.
+        """
         return SensorReading(
             time_s=time_s,
             energy_j=self.energy_j(),
-            power_w=self.power_w(),
+            power_w=self.mean_power_w() if mean_power else self.power_w(),
             sm_clock_hz=self.sm_clock_hz(),
             memory_clock_hz=self.memory_clock_hz(),
             temperature_c=self.temperature_c(),
