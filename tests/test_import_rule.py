@@ -46,10 +46,10 @@ SUB_ROOMS = {
     """,
     "model": """
         ...
-        vendor
+        baselines
         search
         learn
-        prior
+        analytical
     """,
     "ptx": """
         ...

@@ -7,8 +7,8 @@ of PyTorch recorded for NeuSight (MIT). The tool leaves out the following rows a
 
 - recordings that training also leaves out (`tools/evidence/recordings/files.py`);
 - rows faster than their compulsory bytes or their arithmetic by more than 5 %
-  (`kernrec.model.vendor.operating_point`), and powers more than 5 % above the limit (powers less far above are stored
-  as the limit);
+  (`kernrec.model.baselines.operating_point`), and powers more than 5 % above the limit (lower ones are stored as the
+  limit);
 - rows of superseded backend versions of matmuls, if the newest version was recorded;
 - rows whose shape no problem has, and all but the fastest kernel of a backend for a problem.
 
@@ -33,7 +33,7 @@ from front import DATA, ROOT
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor.operating_point import LEEWAY, least_s, rates_of, work_of
+from kernrec.model.baselines.operating_point import LEEWAY, least_s, rates_of, work_of
 from kernrec.op import Op, Problem, find_op
 from kernrec.store.connection import connect_memory, exchange_folder, quoted
 from kernrec.store.recorded import ORIGIN, WIDTHS

@@ -22,7 +22,7 @@ from evidence.recordings.files import AbsentError, parquet_dicts
 from front import DATA, ROOT
 
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor.compact_trees import MOST_CUTS, compact
+from kernrec.model.baselines.compact_trees import MOST_CUTS, compact
 from kernrec.recommender.serving.engines import ProductShape
 from kernrec.recommender.serving.expert_ranking import SPACE, features, fits, formula, save
 from kernrec.util.optional import import_optional

@@ -3,7 +3,7 @@
     python tools/train_library_model.py [--data ../shared/data] [--out db/prebuilt/models/vendor] [--op matmul]
 
 The tool holds out problems, sizes and GPUs of the recordings (`tools/evidence/recordings/vendor.py`) in turn to
-calibrate the intervals. It writes a model card and trees for each op (`kernrec.model.vendor.model_file`). `--folds 1`
+calibrate the intervals. It writes a card and trees for each op (`kernrec.model.baselines.model_file`). `--folds 1`
 holds out only one fifth of the problems. The exit status is 2 without data.
 """
 
@@ -21,7 +21,7 @@ from library_training.table import FOLDS, Recording
 from library_training.train import train_set
 
 from kernrec.errors import KernrecError
-from kernrec.model.vendor import model_file
+from kernrec.model.baselines import model_file
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
 

@@ -17,8 +17,8 @@ from evidence.recordings.triton import FILES, RECORDED, recorded_groups
 from front import DATA, ROOT
 
 from kernrec.errors import KernrecError
+from kernrec.model.analytical.calibration import analytical_fingerprint
 from kernrec.model.learn.model_file import save
-from kernrec.model.prior.calibration import prior_fingerprint
 from kernrec.op import problem_from_key
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
@@ -58,7 +58,7 @@ def main() -> int:
         "problems": len({group.problem for group in groups}),
         "measurements": 0,
         "mark": "",
-        "prior": {"probe": prior_fingerprint(), "calibrations": {}},
+        "prior": {"probe": analytical_fingerprint(), "calibrations": {}},
         "recorded": RECORDED,
         "source": "collected for PyTorch's AutoHeuristic (AlnisM/autoheuristic-datasets)",
         "caveats": caveats(groups),

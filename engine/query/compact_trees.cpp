@@ -1,4 +1,4 @@
-// Applies trees that correct a backend's time bound (kernrec/model/vendor/compact_trees.py).
+// Applies trees that correct a backend's time bound (kernrec/model/baselines/compact_trees.py).
 #include <algorithm>
 
 #include "arrays.h"

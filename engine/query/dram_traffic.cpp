@@ -1,4 +1,4 @@
-// Computes the bytes between L2 and DRAM of a launch; kernrec/model/prior/dram_traffic.py describes the model.
+// Computes the bytes between L2 and DRAM of a launch; kernrec/model/analytical/dram_traffic.py describes the model.
 #include "launch.h"
 
 namespace kernrec::query {

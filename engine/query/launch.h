@@ -5,14 +5,14 @@
 
 namespace kernrec::query {
 
-// Rows of a demand (kernrec/model/prior/demand.py): clocks of each pipe, then other quantities. The last pipes, shared
+// Rows of a demand (kernrec/model/analytical/demand.py): clocks of each pipe, then other quantities. The last pipes, shared
 // memory and L1, are also included in the row of their port.
 enum Quantity : int64_t {
     kF64 = 4, kShared = 7, kPipes = 9, kPort = 9, kSectors, kBarriers, kCoreJ, kBetween, kBetweenGroups, kAlone,
     kInTurn, kQuantityCount,
 };
 
-// Rows of `LaunchWork` (kernrec/model/prior/launch_time.py). From `kLoops` on, each loop has two rows: its trips over
+// Rows of `LaunchWork` (kernrec/model/analytical/launch_time.py). From `kLoops` on, each loop has two rows: its trips over
 // all blocks, and in the longest block.
 enum WorkRow : int64_t {
     kBlocks, kConcurrent, kWarps, kPrefetch, kDramBytes, kDramSlowdown, kSerialClk, kWaitRounds, kOverlapped,
@@ -85,7 +85,7 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
 // Costs under a power limit.
 namespace costs {
 
-// Rows of `LimitedCosts.costs` (kernrec/model/prior/launch_costs.py).
+// Rows of `LimitedCosts.costs` (kernrec/model/analytical/launch_costs.py).
 enum CostRow : int64_t { kLatencyS, kPowerW, kEnergyJ, kClockHz, kStaticJ, kClockedJ, kRegime, kCostRows };
 constexpr double kCapped = 3.0;  // index in `spread.REGIMES`: the power limit lowers the clock
 // Maximum fraction of its power limit that a GPU is assumed to draw while its clock pauses (an estimate): a GPU that

@@ -1,4 +1,4 @@
-// Computes the time of launches at the boost clock; kernrec/model/prior/launch_time.py describes the model.
+// Computes the time of launches at the boost clock; kernrec/model/analytical/launch_time.py describes the model.
 #include "launch.h"
 
 namespace kernrec::query {

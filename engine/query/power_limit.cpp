@@ -1,6 +1,6 @@
 // Computes latency, power and energy of launches at the highest clock that keeps within a power limit.
 //
-// kernrec/model/prior/power.py describes the model, throttle.py makes the tables of clocks.
+// kernrec/model/analytical/power.py describes the model, throttle.py makes the tables of clocks.
 #include <algorithm>
 
 #include "launch.h"

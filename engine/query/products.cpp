@@ -1,6 +1,6 @@
 // Computes a bound on the time of a library's matmuls, and the features with which trees correct the bound.
 //
-// kernrec/model/vendor/features/matmul.py and simt_products.py compute the figures and cite their sources.
+// kernrec/model/baselines/features/matmul.py and simt_products.py compute the figures and cite their sources.
 #include "arrays.h"
 
 namespace kernrec::query {

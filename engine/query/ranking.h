@@ -15,7 +15,7 @@ struct EstimateKind {
     double of[2][kFigures];
 };
 
-// Values in `SOURCES` of kernrec/model/prior/estimate.py.
+// Values in `SOURCES` of kernrec/model/analytical/estimate.py.
 constexpr double kPrior = 0.0, kTransferred = 1.0, kLearned = 2.0, kMeasured = 3.0;
 
 constexpr double kDeviations = 1.645;  // half-width of a 90 % interval in standard deviations

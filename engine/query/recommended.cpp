@@ -14,7 +14,7 @@ constexpr int64_t kListed = 8;
 constexpr int64_t kWhole = 1 << 20;  // exceeds the size of any front
 // Fraction of the boost clock below which a power limit is the bottleneck.
 constexpr double kHeld = 0.95;
-// Indices in `RESOURCES` of kernrec/model/prior/launch_time.py, followed by the power limit.
+// Indices in `RESOURCES` of kernrec/model/analytical/launch_time.py, followed by the power limit.
 constexpr int64_t kDram = kPipes + 2, kLaunchOverhead = kPipes + 3, kPowerLimit = kPipes + 4;
 
 enum Cost : int64_t { kSeconds, kJoules, kWatts };

@@ -51,7 +51,7 @@ def list_known(wanted: ListOptions) -> None:
 
         if wanted.kind != "gpus":
             raise UsageError(f"unexpected argument {wanted.gpu!r:.60}; only `kernrec list gpus` takes a name")
-        print(gpu_text(find_gpu(wanted.gpu), "my-card"), end="")
+        print(gpu_text(find_gpu(wanted.gpu), "my-gpu"), end="")
         return
     _KINDS[wanted.kind](wanted.printed.form)
 

@@ -32,7 +32,7 @@ def doctor(wanted: DoctorOptions) -> None:
         print_line(f"compiler  {diagnosis.compiler or 'none'}")
         print_line(f"database  {diagnosis.database}")
         print_line(f"engine    {diagnosis.engine}")
-        for gpu in diagnosis.cards:
+        for gpu in diagnosis.gpus:
             _print_gpu(gpu)
         if diagnosis.measures:
             for problem in diagnosis.problems:

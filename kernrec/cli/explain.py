@@ -141,8 +141,8 @@ def _print(subject: "Explanation") -> None:
         f" {human(recommendation.power_w, 'W')}"
         + (f" ({measurement_text(recommendation)})" if recommendation.measurement else "")
     )
-    if recommendation.latency_s.value != subject.prior["latency_s"]:
-        latency, energy, power = (human(subject.prior[name], unit) for name, unit in _PRIOR)
+    if recommendation.latency_s.value != subject.analytical["latency_s"]:
+        latency, energy, power = (human(subject.analytical[name], unit) for name, unit in _PRIOR)
         print_line(f"  analytical model only: {latency}, {energy}, {power}")
     print_line(f"  bottleneck: {subject.bottleneck}; expected core clock {human(recommendation.clock_hz, 'Hz')}")
     for launch in subject.launches:

@@ -67,10 +67,10 @@ def _train(measurements: "MeasurementRequest") -> list[dict[str, Any]]:
 
 
 def _calibrate(measurements: "MeasurementRequest") -> list[dict[str, Any]]:
-    from kernrec.training.fit_calibration import calibrate_prior
+    from kernrec.training.fit_calibration import calibrate_analytical
 
     with Steps("fitting coefficients"):
-        path, fits, notes = calibrate_prior(measurements)
+        path, fits, notes = calibrate_analytical(measurements)
     print_notes(notes)
     return [
         {

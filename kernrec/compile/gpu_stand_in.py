@@ -73,8 +73,8 @@ def loaded_torch() -> Any:
 
 
 @contextmanager
-def torch_without_gpu(card: GPU) -> Iterator[None]:
-    """While the `with` block runs, let torch, if loaded, show `card` as its GPU."""
+def torch_without_gpu(simulated: GPU) -> Iterator[None]:
+    """While the `with` block runs, let torch, if loaded, show `simulated` as its GPU."""
     torch = loaded_torch()
     if torch is None:
         yield
@@ -82,8 +82,8 @@ def torch_without_gpu(card: GPU) -> Iterator[None]:
     mode = _mode(torch)
     context = importlib.import_module("torch.utils._device").DeviceContext
     answers = [
-        (torch._C, _library_calls(torch, card)),
-        (torch.cuda, _cuda_calls(torch, card)),
+        (torch._C, _library_calls(torch, simulated)),
+        (torch.cuda, _cuda_calls(torch, simulated)),
         (torch, {"Generator": _generator(torch)}),
         # Torch applies the default device after all modes.
         (context, {"__init__": _on_cpu(torch, context.__init__)}),
@@ -163,13 +163,13 @@ class Graph(_Idle):
         return 0, 1
 
 
-def _library_calls(torch: Any, card: GPU) -> dict[str, Any]:
+def _library_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
     """Return replacements for functions of torch's C++ library, which would need a driver."""
     numbers = {
         "cuda_getDeviceCount": 1, "cuda_getDevice": 0, "cuda_setDevice": None, "cuda_init": None,
         "cuda_exchangeDevice": 0, "cuda_maybeExchangeDevice": 0, "cuda_isInBadFork": False, "cuda_synchronize": None,
         "cuda_getCurrentRawStream": 0, "cuda_isCurrentStreamCapturing": False, "cuda_emptyCache": None,
-        "cuda_getArchFlags": f"sm_{card.sm}", "cuda_canDeviceAccessPeer": False, "cuda_setMemoryFraction": None,
+        "cuda_getArchFlags": f"sm_{simulated.sm}", "cuda_canDeviceAccessPeer": False, "cuda_setMemoryFraction": None,
         "cuda_resetPeakMemoryStats": None, "cuda_resetAccumulatedMemoryStats": None, "cuda_setStream": None,
         "cuda_getCurrentBlasHandle": 0, "cuda_sleep": None, "cuda_ipc_collect": None,
         "accelerator_getAccelerator": torch.device("cuda"), "accelerator_getDeviceIndex": 0,
@@ -181,17 +181,17 @@ def _library_calls(torch: Any, card: GPU) -> dict[str, Any]:
     return calls | {"_cuda_memoryStats": lambda device: {}, "_has_cuda": True}
 
 
-def _cuda_calls(torch: Any, card: GPU) -> dict[str, Any]:
+def _cuda_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
     """Return replacements for functions of `torch.cuda` that do not reach the replaced C++ functions."""
-    total = int(card.memory_bytes)
+    total = int(simulated.memory_bytes)
     return {
         "_initialized": True,
         "_lazy_init": lambda: None,
         "_cached_device_count": 1,
         "_exchange_device": lambda device: 0,
         "_maybe_exchange_device": lambda device: 0,
-        "_get_device_properties": lambda device: torch_properties(card),
-        "get_device_properties": lambda device=None: torch_properties(card),
+        "_get_device_properties": lambda device: torch_properties(simulated),
+        "get_device_properties": lambda device=None: torch_properties(simulated),
         "default_generators": (torch.default_generator,),
         "mem_get_info": lambda device=None: (total, total),
         "memory_usage": lambda device=None: 0,
@@ -402,10 +402,10 @@ def stand_in_driver(name: str = ASSUMED) -> Iterator[None]:
     drivers = backends["nvidia"].driver
     before, active = drivers.__dict__.get("is_active"), driver._active
     drivers.is_active = staticmethod(lambda: True)
-    card = find_gpu(name)
-    driver.set_active(StandInDriver(card))
+    simulated = find_gpu(name)
+    driver.set_active(StandInDriver(simulated))
     try:
-        with torch_without_gpu(card):
+        with torch_without_gpu(simulated):
             yield
     finally:
         driver._active = active

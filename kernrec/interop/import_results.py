@@ -97,7 +97,7 @@ def import_results(
     stated = StatedProblem.of(wanted) if isinstance(wanted, Problem) else wanted
     dims = tuple(dim.name for dim in find_op(stated.op).dims) if stated.op else ()
     file = _at_clock(read_results(path, ReadOptions(dims=dims, kernels=(kernel,) if kernel else (), gpu=gpu)), gpu)
-    card = _card(file, gpu, path)
+    measured_gpu = _measured_gpu(file, gpu, path)
     parts: _Parts = []
     try:
         groups, notes = by_problem(_named(file, kernel), stated)
@@ -109,9 +109,9 @@ def import_results(
                         f"{name} is a library kernel, but these results may come from another source; choose "
                         "another name with --kernel"
                     )
-                if wrong := implausible(_times(mine), problem, card):
+                if wrong := implausible(_times(mine), problem, measured_gpu):
                     raise UsageError(wrong)
-                parts.append((replace(file, results=mine), problem, StoredAs(card.name, name)))
+                parts.append((replace(file, results=mine), problem, StoredAs(measured_gpu.name, name)))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     return _add(database, parts, (*file.notes, *notes))
@@ -157,7 +157,7 @@ def import_bound(
     entries = (kernel.name, *(launch.entry for launch in kernel.launches))
     options = ReadOptions(tunables, recording.mapped, recording.ignored, dims, entries, recording.gpu)
     file = _at_clock(read_results(path, options), recording.gpu)
-    card = _card(file, recording.gpu, path)
+    measured_gpu = _measured_gpu(file, recording.gpu, path)
     stated = StatedProblem.of(wanted) if isinstance(wanted, Problem) else wanted
     parts: _Parts = []
     notes = list(file.notes)
@@ -165,9 +165,9 @@ def import_bound(
         groups, more = by_problem(file.results, stated, kernel.definition, kernel)
         notes += more
         for problem, rows in groups.items():
-            bound, texts = _bound(replace(file, results=rows), recording, kernel, problem, card)
+            bound, texts = _bound(replace(file, results=rows), recording, kernel, problem, measured_gpu)
             notes += [text for text in texts if text not in notes]
-            parts.append((bound, problem, StoredAs(card.name, kernel.name, kernel.hash, recording.recorder)))
+            parts.append((bound, problem, StoredAs(measured_gpu.name, kernel.name, kernel.hash, recording.recorder)))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     if file.not_run:
@@ -179,17 +179,17 @@ def import_bound(
 
 
 def _bound(
-    file: ForeignResults, recording: Recording, kernel: Kernel, problem: Problem, card: GPU
+    file: ForeignResults, recording: Recording, kernel: Kernel, problem: Problem, measured_gpu: GPU
 ) -> tuple[ForeignResults, list[str]]:
     """Return (rows of one problem, checked against a kernel; notes on the rows)."""
-    kernel.require(problem.dtype, problem.layout, card.sm)
+    kernel.require(problem.dtype, problem.layout, measured_gpu.sm)
     if file.results[0].launch is not None:
-        file = replace(file, results=match_launches(file.results, kernel, problem, card))
-    bound, excluded = bind_rows(file, kernel, problem, card, recording.ignored)
+        file = replace(file, results=match_launches(file.results, kernel, problem, measured_gpu))
+    bound, excluded = bind_rows(file, kernel, problem, measured_gpu, recording.ignored)
     rows, merged = without_repeats(bound.results, recording.ignored)
-    if wrong := implausible(_times(rows), problem, card):
+    if wrong := implausible(_times(rows), problem, measured_gpu):
         raise UsageError(wrong)
-    other, note = other_code(rows, kernel, problem, card)
+    other, note = other_code(rows, kernel, problem, measured_gpu)
     if other:
         raise UsageError(other)
     notes = [text for text in (note, merged) if text]
@@ -236,16 +236,16 @@ def _at_clock(file: ForeignResults, name: str | None) -> ForeignResults:
     return replace(file, results=locked, notes=(*file.notes, note))
 
 
-def _card(file: ForeignResults, name: str | None, path: Path) -> GPU:
+def _measured_gpu(file: ForeignResults, name: str | None, path: Path) -> GPU:
     if name is None:
         if file.device is None:
             raise UsageError(f"{path} does not name its GPU; name it with --gpu")
         return find_gpu(file.device)
-    card = find_gpu(name)
+    measured_gpu = find_gpu(name)
     try:
-        card_of_file = card if file.device is None else find_gpu(file.device)
+        gpu_of_file = measured_gpu if file.device is None else find_gpu(file.device)
     except UnknownGPU:
-        card_of_file = card  # A GPU outside the catalog cannot contradict the file.
-    if card_of_file != card:
-        raise UsageError(f"{path} was measured on {file.device}, not on {card.title}")
-    return card
+        gpu_of_file = measured_gpu  # A GPU outside the catalog cannot contradict the file.
+    if gpu_of_file != measured_gpu:
+        raise UsageError(f"{path} was measured on {file.device}, not on {measured_gpu.title}")
+    return measured_gpu

@@ -19,8 +19,8 @@ from kernrec.gpu.gpu_file import read_gpu_file
 from kernrec.interop.model_workload import PHASES, model_workload
 from kernrec.kernel import kernel_names
 from kernrec.kernel.source_files import read_text
-from kernrec.model.prior.power import RANDOM
-from kernrec.model.vendor.backends import BACKENDS, known_backends
+from kernrec.model.analytical.power import RANDOM
+from kernrec.model.baselines.backends import BACKENDS, known_backends
 from kernrec.op import all_ops
 from kernrec.op.workload import workloads
 from kernrec.recommender import Query, Recommender, Request

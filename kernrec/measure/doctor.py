@@ -49,7 +49,7 @@ class Diagnosis:
     """Name and version of the compiler; None if there is none."""
     database: str
     """State of the database, in one line."""
-    cards: tuple[GpuDiagnosis, ...]
+    gpus: tuple[GpuDiagnosis, ...]
     problems: tuple[str, ...]
     """Problems of the machine, one line each."""
     engine: str
@@ -58,7 +58,7 @@ class Diagnosis:
     @property
     def measures(self) -> tuple[str, ...]:
         """Return `latency` and `energy` if they can be measured here."""
-        usable = [device for device in self.cards if self.compiler is not None]
+        usable = [device for device in self.gpus if self.compiler is not None]
         return tuple(kind for kind in ("latency", "energy") if any(getattr(device, kind) for device in usable))
 
     def as_dict(self) -> dict[str, Any]:

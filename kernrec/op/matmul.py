@@ -137,7 +137,7 @@ _ACTIVATIONS: tuple[dict[str, float], ...] = (
     *({"issue.fma32": 5.0, "issue.mufu": 2.0},) * 2,
 )
 """Instruction counts of activations by number. GELU and SiLU need an exponential and a division. The emulator counted
-them, and the bias, on the tiled kernels (`tests/model/prior/test_launch_time.py`).
+them, and the bias, on the tiled kernels (`tests/model/analytical/test_launch_time.py`).
 """
 
 

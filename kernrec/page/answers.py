@@ -11,7 +11,7 @@ from typing import Any
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.kernel import Kernel
-from kernrec.model.prior.power import INPUTS, RANDOM
+from kernrec.model.analytical.power import INPUTS, RANDOM
 from kernrec.op import all_ops
 from kernrec.op.workload import Workload, workloads
 from kernrec.page.front import (

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
-from kernrec.model.prior.power import INPUTS, RANDOM
+from kernrec.model.analytical.power import INPUTS, RANDOM
 from kernrec.page.answers import Answers
 from kernrec.page.front import Subject
 from kernrec.util.optional import require_optional

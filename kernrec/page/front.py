@@ -13,8 +13,8 @@ import numpy as np
 from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, kernel_names
-from kernrec.model.prior.power import RANDOM
-from kernrec.model.prior.spread import SOURCES
+from kernrec.model.analytical.power import RANDOM
+from kernrec.model.analytical.spread import SOURCES
 from kernrec.op import Problem, parse_shape, problem_from_shape
 from kernrec.op.workload import default_workload
 from kernrec.recommender import Answer, Objective, Query, Recommender

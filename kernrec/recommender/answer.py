@@ -14,8 +14,8 @@ import numpy as np
 
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
-from kernrec.model.prior.launch_costs import NominalCosts
-from kernrec.model.prior.spread import SOURCES, Source
+from kernrec.model.analytical.launch_costs import NominalCosts
+from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.op import Problem
 from kernrec.recommender.baseline_notes import baseline_notes, without_baseline
 from kernrec.recommender.baselines import PREDICTED

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
-from kernrec.model.prior.power import RANDOM
-from kernrec.model.vendor.backends import AT, backend_of, is_wanted
-from kernrec.model.vendor.epilogue import as_recorded, padded
+from kernrec.model.analytical.power import RANDOM
+from kernrec.model.baselines.backends import AT, backend_of, is_wanted
+from kernrec.model.baselines.epilogue import as_recorded, padded
 from kernrec.op import Op, Problem
 from kernrec.recommender.baselines import model_of, superseded
 from kernrec.recommender.estimate.physics import is_number
@@ -15,7 +15,7 @@ from kernrec.store.recorded import contents, recorded_baselines
 from kernrec.util.human import Note
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.model import VendorModel
+    from kernrec.model.baselines.model import VendorModel
     from kernrec.recommender.context import Context
     from kernrec.recommender.estimate.model_store import ModelStore
 
@@ -25,7 +25,7 @@ WORTH_PADDING = 0.10
 
 def baseline_notes(context: "Context", problem: Problem, gpu: GPU, backends: Sequence[str] = ()) -> Iterator[str]:
     """Yield notes on backends that cannot run a problem, on backends without data, and on padded sizes."""
-    from kernrec.model.vendor.physics import derived
+    from kernrec.model.baselines.physics import derived
 
     by_physics = derived(problem, gpu) if len(backends) == 1 and context.inputs == RANDOM else None
     if (model := model_of(context, problem)) is None:

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernrec.gpu import GPU, find_gpu
-from kernrec.model.prior.power import RANDOM
-from kernrec.model.prior.spread import Estimate, Source
-from kernrec.model.vendor.backends import AT, is_wanted, released
-from kernrec.model.vendor.epilogue import as_recorded, has_epilogue
+from kernrec.model.analytical.power import RANDOM
+from kernrec.model.analytical.spread import Estimate, Source
+from kernrec.model.baselines.backends import AT, is_wanted, released
+from kernrec.model.baselines.epilogue import as_recorded, has_epilogue
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -24,14 +24,14 @@ from kernrec.store.recorded import RecordedBaseline
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.bound import BaselinePrediction
-    from kernrec.model.vendor.model import VendorModel
+    from kernrec.model.baselines.bound import BaselinePrediction
+    from kernrec.model.baselines.model import VendorModel
     from kernrec.recommender.context import Context
 
 NEARLY = 0.02
 """Relative latency difference that counts as no difference."""
 _WEIGHTED = ("matmul", "matvec", "conv2d", "moe")
-PREDICTED, PUBLISHED = str(Source.PRIOR), "published"
+PREDICTED, PUBLISHED = str(Source.PREDICTED), "published"
 """Sources of a baseline: without recordings of similar problems, and from a recording of the problem."""
 _NAMED = 4
 """Maximum number of GPUs that the text of a transferred baseline names."""
@@ -127,9 +127,9 @@ class Baseline(JsonForm):
         as_ = as_ if self.recorded_as is None else f" ({self.recorded_as}){as_}"
         if self.source == "learned":
             return f"learned on this GPU{as_}"
-        cards = list(dict.fromkeys(map(short_title, self.learned_on)))
-        more = f" and {len(cards) - _NAMED} more" if len(cards) > _NAMED else ""
-        return f"transferred from {', '.join(cards[:_NAMED])}{more}{as_}"
+        gpus = list(dict.fromkeys(map(short_title, self.learned_on)))
+        more = f" and {len(gpus) - _NAMED} more" if len(gpus) > _NAMED else ""
+        return f"transferred from {', '.join(gpus[:_NAMED])}{more}{as_}"
 
     def scaled(self, share: float) -> "Baseline":
         """Return the baseline with its latency and energy multiplied by `share`."""
@@ -169,8 +169,8 @@ def baselines_of(
     """
     if context.inputs != RANDOM:
         return ()
-    from kernrec.model.vendor.operating_point import at_point, recorded_within
-    from kernrec.model.vendor.physics import derived
+    from kernrec.model.baselines.operating_point import at_point, recorded_within
+    from kernrec.model.baselines.physics import derived
 
     default = point.is_default(gpu)
     refuse_too_large(problem, gpu)
@@ -215,7 +215,7 @@ def _at_most_more_rows(
     """Return a baseline predicted by physics, no slower than the learned baseline for the smallest recorded m.
 
     A smaller problem can be padded to this m."""
-    from kernrec.model.vendor.features.matmul import FEW_ROWS
+    from kernrec.model.baselines.features.matmul import FEW_ROWS
 
     product = as_matmul(problem)
     if product.op != "matmul" or product.dim["m"] >= FEW_ROWS:

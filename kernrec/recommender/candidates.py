@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernrec.model.prior.launch_costs import LimitedCosts
-from kernrec.model.prior.launch_time import RESOURCES
-from kernrec.model.prior.power import RANDOM
+from kernrec.model.analytical.launch_costs import LimitedCosts
+from kernrec.model.analytical.launch_time import RESOURCES
+from kernrec.model.analytical.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import Costs
 from kernrec.recommender.estimate.operating_point import OperatingPoint

@@ -15,7 +15,7 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, find_kernel, kernel_names, kernels_of
 from kernrec.kernel.library import triton_kernels
 from kernrec.kernel.spec_reader import kernel_from
-from kernrec.model.prior.power import RANDOM
+from kernrec.model.analytical.power import RANDOM
 from kernrec.op import Problem
 from kernrec.op.dtype import math_dtype
 from kernrec.op.equivalent import equivalents
@@ -51,7 +51,7 @@ class Context:
         databases: files to search before the shipped database; None for the user's database, if there is one.
         calibrated: use fitted coefficients of the analytical model, if there are any.
         models: trained models; None for the models next to the first database.
-        inputs: the kernels' input data, one of `kernrec.model.prior.power.INPUTS`.
+        inputs: the kernels' input data, one of `kernrec.model.analytical.power.INPUTS`.
         triton: include the library's Triton kernels for an op.
     """
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import GPU, SmLimits
 from kernrec.kernel import Kernel, Space, kernels_for
-from kernrec.model.vendor.bound import rate_of
+from kernrec.model.baselines.bound import rate_of
 from kernrec.op import Problem
 from kernrec.op.dtype import FORMATS, INSTEAD
 from kernrec.op.equivalent import as_op

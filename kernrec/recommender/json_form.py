@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
-from kernrec.model.prior.spread import Estimate
+from kernrec.model.analytical.spread import Estimate
 from kernrec.op import Problem
 from kernrec.op.workload import Workload
 from kernrec.recommender.request import Objective, Query

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
-from kernrec.model.prior.spread import SOURCES
+from kernrec.model.analytical.spread import SOURCES
 from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.answer import described
 from kernrec.recommender.baselines import Baseline

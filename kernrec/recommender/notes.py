@@ -9,8 +9,8 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.kernel import config_text
-from kernrec.model.prior.power import ZEROS
-from kernrec.model.prior.spread import SPREADS, Source
+from kernrec.model.analytical.power import ZEROS
+from kernrec.model.analytical.spread import SPREADS, Source
 from kernrec.op.dtype import math_dtype
 from kernrec.recommender.candidates import CandidateSet, KernelCandidates
 from kernrec.recommender.estimate.measured_rows import NOTHING
@@ -73,11 +73,11 @@ def of_recommendations(
 
     def lines() -> Iterator[str]:
         sources = sources_of(recommendations)
-        if Source.PRIOR in sources:
+        if Source.PREDICTED in sources:
             yield PREDICTED_NOTE
         if sources & {Source.TRANSFERRED, Source.LEARNED}:
             yield from dict.fromkeys(scope.note for scope in scopes)
-        if sources & {Source.PRIOR, Source.TRANSFERRED, Source.LEARNED}:
+        if sources & {Source.PREDICTED, Source.TRANSFERRED, Source.LEARNED}:
             yield from dict.fromkeys(
                 f"coefficients of the analytical model: {fitted.summary}" for fitted in calibrations
             )

@@ -11,15 +11,15 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.spread import Estimate, Source
-from kernrec.model.vendor.backends import AT, is_wanted
-from kernrec.model.vendor.epilogue import as_recorded, with_epilogue
+from kernrec.model.analytical.spread import Estimate, Source
+from kernrec.model.baselines.backends import AT, is_wanted
+from kernrec.model.baselines.epilogue import as_recorded, with_epilogue
 from kernrec.op import Problem
 from kernrec.store.recorded import RecordedBaseline, recorded_baseline, rows_beside
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.bound import BaselinePrediction
+    from kernrec.model.baselines.bound import BaselinePrediction
 
 
 Row = tuple[int, float, int]
@@ -123,7 +123,7 @@ def published_predictions(
         backends: the only backends to include; all by default.
     """
     for row in recordings.exact(backends, predictions):
-        from kernrec.model.vendor.bound import BaselinePrediction
+        from kernrec.model.baselines.bound import BaselinePrediction
 
         latency = recordings.latency(row.latency_s, row.latency_interval_s)
         power = None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from kernrec.errors import KernrecError, NoKernelError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
-from kernrec.model.prior.spread import SOURCES, Source
+from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.op import Problem
 from kernrec.recommender.answer import answer, answer_by_baselines
 from kernrec.recommender.baselines import predict_baselines
@@ -89,7 +89,7 @@ class Recommender:
         self._others: dict[str, Recommender] = {}
 
     def for_inputs(self, inputs: str) -> "Recommender":
-        """Return a recommender for other inputs with the same databases (`kernrec.model.prior.power.INPUTS`)."""
+        """Return a recommender for other inputs with the same databases (`kernrec.model.analytical.power.INPUTS`)."""
         if inputs == self.context.inputs:
             return self
         if inputs not in self._others:

@@ -15,8 +15,8 @@ import numpy as np
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
-from kernrec.model.prior.power import INPUTS, RANDOM, PowerModel
-from kernrec.model.vendor.backends import known_backends
+from kernrec.model.analytical.power import INPUTS, RANDOM, PowerModel
+from kernrec.model.baselines.backends import known_backends
 from kernrec.op import Problem, find_op
 from kernrec.op.registry import parse_shape
 from kernrec.recommender.estimate.operating_point import OperatingPoint

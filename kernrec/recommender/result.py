@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.kernel import BoundLaunch, Kernel, bind_launches
-from kernrec.model.prior.power import RANDOM
-from kernrec.model.prior.spread import Estimate as Estimate
-from kernrec.model.prior.spread import Source
+from kernrec.model.analytical.power import RANDOM
+from kernrec.model.analytical.spread import Estimate as Estimate
+from kernrec.model.analytical.spread import Source
 from kernrec.op import Problem
 from kernrec.recommender import tabular
 from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -19,7 +19,7 @@ from kernrec.recommender.request import Objective
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from kernrec.model.prior.calibration import Calibration
+    from kernrec.model.analytical.calibration import Calibration
     from kernrec.recommender.baselines import Baseline
     from kernrec.recommender.context import Context
     from kernrec.recommender.estimate.correction import ModelScope

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from kernrec.errors import UsageError
-from kernrec.model.prior.spread import SOURCES, Source
+from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.recommender.candidates import OBJECTIVES, CandidateSet, Picked
 from kernrec.recommender.request import Query
 from kernrec.util.engine import query as engine

@@ -12,9 +12,9 @@ import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU, find_gpu
+from kernrec.model.analytical.power import PowerModel
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.model import least_seconds
-from kernrec.model.prior.power import PowerModel
 from kernrec.store import Database
 from kernrec.util.human import counted, human
 

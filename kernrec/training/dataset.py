@@ -109,7 +109,7 @@ class Dataset:
         return np.concatenate([np.ones(len(each)) if each.trust is None else each.trust for each in self.groups])
 
     @cached_property
-    def prior(self) -> dict[str, Array]:
+    def analytical(self) -> dict[str, Array]:
         """Return the analytical model's latency (s) and power (W) by head, corrected by `RowGroup.beneath`."""
         return {
             "latency": np.concatenate([group.inputs.latency_s for group in self.groups])
@@ -130,7 +130,7 @@ class Dataset:
     def residual(self) -> dict[str, Array]:
         """Return log(measured / analytical model) by head; NaN if not measured."""
         measured = {"latency": self.latency_s, "power": self.energy_j / self.latency_s}
-        return {head: np.log(measured[head] / self.prior[head]) for head in HEADS}
+        return {head: np.log(measured[head] / self.analytical[head]) for head in HEADS}
 
     @cached_property
     def held_out(self) -> tuple[str, Array]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.errors import unknown
-from kernrec.model.prior.spread import OF_ENERGY, OF_TIME
+from kernrec.model.analytical.spread import OF_ENERGY, OF_TIME
 from kernrec.recommender.select import pareto_front
 from kernrec.training import scores
 from kernrec.training.boosting import TrainingSettings

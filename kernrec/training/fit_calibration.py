@@ -1,7 +1,7 @@
 """Fit coefficients of the analytical model to measurements, and store multipliers that help on held-out problems.
 
 The core part and the DRAM part of time, beyond the launch overhead, combine by a smooth maximum (`combine` of
-`kernrec.model.prior.power`), so
+`kernrec.model.analytical.power`), so
 
     (latency - fixed) ** p  =  core_time ** p * core_s ** p  +  dram_time ** p * dram_s ** p        p = `OVERLAP`
 
@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.model.prior.calibration import ENERGY, FILE, MOST, TIME, Calibration, load, save
-from kernrec.model.prior.launch_costs import NominalCosts
-from kernrec.model.prior.microarchitecture import OVERLAP
-from kernrec.model.prior.power import PowerModel
+from kernrec.model.analytical.calibration import ENERGY, FILE, MOST, TIME, Calibration, load, save
+from kernrec.model.analytical.launch_costs import NominalCosts
+from kernrec.model.analytical.microarchitecture import OVERLAP
+from kernrec.model.analytical.power import PowerModel
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements, provenance
 from kernrec.training.scores import rank_correlation
@@ -67,7 +67,7 @@ class CalibrationFit:
     """One sentence per quantity about the effect of calibration."""
 
 
-def calibrate_prior(
+def calibrate_analytical(
     request: MeasurementRequest, folder: Path | None = None
 ) -> tuple[Path, list[CalibrationFit], list[str]]:
     """Fit each measured architecture's coefficients and store useful multipliers, for `kernrec train --calibrate`.

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
+from kernrec.model.analytical.calibration import Calibration
+from kernrec.model.analytical.launch_costs import NominalCosts
+from kernrec.model.analytical.spread import regime
 from kernrec.model.learn.model import Model, least_log_ratio
-from kernrec.model.prior.calibration import Calibration
-from kernrec.model.prior.launch_costs import NominalCosts
-from kernrec.model.prior.spread import regime
 from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
@@ -56,7 +56,7 @@ class HeldOutProblem:
     kernel: tuple[str, ...] = ()
     """Kernel of each config."""
     regime: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Index in `prior.spread.REGIMES` of each config's predicted bottleneck, (C,); -1 without a profile."""
+    """Index in `analytical.spread.REGIMES` of each config's predicted bottleneck, (C,); -1 without a profile."""
 
     def measured(self, quantity: str) -> Array:
         """Return the measured cost, (C,), for `latency`, `energy` or `edp`."""
@@ -152,9 +152,9 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
         kernel=tuple(group.kernel for group in members for _ in range(len(group))),
         regime=joined(_regime),
     )
-    prior = _concatenated([_prior(group) for group in members])
-    if np.ptp(prior["latency"]) > 0:  # Without a source, the roofline is equal for every config.
-        problem.predicted["predicted"] = prior
+    analytical = _concatenated([_analytical(group) for group in members])
+    if np.ptp(analytical["latency"]) > 0:  # Without a source, the roofline is equal for every config.
+        problem.predicted["predicted"] = analytical
     problem.predicted["occupancy"] = dict.fromkeys(("latency", "energy"), joined(_occupancy_rank))
     models = [fold[0] for fold in folds if fold is not None and fold[0] is not None]
     if len(models) == len(members):
@@ -168,13 +168,13 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
 def _calibrated(members: list[RowGroup], calibrations: list[Calibration | None]) -> dict[str, Array]:
     """Return the costs by the calibrated model, or by the uncalibrated model for groups without a calibration."""
     costs = [
-        predict_group(group, calibration) if calibration and group.inputs.core_s is not None else _prior(group)
+        predict_group(group, calibration) if calibration and group.inputs.core_s is not None else _analytical(group)
         for group, calibration in zip(members, calibrations, strict=True)
     ]
     return _concatenated(costs)
 
 
-def _prior(group: RowGroup) -> dict[str, Array]:
+def _analytical(group: RowGroup) -> dict[str, Array]:
     return {"latency": group.inputs.latency_s, "energy": group.inputs.latency_s * group.inputs.power_w}
 
 

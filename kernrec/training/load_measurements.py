@@ -23,9 +23,9 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.interop.results import EXTERNAL
 from kernrec.kernel import Kernel, kernels_of
+from kernrec.model.analytical.calibration import Calibration, analytical_fingerprint
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.model import least_log_ratio
-from kernrec.model.prior.calibration import Calibration, prior_fingerprint
 from kernrec.op import Problem, find_op
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.correction import inputs_of
@@ -154,13 +154,13 @@ def provenance(data: Dataset, measurements: Measurements, calibrated: bool = Tru
     """
     stack = Stack(measurements.databases)
     calibrations = measurements.calibrations if calibrated else {}
-    prior = {
-        "probe": prior_fingerprint(),
+    analytical = {
+        "probe": analytical_fingerprint(),
         "calibrations": {arch: calibration.hash for arch, calibration in sorted(calibrations.items())},
     }
     kernels = {group.kernel for group in data.groups}
     beneath = {kernel: digest for kernel, digest in measurements.beneath.items() if kernel in kernels}
-    about = {"measurements": stack.measurements(), "mark": stack.mark(), "prior": prior}
+    about = {"measurements": stack.measurements(), "mark": stack.mark(), "prior": analytical}
     return provenance_of_rows(data) | about | ({"beneath": beneath} if beneath else {})
 
 

@@ -93,7 +93,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
             intervals[quantity][key] = calibrate(error[rows], unit[rows], name, far[rows])
         all_scores |= _transfer_scores(name, unit, transfer_errors["latency"], data.residual["latency"])
         if name == "kernel":
-            helps_new_kernels = _beats_prior(unit, transfer_errors["latency"], data.residual["latency"])
+            helps_new_kernels = _beats_analytical(unit, transfer_errors["latency"], data.residual["latency"])
     trees = {head: trained.trees for head, trained in heads.items()}
     if shape and settings.shape:
         trees[SHAPE] = trees_of(shape.times(carried), settings.shape)
@@ -231,7 +231,7 @@ def _held_out_scores(
     data: Dataset, out_of_fold: Array, errors: Mapping[str, Array], kind: str, groups: Array
 ) -> dict[str, float | str]:
     """Return the model's scores on held-out rows (`out_of_fold`: predicted log ratios of latency, (N,))."""
-    predicted = data.prior["latency"] * np.exp(out_of_fold)
+    predicted = data.analytical["latency"] * np.exp(out_of_fold)
     problems = data.numbers("gpu", "problem", "op")
     ranks, top1 = [], []
     for number in np.unique(problems):
@@ -242,7 +242,7 @@ def _held_out_scores(
         "held out by": kind,
         "held-out groups": float(len(np.unique(groups))),
         "median latency error": scores.median_error(data.latency_s, predicted),
-        "median latency error of the prior": scores.median_error(data.latency_s, data.prior["latency"]),
+        "median latency error of the prior": scores.median_error(data.latency_s, data.analytical["latency"]),
         "rank correlation": float(np.mean(ranks)),
         "efficiency@1": float(np.mean(top1)),
     }
@@ -251,7 +251,7 @@ def _held_out_scores(
     return held_out_scores
 
 
-def _transfer_scores(name: str, unit: Array, error: Array, prior: Array) -> dict[str, float | str]:
+def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) -> dict[str, float | str]:
     """Return both models' median latency errors on held-out GPUs or kernels: the trained and the analytical model's."""
     rows = np.isfinite(error)
     if not rows.any():
@@ -259,7 +259,7 @@ def _transfer_scores(name: str, unit: Array, error: Array, prior: Array) -> dict
     return {
         f"held-out {name}s": float(len(np.unique(unit[rows]))),
         transfer_score(name): scores.median_of_log_errors(error),
-        transfer_score(name, " of the prior"): scores.median_of_log_errors(prior[rows]),
+        transfer_score(name, " of the prior"): scores.median_of_log_errors(analytical[rows]),
     }
 
 
@@ -277,21 +277,21 @@ def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str
 
 def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
     """Return both models' efficiency of the top recommendation on held-out GPUs (mean over GPUs)."""
-    problems, gpu, prior = data.numbers("gpu", "problem", "op"), data.numbers("gpu"), data.prior["latency"]
+    problems, gpu, analytical = data.numbers("gpu", "problem", "op"), data.numbers("gpu"), data.analytical["latency"]
     chosen: dict[int, list[tuple[float, float]]] = {}
     sampled = np.flatnonzero(np.isfinite(predicted))
     ascending = sampled[np.argsort(problems[sampled], kind="stable")]
     for rows in np.split(ascending, np.flatnonzero(np.diff(problems[ascending])) + 1):
-        expected = prior[rows] * np.exp(predicted[rows])
+        expected = analytical[rows] * np.exp(predicted[rows])
         best, times = data.latency_s[rows].min(), data.latency_s[rows]
-        efficiency = best / times[expected.argmin()], best / times[prior[rows].argmin()]
+        efficiency = best / times[expected.argmin()], best / times[analytical[rows].argmin()]
         chosen.setdefault(int(gpu[rows[0]]), []).append(efficiency)
-    model, of_prior = np.mean([np.mean(pairs, axis=0) for pairs in chosen.values()], axis=0)
-    return {top1_score(""): float(model), top1_score(" of the prior"): float(of_prior)}
+    model, of_analytical = np.mean([np.mean(pairs, axis=0) for pairs in chosen.values()], axis=0)
+    return {top1_score(""): float(model), top1_score(" of the prior"): float(of_analytical)}
 
 
-def _beats_prior(unit: Array, error: Array, prior: Array) -> bool:
+def _beats_analytical(unit: Array, error: Array, analytical: Array) -> bool:
     """Return whether the trained model's error is lower on every held-out unit; False for a single unit."""
     measured = [rows for number in np.unique(unit) if (rows := np.isfinite(error) & (unit == number)).any()]
-    better = [np.median(np.abs(error[rows])) < np.median(np.abs(prior[rows])) for rows in measured]
+    better = [np.median(np.abs(error[rows])) < np.median(np.abs(analytical[rows])) for rows in measured]
     return len(better) > 1 and all(better)

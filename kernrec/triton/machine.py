@@ -29,7 +29,7 @@ class Machine:
     """GPU, and whether this process can measure on it."""
 
     gpu: GPU
-    card: LocalGpu | None = None
+    local: LocalGpu | None = None
     """GPU according to NVML; None without NVML or a GPU."""
     present: bool = False
     """Whether Triton's driver has a GPU."""
@@ -37,16 +37,16 @@ class Machine:
     @property
     def name(self) -> str | None:
         """Return the driver's name of the GPU."""
-        return self.card.name if self.card else None
+        return self.local.name if self.local else None
 
     @property
     def uuid_hash(self) -> str | None:
         """Return a hash that identifies the GPU without revealing its UUID."""
-        return self.card.uuid_hash if self.card else None
+        return self.local.uuid_hash if self.local else None
 
     @cached_property
     def _sensors(self) -> Any:
-        return sensors(self.card.uuid) if self.card else None
+        return sensors(self.local.uuid) if self.local else None
 
     def settings(self) -> dict[str, Any]:
         """Return the GPU's non-default limits and clocks, as fields of `MeasuredDevice`."""
@@ -124,19 +124,19 @@ def this_machine(wanted: str | None, present: bool) -> Machine:
         UsageError: The name is unknown, or this machine has another GPU.
         KernrecError: There is no GPU and none was named.
     """
-    card = _card() if present else None
+    local = _local() if present else None
     name = wanted or os.environ.get("KERNREC_GPU")
     if name is None:
-        if card is None:
+        if local is None:
             raise KernrecError("there is no GPU here: name one with gpu= or KERNREC_GPU to rank configs for it")
-        return Machine(find_gpu(card.name), card, present)
+        return Machine(find_gpu(local.name), local, present)
     gpu = find_gpu(name)
-    if card is not None and find_gpu(card.name) != gpu:
-        raise UsageError(f"{name!r:.40} was named, but this process runs on {card.name}: name that, or none")
-    return Machine(gpu, card, present)
+    if local is not None and find_gpu(local.name) != gpu:
+        raise UsageError(f"{name!r:.40} was named, but this process runs on {local.name}: name that, or none")
+    return Machine(gpu, local, present)
 
 
-def _card() -> LocalGpu | None:
+def _local() -> LocalGpu | None:
     """Return the GPU that launches go to: torch's current device, else the first visible one."""
     torch = sys.modules.get("torch")
     name = index = None
@@ -149,7 +149,7 @@ def _card() -> LocalGpu | None:
     except NoGPUError:
         return LocalGpu(index or 0, f"GPU-{uuid}", name, 0) if name else None
     if name is not None:
-        return next((card for card in present if uuid and uuid in card.uuid), None) or next(
-            (card for card in present if card.name == name), None
+        return next((local for local in present if uuid and uuid in local.uuid), None) or next(
+            (local for local in present if local.name == name), None
         )
     return present[0]

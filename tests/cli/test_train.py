@@ -62,13 +62,13 @@ def trained(measured):
 def test_trained_model_predicts_an_unmeasured_shape(trained):
     shape = {"m": 900, "n": 700, "k": 300}
     query = Query(Objective.LATENCY, top=1)
-    prior = Recommender([]).recommend("matmul", GPU, shape, query=query).best
+    analytical = Recommender([]).recommend("matmul", GPU, shape, query=query).best
     learned = Recommender([trained]).recommend("matmul", GPU, shape, query=query)
     best = learned.best
-    assert prior.latency_s.source == "predicted"
+    assert analytical.latency_s.source == "predicted"
     assert best.latency_s.source == best.energy_j.source == "learned"
-    assert best.latency_s.value / prior.latency_s.value == pytest.approx(FACTOR, rel=0.1)
-    assert best.latency_s.high / best.latency_s.low < prior.latency_s.high / prior.latency_s.low
+    assert best.latency_s.value / analytical.latency_s.value == pytest.approx(FACTOR, rel=0.1)
+    assert best.latency_s.high / best.latency_s.low < analytical.latency_s.high / analytical.latency_s.low
     assert any(note.startswith("source learned") for note in learned.notes)
 
 

@@ -21,7 +21,7 @@ from kernrec.kernel.expression import FUNCTIONS
 from kernrec.kernel.spec import Launch
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.measure.campaign.results import EFFORTS
-from kernrec.model.prior.launch_time import RESOURCES
+from kernrec.model.analytical.launch_time import RESOURCES
 from kernrec.ptx.analysis import issue_cost
 from kernrec.recommender import Objective
 from kernrec.recommender.explain.breakdown import _PARTS

@@ -12,16 +12,16 @@ import numpy as np
 
 from kernrec import paths
 from kernrec.gpu import find_gpu
+from kernrec.model.analytical.demand import QUANTITIES, Demand
+from kernrec.model.analytical.dram_traffic import TensorAccess, dram_bytes
+from kernrec.model.analytical.launch_time import LaunchWork, launch_time
+from kernrec.model.analytical.power import PowerModel
+from kernrec.model.baselines.bound import FLUSHED, GRAPH, Timing, features
+from kernrec.model.baselines.model_file import load
 from kernrec.model.learn.conformal import Extent
 from kernrec.model.learn.features import matrix, names
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.model import least_seconds
-from kernrec.model.prior.demand import QUANTITIES, Demand
-from kernrec.model.prior.dram_traffic import TensorAccess, dram_bytes
-from kernrec.model.prior.launch_time import LaunchWork, launch_time
-from kernrec.model.prior.power import PowerModel
-from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing, features
-from kernrec.model.vendor.model_file import load
 from kernrec.op import find_op
 from tests.helpers.simulated_groups import simulated_inputs
 

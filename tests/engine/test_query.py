@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kernrec.kernel.expression import OPERATIONS, Expression, parse
-from kernrec.model.prior.demand import PIPES, QUANTITIES
+from kernrec.model.analytical.demand import PIPES, QUANTITIES
 from kernrec.util import engine
 from kernrec.util.engine import query
 from tests.engine.query_values import values

@@ -316,8 +316,8 @@ def _bundled(work: Path) -> Iterator[Format]:
 
 
 def _learned(work: Path) -> Iterator[Format]:
+    from kernrec.model.analytical import calibration
     from kernrec.model.learn.model_file import TREES, load, save
-    from kernrec.model.prior import calibration
     from kernrec.training.boosting import TrainingSettings
     from kernrec.training.dataset import Dataset
     from kernrec.training.train_model import train
@@ -325,9 +325,9 @@ def _learned(work: Path) -> Iterator[Format]:
 
     inputs = simulated_inputs(20, 5)
     model = train(Dataset(tuple(simulated_groups(6, rows=12))), TrainingSettings(rounds=5, depth=2, threads=1))
-    prior = {"probe": [1.0], "calibrations": {"sm_89": "abc"}}
+    analytical = {"probe": [1.0], "calibrations": {"sm_89": "abc"}}
     training = {"measurements": 3, "mark": "0123", "rows": 72, "problems": ["problem 0"], "data_sha256": "0" * 64}
-    card = save(model, work / "models", "matmul", training | {"prior": prior})
+    card = save(model, work / "models", "matmul", training | {"prior": analytical})
 
     def loaded(path: Path) -> None:
         for file in card.parent.iterdir():

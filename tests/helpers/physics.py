@@ -104,7 +104,7 @@ def _of_row(row: Mapping[str, Any], problem: Problem | None, gpu: GPU, clock_hz:
     if moved / seconds > gpu.memory_bandwidth * ROUNDING:
         yield f"bytes: {name} moves {moved / seconds:.3g} B/s of {gpu.memory_bandwidth:.3g}"
     if clock_hz is None:
-        from kernrec.model.prior.power import PowerModel
+        from kernrec.model.analytical.power import PowerModel
 
         clock_hz = row["locked_clock_hz"] or PowerModel.for_gpu(gpu).running_hz
         if problem.op in SAVED:

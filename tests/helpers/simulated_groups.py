@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from kernrec.gpu import find_gpu
+from kernrec.model.analytical.demand import PIPES
 from kernrec.model.learn.features import ModelInputs
-from kernrec.model.prior.demand import PIPES
 from kernrec.training.dataset import RowGroup
 
 

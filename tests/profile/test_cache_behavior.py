@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.compile import compile_source
-from kernrec.model.prior.dram_traffic import Footprint, sampled_dram_bytes
+from kernrec.model.analytical.dram_traffic import Footprint, sampled_dram_bytes
 from kernrec.profile.cache_behavior import (
     AGAIN_KIB,
     again_metrics,

@@ -3,7 +3,7 @@
 import pytest
 
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor.backends import released
+from kernrec.model.baselines.backends import released
 from kernrec.op import Problem, find_op
 from kernrec.recommender import Recommender
 from kernrec.recommender.baselines import baselines_of

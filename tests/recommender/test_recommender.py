@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kernrec.emit.sources import cuda_source
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
-from kernrec.model.prior.power import PowerModel
+from kernrec.model.analytical.power import PowerModel
 from kernrec.op import find_op
 from kernrec.recommender import Answer, Objective, Query, Recommender, Request
 from kernrec.recommender.candidates import candidate_set

@@ -14,7 +14,7 @@ from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.candidates import Picked
-from kernrec.recommender.estimate.costs import PRIOR
+from kernrec.recommender.estimate.costs import PREDICTED
 from kernrec.recommender.select import bounds_of, pareto_front, reachable
 from kernrec.training.scores import hypervolume
 from kernrec.util.engine import query as engine
@@ -27,7 +27,7 @@ def selected(
 ) -> list[Picked]:
     """Return the picks from costs (points, C) without measurements, whose risk is equal."""
     latency_s, energy_j = np.array(latency, dtype=float), np.array(energy, dtype=float)
-    source = np.full(latency_s.shape, float(PRIOR))
+    source = np.full(latency_s.shape, float(PREDICTED))
     picked = engine.select(latency_s, energy_j, energy_j / latency_s, source, bounds_of(query, top))
     result: list[Picked] = reachable(picked, query, "a GPU")
     return result

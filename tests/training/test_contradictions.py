@@ -8,7 +8,7 @@ import pytest
 
 from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
-from kernrec.model.prior.power import PowerModel
+from kernrec.model.analytical.power import PowerModel
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from kernrec.training.contradictions import TRUST, contradicting, named_rows

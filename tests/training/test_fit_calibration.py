@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.model.prior.calibration import FILE, Calibration, load, save
-from kernrec.model.prior.launch_costs import NominalCosts
-from kernrec.model.prior.power import PowerModel
+from kernrec.model.analytical.calibration import FILE, Calibration, load, save
+from kernrec.model.analytical.launch_costs import NominalCosts
+from kernrec.model.analytical.power import PowerModel
 from kernrec.training.dataset import RowGroup
 from kernrec.training.fit_calibration import FEWEST_PROBLEMS, FEWEST_ROWS, fit
 from tests.helpers.simulated_groups import simulated_groups

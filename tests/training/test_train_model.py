@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from kernrec.errors import UsageError
+from kernrec.model.analytical.spread import INTERVAL
 from kernrec.model.learn.adaptation import adapt
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, on_dtype
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.loss_weights import loss_weights
-from kernrec.model.prior.spread import INTERVAL
 from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training.boosting import HeadData, TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
@@ -147,10 +147,10 @@ def test_new_gpu_gets_only_corrections_between_configs():
     assert (trained.log_ratio(rows, gpu_known=False, least=least)[0]["latency"] >= least).all()
     assert set(trained.log_ratio(rows)[0]) == {"latency", "power"}
     assert trained.helps_new_gpus
-    differences, of_prior = (
+    differences, of_analytical = (
         trained.scores[f"median error of differences{by} on held-out GPUs"] for by in ("", " of the prior")
     )
-    assert differences < 0.6 * of_prior
+    assert differences < 0.6 * of_analytical
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 4.0])
@@ -164,11 +164,13 @@ def test_shared_correction_does_not_shift_predictions_of_the_best_configs(sharpn
 
 def test_model_with_worse_held_out_choices_does_not_help_new_gpus():
     trained = train(Dataset(tuple(two_gpus())), SHAPED)
-    recommendation, of_prior = (trained.scores[f"efficiency@1{by} on held-out GPUs"] for by in ("", " of the prior"))
+    recommendation, of_analytical = (
+        trained.scores[f"efficiency@1{by} on held-out GPUs"] for by in ("", " of the prior")
+    )
     assert isinstance(recommendation, float)
-    assert isinstance(of_prior, float)
-    assert of_prior < recommendation <= 1.0
-    worse = replace(trained, scores=dict(trained.scores) | {"efficiency@1 on held-out GPUs": of_prior - 0.01})
+    assert isinstance(of_analytical, float)
+    assert of_analytical < recommendation <= 1.0
+    worse = replace(trained, scores=dict(trained.scores) | {"efficiency@1 on held-out GPUs": of_analytical - 0.01})
     assert trained.helps_new_gpus
     assert not worse.helps_new_gpus
 

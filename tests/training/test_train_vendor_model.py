@@ -12,11 +12,11 @@ from library_training.train import train_set
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor import model_file
-from kernrec.model.vendor.bound import GRAPH, features
-from kernrec.model.vendor.compact_trees import Trees
-from kernrec.model.vendor.recorded_set import OTHER, RecordedSet
-from kernrec.model.vendor.timed import Kind
+from kernrec.model.baselines import model_file
+from kernrec.model.baselines.bound import GRAPH, features
+from kernrec.model.baselines.compact_trees import Trees
+from kernrec.model.baselines.recorded_set import OTHER, RecordedSet
+from kernrec.model.baselines.timed import Kind
 from kernrec.op import Problem, find_op
 
 CARDS = {"a100-sxm4-80gb": 1.0, "l40s": 1.2, "h200-sxm": 0.9}

@@ -21,7 +21,7 @@ from kernrec import paths
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Config, Kernel, config_text
-from kernrec.model.prior.spread import REGIMES, regime
+from kernrec.model.analytical.spread import REGIMES, regime
 from kernrec.op import Problem
 from kernrec.profile.emulation_cache import emulator_hash
 from kernrec.recommender import Objective, Query

@@ -14,8 +14,8 @@ from math import erf, log, sqrt
 import numpy as np
 
 from evidence.cases import Array, Cases
+from kernrec.model.analytical.spread import INTERVAL, REGIMES
 from kernrec.model.learn.conformal import LEVEL, groups_needed
-from kernrec.model.prior.spread import INTERVAL, REGIMES
 from kernrec.recommender.estimate.costs import OWN
 from kernrec.util.normal import DEVIATIONS
 

@@ -1,4 +1,4 @@
-"""Convert recordings of backends to the features and targets that trees learn (`kernrec.model.vendor.bound`).
+"""Convert recordings of backends to the features and targets that trees learn (`kernrec.model.baselines.bound`).
 
 A problem is in the same fold on every GPU, in every data type, layout and backend, and in every recorded set. Power is
 learned for a given time: features are how long math, DRAM and L2 are busy in it.
@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor.bound import RATIOS, features, features_of, has_physical_power, power_base, rate_of, used
-from kernrec.model.vendor.operating_point import LEEWAY, least_s, rates_of
-from kernrec.model.vendor.recorded_set import BACKEND, RecordedSet
+from kernrec.model.baselines.bound import RATIOS, features, features_of, has_physical_power, power_base, rate_of, used
+from kernrec.model.baselines.operating_point import LEEWAY, least_s, rates_of
+from kernrec.model.baselines.recorded_set import BACKEND, RecordedSet
 
 Array = np.ndarray
 

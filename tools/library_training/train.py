@@ -1,4 +1,4 @@
-"""Train a model of backends from other people's recordings (`kernrec.model.vendor`).
+"""Train a model of backends from other people's recordings (`kernrec.model.baselines`).
 
 Recorded GPUs have their own trees (`vendor_trees`), with intervals from held-out problems and held-out sizes of the
 grid. Each architecture is held out in turn to calibrate the interval for all other GPUs.
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import find_gpu
+from kernrec.model.baselines.bound import features_of, has_physical_power, power_base
+from kernrec.model.baselines.compact_trees import Trees
+from kernrec.model.baselines.recorded_set import OTHER, log_sizes
 from kernrec.model.learn.conformal import Extent, Interval, calibrate
-from kernrec.model.vendor.bound import features_of, has_physical_power, power_base
-from kernrec.model.vendor.compact_trees import Trees
-from kernrec.model.vendor.recorded_set import OTHER, log_sizes
 from kernrec.training.scores import median_of_log_errors
 from library_training.table import FOLDS, Recording, Table
 from library_training.trees import (

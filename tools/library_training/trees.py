@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import find_gpu
+from kernrec.model.baselines.compact_trees import MOST_CUTS, Trees, compact
 from kernrec.model.learn.conformal import Interval, calibrate
-from kernrec.model.vendor.compact_trees import MOST_CUTS, Trees, compact
 from kernrec.training.scores import group_folds
 from kernrec.util.optional import import_optional
 from library_training.table import FOLDS, Table

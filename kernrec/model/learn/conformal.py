@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.model.prior.spread import INTERVAL
+from kernrec.model.analytical.spread import INTERVAL
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS

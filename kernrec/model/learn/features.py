@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.demand import PIPES
-from kernrec.model.prior.microarchitecture import CAPPED
+from kernrec.model.analytical.demand import PIPES
+from kernrec.model.analytical.microarchitecture import CAPPED
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 

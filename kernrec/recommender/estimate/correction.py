@@ -17,6 +17,7 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
+from kernrec.model.analytical.launch_costs import LimitedCosts
 from kernrec.model.learn.conformal import (
     NEW_GPU,
     NEW_KERNEL,
@@ -29,7 +30,6 @@ from kernrec.model.learn.conformal import (
 from kernrec.model.learn.features import QUANTITIES, ModelInputs, of_tunables, plan_of, row_kind
 from kernrec.model.learn.model import SHAPE, Model, top1_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
-from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.costs import (
     ENERGY,
     LATENCY,

@@ -29,7 +29,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from kernrec.model.prior.spread import INTERVAL, OF_ENERGY, OF_TIME, SOURCES, Estimate
+from kernrec.model.analytical.spread import INTERVAL, OF_ENERGY, OF_TIME, SOURCES, Estimate
 from kernrec.store import MeasuredAnswer
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
@@ -37,11 +37,11 @@ from kernrec.util.normal import DEVIATIONS
 
 Array = np.ndarray
 
-PRIOR, TRANSFERRED, LEARNED, MEASURED = range(4)
+PREDICTED, TRANSFERRED, LEARNED, MEASURED = range(4)
 
 OWN: float = query.OWN_SHARE
 """Default fraction of a prediction's variance due to the config's own error. For times and energies of the analytical
-model, `kernrec.model.prior.spread` states both parts. On recorded convolution spaces of three GPUs, scaling to five
+model, `kernrec.model.analytical.spread` states both parts. On recorded convolutions of three GPUs, scaling to five
 measurements reduced a transferred model's error from 44 / 16 / 30 % to 26 / 10 / 7 %. The median ratio is 0.59, so the
 variance falls to 0.35."""
 
@@ -225,7 +225,9 @@ class Rescaling:
         return Costs(scaled.values, scaled.kind, kinds)
 
 
-OF_REGIMES = np.stack([kinds_of(widths.factors, widths.factors, PRIOR, widths.own) for widths in (OF_TIME, OF_ENERGY)])
+OF_REGIMES = np.stack(
+    [kinds_of(widths.factors, widths.factors, PREDICTED, widths.own) for widths in (OF_TIME, OF_ENERGY)]
+)
 """Kinds of the analytical model's times and energies, indexed like `spread.REGIMES`, (2, 4, regimes)."""
 
 

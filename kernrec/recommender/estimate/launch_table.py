@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from kernrec.kernel import Expression, ProblemSpace
-from kernrec.model.prior.demand import Demand
-from kernrec.model.prior.dram_traffic import TensorAccess, sampled_dram_bytes
-from kernrec.model.prior.microarchitecture import (
+from kernrec.model.analytical.demand import Demand
+from kernrec.model.analytical.dram_traffic import TensorAccess, sampled_dram_bytes
+from kernrec.model.analytical.microarchitecture import (
     BLOCKS,
     CONCURRENT,
     DRAM_BYTES,

@@ -18,14 +18,14 @@ from kernrec import paths
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
-from kernrec.model.prior import calibration
-from kernrec.model.prior.calibration import Calibration
+from kernrec.model.analytical import calibration
+from kernrec.model.analytical.calibration import Calibration
 from kernrec.store import Stack
 from kernrec.store.marks import is_own
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.model import VendorModel
+    from kernrec.model.baselines.model import VendorModel
     from kernrec.recommender.estimate.correction import ModelScope, TrainedModel
 
 
@@ -160,7 +160,7 @@ class ModelStore:
             self._vendor[op] = None
             path = paths.shipped("db/prebuilt") / "models" / "vendor" / f"{op}.json"
             if path.exists():
-                from kernrec.model.vendor.model_file import load
+                from kernrec.model.baselines.model_file import load
 
                 try:
                     self._vendor[op] = load(path)
@@ -189,8 +189,8 @@ class ModelStore:
         if path is None:
             return None
         # Import lazily: most users have no trained model.
+        from kernrec.model.analytical.calibration import SAME_MODEL, fingerprint_change
         from kernrec.model.learn.model_file import load
-        from kernrec.model.prior.calibration import SAME_PRIOR, fingerprint_change
         from kernrec.recommender.estimate.correction import TrainedModel
 
         try:
@@ -199,19 +199,19 @@ class ModelStore:
             self._warn(f"{error}; not used")
             return None
         training = card["training"]
-        if (changed := fingerprint_change(training["prior"]["probe"])) > SAME_PRIOR:
+        if (changed := fingerprint_change(training["prior"]["probe"])) > SAME_MODEL:
             by = f"by up to {changed:.0%}" if changed < 10 else "beyond recognition"
             self._warn(
                 f"model {name} was trained with an older analytical model, which has changed {by.replace('%', ' %')}"
                 " since; not used (`kernrec train` renews it)"
             )
             return None
-        own, prior = (card["scores"].get(f"median latency error{whose}") for whose in ("", " of the prior"))
-        if own is not None and prior is not None and own > prior:
+        own, analytical = (card["scores"].get(f"median latency error{whose}") for whose in ("", " of the prior"))
+        if own is not None and analytical is not None and own > analytical:
             kind = card["scores"].get("held out by", "problem")
             self._warn(
                 f"model {name} is less accurate than the analytical model on held-out {kind}s"
-                f" ({own * 100:.1f} against {prior * 100:.1f} % of latency); not used"
+                f" ({own * 100:.1f} against {analytical * 100:.1f} % of latency); not used"
             )
             return None
         if path.parent == self._own:

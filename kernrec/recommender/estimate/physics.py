@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
-from kernrec.model.prior.microarchitecture import microarchitecture
-from kernrec.model.vendor.operating_point import ideal_of, work_of
+from kernrec.model.analytical.microarchitecture import microarchitecture
+from kernrec.model.baselines.operating_point import ideal_of, work_of
 from kernrec.op import Problem
 from kernrec.op.problem import ANY_LAYOUT
 from kernrec.store import MeasuredAnswer
 from kernrec.util.human import human, memory_text
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.bound import BaselinePrediction
+    from kernrec.model.baselines.bound import BaselinePrediction
 
 _METER = 1.5
 """Minimum ratio of measured power to the power limit of an impossible row. Some GPUs exceed a limit that is too low

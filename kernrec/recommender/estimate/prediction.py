@@ -15,8 +15,8 @@ import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.kernel import ProblemSpace
-from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
-from kernrec.model.prior.launch_time import RESOURCES, LaunchTime, epilogue
+from kernrec.model.analytical.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.analytical.launch_time import RESOURCES, LaunchTime, epilogue
 from kernrec.op import Problem
 from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows, measured_rows
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint

@@ -14,7 +14,7 @@ Weighting both by the inverse of the variance keeps this fraction of a lead:
 
 A reference time learned on the GPU (deviation 2 to 4 %) keeps about half of a lead. A time transferred from other GPUs
 (20 to 40 %) keeps nearly all. So does a time from single calls that took mostly host time
-(`kernrec.model.vendor.recorded_set`; its deviation is about 1). A kernel slower than the reference time does not
+(`kernrec.model.baselines.recorded_set`; its deviation is about 1). A kernel slower than the reference time does not
 change, because no error needs an explanation. The engine computes the shrinkage (`shrinkage_of`). The deviations were
 fitted at 0.1.0, by kind of kernel, data type and architecture.
 """
@@ -24,9 +24,9 @@ from math import exp, inf, log
 from typing import TYPE_CHECKING
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.microarchitecture import LAUNCH_S, START_S
-from kernrec.model.prior.power import RANDOM
-from kernrec.model.prior.spread import INTERVAL
+from kernrec.model.analytical.microarchitecture import LAUNCH_S, START_S
+from kernrec.model.analytical.power import RANDOM
+from kernrec.model.analytical.spread import INTERVAL
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
 from kernrec.util.light_dataclass import dataclass
@@ -117,7 +117,7 @@ def predict_references(
     """Predict the baselines of several problems in one batch, so that later calls of `reference_of` are fast."""
     if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problems[0]).op)) is None:
         return
-    from kernrec.model.vendor.operating_point import roofs_s
+    from kernrec.model.baselines.operating_point import roofs_s
 
     first, *others = problems
     baselines = model.fastest(first, gpu, others)
@@ -131,7 +131,7 @@ def derived_reference(problem: Problem, gpu: GPU) -> tuple[ReferenceTime, float]
     If no backend was recorded on a problem, libraries may have kernels that Triton's template lacks, such as kernels
     for f32 matmuls of few rows.
     """
-    from kernrec.model.vendor.physics import derived
+    from kernrec.model.baselines.physics import derived
 
     if (by_physics := derived(as_matmul(problem), gpu)) is None:
         return None

@@ -12,9 +12,9 @@ import numpy as np
 
 from kernrec.gpu import GPU, l1_bytes, occupancy
 from kernrec.kernel import Expression, ProblemSpace
-from kernrec.model.prior.demand import Demand, smooth_max
-from kernrec.model.prior.dram_traffic import Footprint, Rereads, covered
-from kernrec.model.prior.microarchitecture import microarchitecture
+from kernrec.model.analytical.demand import Demand, smooth_max
+from kernrec.model.analytical.dram_traffic import Footprint, Rereads, covered
+from kernrec.model.analytical.microarchitecture import microarchitecture
 from kernrec.store import ProfileTable
 from kernrec.util.light_dataclass import dataclass
 

@@ -13,12 +13,12 @@ import numpy as np
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, Occupancy, occupancy
 from kernrec.kernel import Expression, Kernel, ProblemSpace, Space
-from kernrec.model.prior.calibration import Calibration
-from kernrec.model.prior.demand import CORE_J, PORT, demand
-from kernrec.model.prior.dram_traffic import TensorAccess
-from kernrec.model.prior.launch_time import alone_clk, device
-from kernrec.model.prior.microarchitecture import microarchitecture
-from kernrec.model.prior.power import DRAM, RANDOM, PowerModel
+from kernrec.model.analytical.calibration import Calibration
+from kernrec.model.analytical.demand import CORE_J, PORT, demand
+from kernrec.model.analytical.dram_traffic import TensorAccess
+from kernrec.model.analytical.launch_time import alone_clk, device
+from kernrec.model.analytical.microarchitecture import microarchitecture
+from kernrec.model.analytical.power import DRAM, RANDOM, PowerModel
 from kernrec.op import Problem
 from kernrec.recommender.estimate.launch_table import LaunchGeometry, LaunchTable, kernel_plan, prefetched
 from kernrec.recommender.estimate.sampled_launch import read_sample, uneven
@@ -78,7 +78,7 @@ class StaticTable:
             gpu: the GPU.
             profiles: static profiles by launch index.
             calibration: fitted coefficients of the analytical model; None for the data sheet's.
-            inputs: one of `kernrec.model.prior.power.INPUTS`.
+            inputs: one of `kernrec.model.analytical.power.INPUTS`.
 
         Raises:
             KernrecError: a launch has no profiles for the GPU's architecture.

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import LIMITERS
-from kernrec.model.prior.demand import events
-from kernrec.model.prior.power import DRAM
+from kernrec.model.analytical.demand import events
+from kernrec.model.analytical.power import DRAM
 from kernrec.recommender.answer import build_recommendation
 from kernrec.recommender.candidates import CandidateSet, KernelCandidates
 from kernrec.recommender.json_form import JsonForm, plain
@@ -111,7 +111,7 @@ class Explanation:
 
     recommendation: Recommendation
     """Explained config, with costs that may be measured or corrected by measurements."""
-    prior: Mapping[str, float]
+    analytical: Mapping[str, float]
     """`latency_s`, `energy_j` and `power_w` as predicted by static analysis only."""
     launches: tuple[LaunchDetail, ...]
     bottleneck: str
@@ -127,7 +127,7 @@ class Explanation:
         roof = self.roofline
         return {
             **self.recommendation.as_dict(),
-            "predicted": dict(self.prior),
+            "predicted": dict(self.analytical),
             "bottleneck": self.bottleneck,
             "launch_details": plain(self.launches),
             "energy_by_part_j": dict(self.energy_j),
@@ -167,15 +167,15 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     for index in performed:
         for metric, value in table.counts(on_problem, index, row).items():
             total[metric] = total.get(metric, 0.0) + value
-    prior = {name: float(getattr(limited, name)[0]) for name in ("latency_s", "energy_j", "power_w")}
-    scale = recommendation.energy_j.value / prior["energy_j"]
+    analytical = {name: float(getattr(limited, name)[0]) for name in ("latency_s", "energy_j", "power_w")}
+    scale = recommendation.energy_j.value / analytical["energy_j"]
     parts: dict[str, float] = {}
     for component, joules in table.power.breakdown({**events(total), DRAM: dram_bytes}, limited).items():
         name = _PARTS.get(component, component)
         parts[name] = parts.get(name, 0.0) + float(np.ravel(joules)[0]) * scale
     return Explanation(
         recommendation=recommendation,
-        prior=prior,
+        analytical=analytical,
         launches=launches,
         energy_j=parts,
         bottleneck=recommendation.bottleneck,

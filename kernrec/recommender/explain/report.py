@@ -8,7 +8,7 @@ import numpy as np
 
 from kernrec.errors import NoKernelError, UsageError, unknown
 from kernrec.gpu import find_gpu
-from kernrec.model.prior.spread import SOURCES, Source
+from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.recommender.candidates import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.explain.breakdown import Explanation, explain

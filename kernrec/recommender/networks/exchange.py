@@ -16,7 +16,7 @@ efficiency for other links.
 from collections.abc import Sequence
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.spread import Source
+from kernrec.model.analytical.spread import Source
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.result import Estimate
@@ -85,7 +85,7 @@ def exchange_of(workload: Workload, layers: Sequence[Layer], gpu: GPU) -> Exchan
         if (size := _summed_bytes(layer)) is not None:
             seconds += layer.count * all_reduce_s(size, workload.tp, rate)
             count += layer.count
-    return Exchange(count, Estimate(seconds, seconds / UNSURE, seconds * UNSURE, Source.PRIOR), link)
+    return Exchange(count, Estimate(seconds, seconds / UNSURE, seconds * UNSURE, Source.PREDICTED), link)
 
 
 def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:

@@ -8,7 +8,7 @@ from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.interop.workload_files import find_workload
 from kernrec.kernel import kernels_for
-from kernrec.model.vendor.bound import rate_of
+from kernrec.model.baselines.bound import rate_of
 from kernrec.op import Op, Problem, find_op, problem_from_shape
 from kernrec.op.dtype import INSTEAD, canonical_dtype, spellings
 from kernrec.op.equivalent import as_matmul

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.spread import SOURCES, Source
+from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender import tabular
 from kernrec.recommender.baselines import cold_costs
@@ -90,7 +90,7 @@ class LayerAnswer(FormerNames):
             return None
         source = Source.MEASURED if baseline.source == "published" else Source(baseline.source)
         assert baseline.energy_j is not None, "every baseline has a power"
-        source_of_power = Source.PRIOR if baseline.power_predicted else source
+        source_of_power = Source.PREDICTED if baseline.power_predicted else source
         return replace(baseline.latency_s, source=source), replace(baseline.energy_j, source=source_of_power)
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 from kernrec.compile.pool import Processors, processors_of
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
-from kernrec.model.prior.spread import REGIMES, SPREADS
+from kernrec.model.analytical.spread import REGIMES, SPREADS
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions, profiles_with

@@ -22,7 +22,7 @@ import numpy as np
 from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU
-from kernrec.model.vendor.compact_trees import CompactTrees, Trees, compressed, decompressed, expand
+from kernrec.model.baselines.compact_trees import CompactTrees, Trees, compressed, decompressed, expand
 from kernrec.recommender.serving.engine_defaults import Tiles
 from kernrec.recommender.serving.engines import Kind, ProductShape, TunedFile
 from kernrec.util.array_file import pack, unpack

@@ -28,9 +28,9 @@ _active: list["Captured"] = []
 class Captured:
     """Launches that a capture has recorded so far."""
 
-    def __init__(self, writer: CallWriter, card: GPU | None) -> None:
+    def __init__(self, writer: CallWriter, simulated: GPU | None) -> None:
         self._writer = writer
-        self.card = card
+        self.simulated = simulated
         """GPU that is simulated for the program; None if there is a real GPU."""
         self.refused: dict[str, str] = {}
         """For each function with launches that a call file cannot describe, the first reason."""
@@ -64,7 +64,7 @@ class Captured:
         self._inside = True
         try:
             self._keep(function, args, keywords, grid, configs)
-            return run() if self.card is None else None
+            return run() if self.simulated is None else None
         finally:
             self._inside = False
 
@@ -102,13 +102,13 @@ def capture(folder: str | Path, gpu: str = ASSUMED, per_function: int = PER_FUNC
     """
     if _active:
         raise UsageError("a capture is running already; launches are written to one folder")
-    card, compiler = find_gpu(gpu), triton_compiler()
+    simulated, compiler = find_gpu(gpu), triton_compiler()
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.jit import JITFunction
 
     runs = has_driver()
-    about = f"captured by kernrec {__version__} with {compiler}" + ("" if runs else f", as on {card.title}")
-    captured = Captured(CallWriter(Path(folder), about, per_function), None if runs else card)
+    about = f"captured by kernrec {__version__} with {compiler}" + ("" if runs else f", as on {simulated.title}")
+    captured = Captured(CallWriter(Path(folder), about, per_function), None if runs else simulated)
     _active.append(captured)
     try:
         with ExitStack() as stack:
@@ -205,9 +205,9 @@ def library_loaded() -> None:
     if _starting or (not _running and not _started()):
         return
     (captured,) = _running
-    if captured.card is not None and not _torch_shows_gpu and loaded_torch() is not None:
+    if captured.simulated is not None and not _torch_shows_gpu and loaded_torch() is not None:
         _torch_shows_gpu = True
-        _stack.enter_context(torch_without_gpu(captured.card))
+        _stack.enter_context(torch_without_gpu(captured.simulated))
 
 
 def _started() -> bool:

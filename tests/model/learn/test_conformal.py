@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernrec.model.analytical.demand import PIPES
+from kernrec.model.analytical.spread import INTERVAL
 from kernrec.model.learn.conformal import Extent, calibrate, groups_needed, unknown_interval
 from kernrec.model.learn.model import bounded, least_log_ratio, least_seconds
-from kernrec.model.prior.demand import PIPES
-from kernrec.model.prior.spread import INTERVAL
 from tests.helpers.simulated_groups import simulated_inputs
 
 

@@ -125,8 +125,13 @@ def test_pulled_rows_are_used_only_beside_the_users_database(kernel: Kernel, dat
     for path in (bob.database, tmp_path / "other.duckdb"):
         shutil.copyfile(database, path)
     problem, query = kernel.definition.problem(), Query(Objective.LATENCY)
-    prior = ask(database, query).best
-    fast = {"config": dict(prior.config), "latency_s": 0.9 * prior.latency_s.value, "gpu": GPU.name, "problem": problem}
+    analytical = ask(database, query).best
+    fast = {
+        "config": dict(analytical.config),
+        "latency_s": 0.9 * analytical.latency_s.value,
+        "gpu": GPU.name,
+        "problem": problem,
+    }
     alice.measure([sharing.measurement(kernel=kernel.name, kernel_hash=kernel.hash, **fast)])
     alice.push(team)
     assert bob.pull(team).measurements == 1
@@ -328,8 +333,8 @@ def test_explanation_shows_measured_and_predicted_time(
     assert (recommendation.source, recommendation.energy_j.source) == ("measured", "measured")
     assert recommendation.measurement is not None
     assert recommendation.latency_s.value == pytest.approx(1.5 * before.latency_s.value)
-    assert subject.prior["latency_s"] == pytest.approx(before.latency_s.value)
-    assert subject.prior["energy_j"] == pytest.approx(before.energy_j.value)
+    assert subject.analytical["latency_s"] == pytest.approx(before.latency_s.value)
+    assert subject.analytical["energy_j"] == pytest.approx(before.energy_j.value)
     assert sum(subject.energy_j.values()) == pytest.approx(recommendation.energy_j.value)
     assert subject.figures["time"] == recommendation.latency_s.value
     # A slow measurement must not make other configs look better, so that gains compare predictions with predictions.

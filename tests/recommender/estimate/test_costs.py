@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.recommender.estimate.costs import MEASURED, PRIOR, Costs, kinds_of, with_measured
+from kernrec.recommender.estimate.costs import MEASURED, PREDICTED, Costs, kinds_of, with_measured
 from kernrec.store import MeasuredAnswer
 
 COUNT = 8
@@ -18,7 +18,7 @@ OWN_WIDTH = 0.3
 def predicted() -> Costs:
     latency = np.linspace(1e-3, 2e-3, COUNT)
     energy = latency * 200.0
-    kinds = np.stack([kinds_of(2.0, 2.0, PRIOR, np.full(COUNT, OWN_WIDTH))] * 2)
+    kinds = np.stack([kinds_of(2.0, 2.0, PREDICTED, np.full(COUNT, OWN_WIDTH))] * 2)
     return Costs(np.stack([latency, energy, energy / latency]), np.stack([np.arange(COUNT)] * 2), kinds)
 
 
@@ -49,7 +49,7 @@ def test_measured_costs_are_kept_and_the_others_keep_their_order(drawn):
     for i, row in enumerate(rows):
         assert after.latency.value[i] == row.latency_s
         assert after.latency.source[i] == MEASURED
-        assert after.energy.source[i] == (PRIOR if row.energy_j is None else MEASURED)
+        assert after.energy.source[i] == (PREDICTED if row.energy_j is None else MEASURED)
         if row.energy_j is not None:
             assert after.energy.value[i] == row.energy_j
             assert after.power_w[i] == pytest.approx(row.energy_j / row.latency_s)
@@ -57,7 +57,7 @@ def test_measured_costs_are_kept_and_the_others_keep_their_order(drawn):
     assert (np.diff(after.latency.value[rest]) > 0).all()
     assert after.latency.value[rest] == pytest.approx(before.latency.value[rest] * scale.latency)
     assert after.energy.value[rest] == pytest.approx(before.energy.value[rest] * scale.latency * scale.power)
-    assert (after.latency.source[rest] == PRIOR).all()
+    assert (after.latency.source[rest] == PREDICTED).all()
     assert (after.latency.low < after.latency.value).all()
     assert (after.latency.value < after.latency.high).all()
     assert (after.energy.low < after.energy.value).all()

@@ -29,7 +29,7 @@ from evidence.recordings.files import AbsentError, parquet_dicts
 from kernrec.compile.compiled import CompileCache, CompileJob
 from kernrec.compile.nvrtc import compile_job
 from kernrec.gpu import find_gpu, l1_bytes, occupancy
-from kernrec.model.prior.dram_traffic import Footprint, sampled_dram_bytes
+from kernrec.model.analytical.dram_traffic import Footprint, sampled_dram_bytes
 from kernrec.profile.launch_profile import entry_name
 from kernrec.profile.sample_profile import AXES, SAMPLING, sampled_counts
 from kernrec.ptx import KernelLaunch, parse

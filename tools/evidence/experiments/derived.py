@@ -1,4 +1,4 @@
-"""Compare physics-based baselines (`kernrec.model.vendor.physics`) with DeepBench, and test random problems.
+"""Compare physics-based baselines (`kernrec.model.baselines.physics`) with DeepBench, and test random problems.
 
 No fit uses DeepBench's convolutions (cuDNN 7.6, every filter size) and matmuls (cuBLAS) on a V100 and a P100. Random
 problems of all ops on random GPUs must have a baseline that respects memory bandwidth, the roofline and the power
@@ -18,9 +18,9 @@ from evidence.metrics import agreement, coverage
 from evidence.recordings.files import csv_dicts
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
-from kernrec.model.vendor.bound import rate_of
-from kernrec.model.vendor.operating_point import roofs_s
-from kernrec.model.vendor.physics import FACTOR, derived
+from kernrec.model.baselines.bound import rate_of
+from kernrec.model.baselines.operating_point import roofs_s
+from kernrec.model.baselines.physics import FACTOR, derived
 from kernrec.op import Problem, all_ops, find_op
 from kernrec.recommender import Recommender
 from kernrec.recommender.baselines import baselines_of

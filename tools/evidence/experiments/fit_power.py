@@ -2,7 +2,7 @@
 
 The fit minimizes a robust loss of log(predicted / recorded power), with equal weight for every recording. All
 coefficients are positive. Each is pulled to its start value, a published figure if there is one, by a spread that
-reflects how well the start is known. The tool prints each coefficient for `kernrec/model/prior/power.toml`.
+reflects how well the start is known. The tool prints each coefficient for `kernrec/model/analytical/power.toml`.
 """
 
 import copy
@@ -20,8 +20,8 @@ from evidence.recordings.files import present
 from evidence.recordings.power import Load
 from evidence.recordings.power_of_products import all_loads
 from kernrec.gpu import GPU, find_gpu
-from kernrec.model.prior import power
-from kernrec.model.prior.power import PowerModel
+from kernrec.model.analytical import power
+from kernrec.model.analytical.power import PowerModel
 
 SPREAD = 0.05
 """Standard deviation of a good recording, as a fraction of its power."""

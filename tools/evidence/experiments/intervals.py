@@ -10,7 +10,7 @@ energy has two independent parts: the effect of the error in time, and the error
 coefficients fitted without the GPU.
 
 Then each kernel is held out with all its GPUs, and each GPU with all its kernels, to test the widths of the others.
-Recorded energies come last. `kernrec.model.prior.spread.SPREADS` contains widths that this tool printed.
+Recorded energies come last. `kernrec.model.analytical.spread.SPREADS` contains widths that this tool printed.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from front import Table
 
 from evidence.cases import Cases, Files, held_out, read_cases
 from evidence.widths import FEWEST, Errors, Parts, by_regime, covered
-from kernrec.model.prior.spread import REGIMES, SPREADS
+from kernrec.model.analytical.spread import REGIMES, SPREADS
 
 Quantities = Mapping[str, tuple[Parts, bool]]
 """Maps a shipped width to (parts of an error, whether the error is of a ratio of two configs)."""

@@ -21,8 +21,8 @@ from evidence.recordings.files import present
 from evidence.recordings.power import Load
 from evidence.recordings.power_of_products import REACHED, all_loads, sustained_products
 from kernrec.gpu import find_gpu
-from kernrec.model.prior.launch_costs import NominalCosts
-from kernrec.model.prior.power import PowerModel
+from kernrec.model.analytical.launch_costs import NominalCosts
+from kernrec.model.analytical.power import PowerModel
 
 AIM, PRODUCTS_AIM, GEMM_AIM, LIMIT_AIM, LIMIT_AIM_W = 0.08, 0.16, 0.10, 0.15, 50.0
 """Maximum errors, in order: median over a recording; over serving backends' matmuls of a GPU; over library GEMMs; of

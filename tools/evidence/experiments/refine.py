@@ -103,7 +103,7 @@ def contended(source: Sequence[RowGroup], target: Sequence[RowGroup]) -> tuple[l
     """
     data = Dataset(tuple(source))
     head = train_head(HeadData.of(data, "latency", SETTINGS), data.held_out[1], SETTINGS)
-    held_out = np.log(data.prior["latency"]) + head.out_of_fold
+    held_out = np.log(data.analytical["latency"]) + head.out_of_fold
     error, lost = errors(source, held_out), _first_regret(source, held_out)
     model = train(data, replace(SETTINGS, rounds=1))
     rows = [group.inputs.tunables[name] for group in target for name in COLUMNS]

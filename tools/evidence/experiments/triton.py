@@ -69,7 +69,7 @@ def learned(groups: Sequence[RowGroup]) -> list[Cases]:
     data = Dataset(tuple(groups))
     _, problems = data.held_out
     head = train_head(HeadData.of(data, "latency", SETTINGS), problems, SETTINGS)
-    predicted = data.prior["latency"] * np.exp(head.out_of_fold)
+    predicted = data.analytical["latency"] * np.exp(head.out_of_fold)
     distance = held_out_distance(data, fold_of_rows(problems, SETTINGS))
     error, low, high = np.log(data.latency_s / predicted), predicted.copy(), predicted.copy()
     # Calibrate the interval of each tenth of the problems of a kind on the other nine tenths.

@@ -19,8 +19,8 @@ from library_training.table import FOLDS
 
 from evidence.recordings.vendor import OPS
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor import model_file
-from kernrec.model.vendor.recorded_set import OTHER
+from kernrec.model.baselines import model_file
+from kernrec.model.baselines.recorded_set import OTHER
 
 _ERROR, _P90 = "median error", "90th percentile"
 

@@ -1,7 +1,7 @@
 """Read files that others recorded on real GPUs, for tests and `tools/evidence`.
 
 `exclusions.toml` lists recorded rows and powers that neither ship nor train. Rows with impossible times are not in it,
-because `kernrec.model.vendor.operating_point` finds them.
+because `kernrec.model.baselines.operating_point` finds them.
 """
 
 import csv

@@ -16,9 +16,9 @@ from library_training.table import Recording
 
 from evidence.recordings.files import excluded, power_of
 from evidence.recordings.vendor import BACKENDS, SERVING, SYSTEMS, catalogued, columns_of, joined, recording
-from kernrec.model.vendor.backends import AT, backend_of, by_number
-from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing
-from kernrec.model.vendor.recorded_set import RecordedSet
+from kernrec.model.baselines.backends import AT, backend_of, by_number
+from kernrec.model.baselines.bound import FLUSHED, GRAPH, Timing
+from kernrec.model.baselines.recorded_set import RecordedSet
 
 Array = np.ndarray
 

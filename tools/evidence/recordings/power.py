@@ -18,7 +18,7 @@ import numpy as np
 
 from evidence.recordings.files import csv_dicts, parquet_dicts
 from kernrec.gpu import find_gpu
-from kernrec.model.prior.power import PowerModel
+from kernrec.model.analytical.power import PowerModel
 
 TF32_CYCLES = 0.279605 * 210e6
 """Core cycles of the recorded TF32 matmul on the RTX 3090, computed from its time at the lowest clock (100 W limit)."""

@@ -11,8 +11,8 @@ from library_training.table import Recording
 
 from evidence.recordings.files import excluded
 from evidence.recordings.serving import fastest, joined_columns, recording_of
-from kernrec.model.vendor.backends import by_number
-from kernrec.model.vendor.bound import FLASH, Timing
+from kernrec.model.baselines.backends import by_number
+from kernrec.model.baselines.bound import FLASH, Timing
 
 Array = np.ndarray
 

@@ -11,8 +11,8 @@ from library_training.table import Recording
 
 from evidence.recordings.files import excluded
 from evidence.recordings.vendor import catalogued, columns_of
-from kernrec.model.vendor.bound import Timing, features_of
-from kernrec.model.vendor.recorded_set import RecordedSet
+from kernrec.model.baselines.bound import Timing, features_of
+from kernrec.model.baselines.recorded_set import RecordedSet
 
 Array = np.ndarray
 

@@ -15,8 +15,8 @@ from library_training.table import Recording
 from evidence.recordings.files import parquet_columns
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor.bound import features_of
-from kernrec.model.vendor.recorded_set import RecordedSet
+from kernrec.model.baselines.bound import features_of
+from kernrec.model.baselines.recorded_set import RecordedSet
 
 Array = np.ndarray
 

@@ -1,0 +1,232 @@
+"""Calibrations of the analytical model: multipliers for parts of time and energy, by architecture.
+
+    core_time, dram_time        time of the core clock domain; time of DRAM traffic
+    static_power                power of board and leakage
+    core_energy, dram_energy    energy of the core's clock tree and events; energy of DRAM traffic
+
+`kernrec.training.fit_calibration` fits the multipliers. This module applies them, and stores them in a file beside the
+database (`models/calibration.json`). Without calibration, a multiplier is 1, which keeps the coefficients of data
+sheets and papers.
+
+A trained model learns log(measured / analytical), so it only corrects the analytical model that it was trained with.
+Its card keeps a fingerprint of that model: predictions for a few made-up launches. If an update of kernrec changes
+coefficients or formulas, today's fingerprint differs and the trained model must be trained again.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kernrec.gpu
+from kernrec.errors import KernrecError, UsageError, cannot_be
+from kernrec.gpu import find_gpu
+from kernrec.model.analytical.demand import demand
+from kernrec.model.analytical.launch_costs import NominalCosts
+from kernrec.model.analytical.launch_time import LaunchWork, launch_time
+from kernrec.model.analytical.microarchitecture import LAUNCH_S, START_S
+from kernrec.model.analytical.power import DRAM, PowerModel
+from kernrec.util.cache import CacheEntry, cached
+from kernrec.util.engine import module
+from kernrec.util.files import files_hash, read_input, write_whole
+from kernrec.util.light_dataclass import dataclass
+
+FILE = "calibration.json"
+FORMAT = 1
+MOST = 8.0
+"""Largest plausible multiplier; the smallest plausible multiplier is its reciprocal."""
+TIME, ENERGY = ("core_time", "dram_time"), ("static_power", "core_energy", "dram_energy")
+"""Multipliers of time and of energy, by field name of `Calibration`."""
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Multipliers of one architecture, with statistics of the measurements that determined them."""
+
+    arch: str
+    """Architecture, such as `sm_89`."""
+    core_time: float = 1.0
+    dram_time: float = 1.0
+    static_power: float = 1.0
+    core_energy: float = 1.0
+    dram_energy: float = 1.0
+    rows: int = 0
+    """Number of measured configs in the fit of time."""
+    energy_rows: int = 0
+    """Number of measured configs in the fit of energy."""
+    gpus: tuple[str, ...] = ()
+    problems: int = 0
+    time_factor: tuple[float, float] | None = None
+    """Typical factor between predicted and measured latency on held-out problems, before and after calibration: the
+    exponential of the mean over problems of the median |log(predicted / measured)|. None if time is not calibrated.
+    """
+    energy_factor: tuple[float, float] | None = None
+    """Typical factor between predicted and measured energy on held-out problems, like `time_factor`."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def hash(self) -> str:
+        """Return a hash of the multipliers; equal hashes mean equal predictions."""
+        multipliers = [self.arch, *(round(getattr(self, name), 9) for name in TIME + ENERGY)]
+        return hashlib.sha256(json.dumps(multipliers).encode()).hexdigest()[:12]
+
+    @property
+    def summary(self) -> str:
+        """Return one line that describes the calibration in the notes of an answer."""
+        return (
+            f"calibration {self.hash} of {self.arch}, from {self.rows} configs on {self.problems} problems"
+            f" ({', '.join(self.gpus)})"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON, without the provenance."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "provenance"}
+        return {"hash": self.hash, **values, "gpus": list(self.gpus)}
+
+    def apply_to_power(self, power: PowerModel) -> PowerModel:
+        """Return the power model of one of the architecture's GPUs, with the calibrated coefficients."""
+        return replace(
+            power,
+            board_w=power.board_w * self.static_power,
+            leakage_w=power.leakage_w * self.static_power,
+            clock_w=power.clock_w * self.core_energy,
+            energy_j={
+                event: joules * (self.dram_energy if event == DRAM else self.core_energy)
+                for event, joules in power.energy_j.items()
+            },
+        )
+
+
+def load(folder: Path) -> dict[str, Calibration]:
+    """Read the calibrations of a folder, by architecture; empty if there is no file. Raises `UsageError` if the file
+    cannot be read, or is not a calibration of this version.
+    """
+    path = folder / FILE
+    try:
+        text = json.loads(read_input(path, _MOST_BYTES, f"the calibration {path}"))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise UsageError(cannot_be("read", f"the calibration {path}", error)) from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{path} is not JSON, or is cut short") from None
+    try:
+        if text.get("format") != FORMAT:
+            raise UsageError(
+                f"{path} is a calibration of format {text.get('format')!r:.40}; this kernrec reads format {FORMAT}:"
+                " run `kernrec train --calibrate` again"
+            )
+        calibrations = [_read(entry) for entry in text["architectures"]]
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        missing = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else f"{error!s:.80}"
+        raise UsageError(f"{path} is not a calibration of kernrec's: {missing}") from None
+    return {calibration.arch: calibration for calibration in calibrations}
+
+
+def _read(entry: Mapping[str, Any]) -> Calibration:
+    values = {f.name: entry[f.name] for f in fields(Calibration)}
+    for name in TIME + ENERGY:
+        if not 1.0 / MOST <= float(values[name]) <= MOST:
+            raise ValueError(f"{name} is {values[name]!r:.20}; {1 / MOST:g} to {MOST:g} is allowed")
+    for name in ("time_factor", "energy_factor"):
+        if values[name] is not None:
+            before, after = values[name]
+            values[name] = float(before), float(after)
+            if not all(map(math.isfinite, values[name])):
+                raise ValueError(f"{name} is not finite")
+    if not isinstance(values["arch"], str) or not isinstance(values["provenance"], dict):
+        raise ValueError("arch must be a text and provenance an object")
+    values |= {name: int(values[name]) for name in ("rows", "energy_rows", "problems")}
+    return Calibration(**values | {"gpus": tuple(map(str, values["gpus"]))})
+
+
+def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
+    """Replace a folder's calibrations atomically, by architecture. Raises `KernrecError` if writing fails."""
+    path = folder / FILE
+    entries = [asdict(calibrations[arch]) for arch in sorted(calibrations)]
+    text = json.dumps({"format": FORMAT, "architectures": entries}, indent=1)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, f"{text}\n".encode(), shared=True)
+    except OSError as error:
+        raise KernrecError(cannot_be("written", path, error)) from None
+    return path
+
+
+_GPUS = ("t4", "a100-sxm4-80gb", "rtx3090", "rtx4090", "h200-sxm", "rtx5090", "b200")
+"""One GPU of each generation that has its own figures."""
+_METRICS = (
+    "issue", "issue.fma32", "issue.imad", "issue.alu", "issue.mufu", "issue.mma", "issue.ld_shared", "issue.ld_global",
+    "mma.f16", "shared.load_wavefronts", "global.a.load_requests", "global.a.load_sectors", "barriers", "issue.cvt",
+    "issue.i2f", "issue.f2i", "issue.f64", "issue.cvt64",
+)  # fmt: skip
+SAME_MODEL = 0.005
+"""Maximum relative change that counts as rounding, or as too small to matter."""
+
+
+def analytical_fingerprint() -> list[float]:
+    """Return latency (us) and energy (mJ) of five made-up launches on a GPU of each generation, without calibration."""
+    # The five variants are bound by arithmetic, tensor cores, shared memory, DRAM and conversions, with events of a
+    # block and a trip. The last variant also states how many of its waits overlap.
+    block = np.array([[90, 20, 12, 40, 2, 0, 4, 8, 0, 8, 8, 32, 2, 0, 0, 0, 0, 0]] * 5, dtype=np.float64)
+    trip = np.array(
+        [
+            [90, 56, 12, 10, 4, 0, 4, 2, 0, 4, 2, 8, 1, 0, 0, 0, 0, 0],
+            [40, 0, 4, 10, 0, 16, 8, 2, 65536, 16, 2, 8, 1, 0, 0, 0, 0, 0],
+            [60, 8, 8, 10, 0, 0, 30, 2, 0, 90, 2, 8, 1, 0, 0, 0, 0, 0],
+            [30, 4, 4, 6, 0, 0, 0, 16, 0, 0, 16, 64, 0, 0, 0, 0, 0, 0],
+            [60, 8, 4, 6, 0, 0, 0, 2, 0, 0, 2, 8, 1, 6, 8, 8, 2, 4],
+        ],
+        dtype=np.float64,
+    )
+    fingerprint: list[float] = []
+    for name in _GPUS:
+        gpu = find_gpu(name)
+        power = PowerModel.for_gpu(gpu)
+        demanded = demand(gpu, power, _METRICS, ("block", "trip"), np.stack([block, trip], axis=2))
+        blocks, trips = np.array([900.0, 2000.0, 300.0, 5000.0, 700.0]), np.array([64.0, 32.0, 128.0, 16.0, 96.0])
+        work = LaunchWork.of(
+            variants=np.arange(5),
+            terms=(blocks, blocks * trips),
+            depth=(trips,),
+            concurrent=np.array([4.0, 2.0, 1.0, 8.0, 3.0]),
+            warps=np.array([8.0, 4.0, 8.0, 4.0, 6.0]),
+            prefetch=np.array([0.0, 2.0, 1.0, 0.0, 0.0]),
+            dram_bytes=np.array([4e6, 2e7, 1e6, 4e8, 2e6]),
+            dram_slowdown=np.ones(5),
+            serial_clk=np.zeros(5),
+            rounds=trips,
+            overlapped=np.array([np.nan, np.nan, np.nan, np.nan, 0.5]),
+        )
+        times = launch_time(gpu, demanded, work)
+        dram_j = times.dram_bytes * power.event_j("dram.bytes")
+        nominal = NominalCosts(times.core_s, times.dram_s, LAUNCH_S + START_S, times.core_j, dram_j)
+        limited = power.apply_power_limit(nominal)
+        fingerprint += [float(f"{value:.6g}") for value in (*(limited.latency_s * 1e6), *(limited.energy_j * 1e3))]
+    return fingerprint
+
+
+def fingerprint_change(earlier: Sequence[float]) -> float:
+    """Return the largest relative change of predictions since a fingerprint; infinity if not comparable."""
+    now = _cached_fingerprint()
+    if len(earlier) != len(now) or not all(isinstance(value, int | float) and value > 0 for value in earlier):
+        return float("inf")
+    return float(np.expm1(np.abs(np.log(np.array(now) / np.array(earlier))).max()))
+
+
+def _cached_fingerprint() -> list[float]:
+    """Return `prior_fingerprint`, cached until the analytical model, the engine or the GPU catalog changes."""
+
+    def make() -> CacheEntry:
+        return {"values": analytical_fingerprint()}, {}
+
+    folders = Path(__file__).parent, Path(kernrec.gpu.__file__).parent
+    files = [file for folder in folders for file in folder.rglob("*") if file.suffix in (".py", ".toml")]
+    sources = f"{files_hash(Path(kernrec.gpu.__file__).parents[1], files)} {module().__file__}"
+    return list(cached("prior_fingerprint", sources.encode(), make)[0]["values"])

@@ -1,0 +1,389 @@
+"""Power and energy of a launch: the energy of its events, and the clock that keeps it within the power limit.
+
+The power of a running GPU has four parts:
+- board: a constant (host link, controllers, auxiliary rails), a part that grows with the power limit (fans,
+  regulators), links between modules, and the memory's clocks, interface and refresh, which depend on type and number
+  of the memory devices. No part of the board power depends on the core clock;
+- leakage, proportional to the core voltage;
+- core: the clock tree, which takes energy every cycle, and an energy per event (instruction, shared-memory wavefront,
+  L2 sector, ...). Both are proportional to the square of the core voltage;
+- DRAM: an energy per byte, by memory type, which does not depend on the core's clock and voltage.
+
+The core voltage is constant up to a knee frequency, or rises slowly (Blackwell, laptops, and boards that only the slot
+feeds; other boards have a higher minimum voltage). Above the knee, it rises faster the higher the clock
+(`VoltageCurve`; Schoonhoven et al., "Going green", PMBS 2022, arXiv 2211.07260, use a linear form). A GPU runs at its
+highest clock, which on GeForce GPUs is above the data sheet's boost clock, unless the mean power of a launch would
+exceed the limit. Then the clock is lowered, which stretches core-bound time and leaves DRAM-bound time unchanged. A
+launch that exceeds its limit even at the lowest clock pauses between pulses, as a GPU does under a hardware slowdown,
+until its mean power equals the limit: time grows, and power never exceeds the limit. The coefficients, each with its
+source, are in `power.toml`.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kernrec.errors import UsageError, unknown
+from kernrec.gpu import GPU
+from kernrec.model.analytical.launch_costs import LIMITED, LimitedCosts, NominalCosts
+from kernrec.model.analytical.microarchitecture import CLOCKS, OVERLAP
+from kernrec.util.cache import shipped_toml
+from kernrec.util.engine import query
+from kernrec.util.light_dataclass import dataclass
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class VoltageCurve:
+    """Core voltage by clock: nearly constant below a knee, and increasingly steep above it."""
+
+    knee_hz: float
+    steepness: float
+    """Weight of the quadratic part of the distance to the knee."""
+    slope: float = 1.0
+    """Weight of the linear part. With 1, the voltage at the knee begins to rise in proportion to the clock."""
+    rise: float = 0.0
+    """Relative rise of the voltage, linear in the clock, from a clock near zero to the knee."""
+
+    def over_knee(self, clock_hz: ArrayLike) -> Floats:
+        """Return the voltage relative to the knee: with x = clock over knee, `1 + slope * (x - 1) + steepness * (x -
+        1)**2` above the knee and `1 - rise * (1 - x)` below it.
+        """
+        ratio = np.multiply(clock_hz, 1.0 / self.knee_hz)
+        above = np.maximum(ratio - 1.0, 0.0)
+        below = np.maximum(1.0 - ratio, 0.0)
+        return 1.0 + self.slope * above + self.steepness * above * above - self.rise * below
+
+
+@dataclass(frozen=True, eq=False)
+class ClockTable:
+    """Table of clocks, with the power at each clock."""
+
+    clock_hz: Floats
+    at_clock: Floats
+    """Rows: clock over the boost clock, power of board and leakage (W), power of the clock tree at nominal voltage (W),
+    square of (core voltage over core voltage at the boost clock).
+    """
+
+    @cached_property
+    def search(self) -> Floats:
+        """Return the figures of the search in rows: (boost clock / clock) ** `OVERLAP`, power without events (W), and
+        the squared ratio of the core voltage to the voltage at the boost clock.
+        """
+        ratio, static_w, tree_w, volts_squared = self.at_clock
+        return np.stack([ratio**-OVERLAP, static_w + tree_w * volts_squared, volts_squared])
+
+
+def clocks_between(lowest: float, highest: float) -> Floats:
+    """Return the `CLOCKS` values that bisection can reach, ascending from the lowest."""
+    values, width = np.array([lowest]), highest - lowest
+    while len(values) < CLOCKS:
+        width *= 0.5
+        values = np.stack([values, values + width], axis=1).ravel()
+    return values
+
+
+Places = NDArray[np.int64]
+
+DRAM = "dram.bytes"
+"""Name of the event that a byte moves between L2 and DRAM."""
+ISSUE = "issue."
+"""Prefix of the events of warp instructions. The instruction class follows."""
+RANDOM, ZEROS = "random", "zeros"
+INPUTS = (RANDOM, ZEROS)
+"""Input data of kernels: random numbers, or zeros (any constant), which toggle few bits."""
+_MOST_CACHED = 16
+"""Maximum number of cached settings."""
+PARTNER_HEADROOM = 1.35
+"""Highest power limit of partners' GeForce boards, relative to the reference board's, if the catalog has none above the
+TDP: 450 W on a recorded RTX 3090 (anchor matmul_tf32_limits_rtx3090.csv; reference 350 W); 600 W on RTX 4090 boards
+(450 W).
+"""
+
+SLOT_W = 75.0
+"""Maximum power in watts of a PCI Express slot (PCI Express CEM specification)."""
+
+_DESKTOP = ("GeForce", "RTX", "Quadro", "TITAN")
+"""Words in the titles of desktop and laptop GPUs, whose clock can be set above the data sheet's boost clock."""
+
+
+@dataclass(frozen=True)
+class PowerModel:
+    """Power model of one GPU. "Nominal" means at the data sheet's boost clock and its voltage."""
+
+    title: str
+    memory: str
+    """Memory type, such as `HBM3`."""
+    boost_hz: float
+    """Boost clock of the data sheet in hertz."""
+    running_hz: float
+    """Clock in hertz without a power limit; on GeForce GPUs, it is above the data sheet's boost clock."""
+    minimum_hz: float
+    maximum_hz: float
+    curve: VoltageCurve
+    volts: float
+    """Voltage at the boost clock relative to the knee of the curve."""
+    board_w: float
+    """Constant power in watts of the board, its links, and idle memory."""
+    links_w: float
+    """Part of `board_w` for links to other modules, which sleep at rest."""
+    leakage_w: float
+    """Leakage at nominal voltage in watts."""
+    clock_w: float
+    """Power of the clock tree at nominal clock and voltage in watts."""
+    tdp_w: float
+    power_min_w: float
+    power_max_w: float
+    """Highest power limit of the reference board in watts; boards of GeForce partners accept more."""
+    range_assumed: bool
+    """Whether the range of power limits is assumed, so that limits outside the range are accepted, too."""
+    energy_j: Mapping[str, float]
+    """Joules by event at nominal voltage. `dram.bytes` does not depend on the voltage."""
+
+    @classmethod
+    def for_gpu(cls, gpu: GPU, inputs: str = RANDOM) -> "PowerModel":
+        """Return the model of a GPU of the catalog for one of `INPUTS`. Raises `UsageError` if there are no
+        coefficients for its compute capability, or the kind of inputs is unknown.
+        """
+        return cls.of_coefficients(gpu, _coefficients(), inputs)
+
+    @classmethod
+    def of_coefficients(cls, gpu: GPU, coefficients: Mapping[str, Any], inputs: str = RANDOM) -> "PowerModel":
+        """Return the model with other coefficients, in the form of `power.toml`."""
+        if (chip := coefficients["chip"].get(f"sm_{gpu.sm}")) is None:
+            raise unknown("compute capability of the power model", f"sm_{gpu.sm}", coefficients["chip"])
+        if inputs not in INPUTS:
+            raise unknown("inputs", inputs, INPUTS)
+        memory_type, (_, device_gib) = next(
+            (name, figures) for name, figures in chip["memory"].items() if gpu.memory_rate_hz <= figures[0]
+        )
+        memory, boost, board = coefficients["memory"][memory_type], gpu.boost_clock_hz, coefficients["board"]
+        saves = "Laptop" in gpu.title or gpu.tdp_w <= SLOT_W
+        rise = chip.get("low_power_rise" if saves else "rise", chip.get("rise", 0.0))
+        curve = VoltageCurve(chip["knee_hz"], chip["steepness"], chip.get("slope", 1.0), rise)
+        volts = float(curve.over_knee(boost))
+        # A board has as many memory devices as its bus needs, or more if its memory needs more devices.
+        devices = max(gpu.memory_bus_bits / memory["device_bits"], gpu.memory_bytes / 2**30 / device_gib)
+        geforce = "GeForce" in gpu.title
+        partners = geforce and "Laptop" not in gpu.title and gpu.power_max_w <= gpu.tdp_w
+        links_w = board["links_w"] if gpu.name in board["linked"] else 0.0
+        return cls(
+            title=gpu.title,
+            memory=memory_type,
+            boost_hz=boost,
+            # Makers of laptops choose the clock within the data sheet's range.
+            running_hz=max(boost, chip.get("geforce_hz", 0.0)) if geforce and "Laptop" not in gpu.title else boost,
+            minimum_hz=coefficients["clock"]["minimum_hz"],
+            maximum_hz=boost * (chip.get("headroom", 1.0) if any(word in gpu.title for word in _DESKTOP) else 1.0),
+            curve=curve,
+            volts=volts,
+            board_w=board["fixed_w"] + board["fraction_of_tdp"] * gpu.tdp_w + links_w + memory["standby_w"] * devices,
+            links_w=links_w,
+            leakage_w=chip["leakage_w"] * gpu.sms * volts,
+            clock_w=chip["clock_pj"] * 1e-12 * gpu.sms * boost * volts**2,
+            tdp_w=gpu.tdp_w,
+            power_min_w=gpu.power_min_w,
+            power_max_w=round(gpu.tdp_w * PARTNER_HEADROOM) if partners else gpu.power_max_w,
+            range_assumed=gpu.power_range_assumed,
+            energy_j=_event_energies(gpu, coefficients, volts, inputs == ZEROS) | {DRAM: memory["pj_per_bit"] * 8e-12},
+        )
+
+    @property
+    def static_w(self) -> float:
+        """Return board, memory standby and leakage at nominal voltage (W)."""
+        return self.board_w + self.leakage_w
+
+    @property
+    def idle_w(self) -> float:
+        """Return the idle power (W), at minimum voltage with the core clock gated and links asleep."""
+        return self.board_w - self.links_w + self.leakage_w * float(self.voltage(self.minimum_hz))
+
+    def voltage(self, clock_hz: ArrayLike) -> Floats:
+        """Return the core voltage at a clock relative to the boost clock."""
+        return self.curve.over_knee(clock_hz) * (1.0 / self.volts)
+
+    def event_j(self, event: str) -> float:
+        """Return joules of one event at nominal voltage.
+
+        Args:
+            event: `issue.<class>` (warp instructions; an unlisted class counts as `issue.other`), `mma.<dtype>`
+                (FLOPs), `shared.wavefronts` (128 B), `l1.requests`, `l2.sectors` (32 B) or `dram.bytes`.
+        """
+        energy = self.energy_j.get(event)
+        if energy is None and event.startswith(ISSUE):
+            energy = self.energy_j["issue.other"]
+        if energy is None:
+            raise unknown("energy event", event, self.energy_j)
+        return energy
+
+    def dynamic(self, events: Mapping[str, ArrayLike]) -> tuple[Floats, Floats]:
+        """Return core and DRAM joules of launches at nominal voltage, from the count of each event; arrays (N,)."""
+        core: Any = 0.0
+        for event, count in events.items():
+            if event != DRAM:
+                core = core + np.multiply(count, self.event_j(event))
+        dram = np.multiply(events.get(DRAM, 0.0), self.event_j(DRAM))
+        return np.asarray(core, dtype=np.float64), np.asarray(dram, dtype=np.float64)
+
+    def power_at(self, clock_hz: ArrayLike, rates: Mapping[str, ArrayLike]) -> Floats:
+        """Return the power (W) without a limit, (N,), given event rates (per second) and core clocks."""
+        volts = self.voltage(clock_hz)
+        core_w, dram_w = self.dynamic(rates)
+        ratio = np.multiply(clock_hz, 1.0 / self.boost_hz)
+        return self.board_w + self.leakage_w * volts + (self.clock_w * ratio + core_w) * volts * volts + dram_w
+
+    def apply_power_limit(
+        self, nominal: NominalCosts, limit_w: float | Floats | None = None, clock_hz: float | None = None
+    ) -> LimitedCosts:
+        """Return latency, power and energy of N launches at the highest clock that keeps them within a power limit.
+
+        A launch that exceeds the limit even at the lowest clock runs there with pauses.
+
+        Args:
+            nominal: Launches before any power limit.
+            limit_w: Power limit, or one for each launch (N,); the TDP by default.
+            clock_hz: Highest clock; `running_hz` by default.
+
+        Raises:
+            UsageError: The GPU does not accept this power limit or clock.
+        """
+        point = self._limit(limit_w), self._clock(clock_hz)
+        setting = self._setting((point,)) if np.ndim(point[0]) else self.setting((point,))
+        launches = nominal.columns()
+        costs = np.empty((LIMITED, 1, launches.shape[1]))
+        setting.fill(launches, np.arange(launches.shape[1]), costs)
+        return LimitedCosts(costs[:, 0], launches[4])
+
+    def limit_launches(self, launches: Floats, points: Sequence[tuple[float | None, float | None]]) -> LimitedCosts:
+        """Apply P pairs of power limit and clock to launches, each like `apply_power_limit`.
+
+        Args:
+            launches: Fields of N nominal costs as rows, (5, N).
+            points: P power limits and clocks. None means the default of `apply_power_limit`.
+
+        Returns:
+            Arrays (P, N).
+        """
+        costs = np.empty((LIMITED, len(points), launches.shape[1]))
+        self.limit_some(launches, np.arange(launches.shape[1]), points, costs)
+        return LimitedCosts(costs, launches[4])
+
+    def limit_some(
+        self, launches: Floats, places: Places, points: Sequence[tuple[float | None, float | None]], costs: Floats
+    ) -> None:
+        """Fill in the costs of `limit_launches`, (`LIMITED`, P, N), for some of the launches."""
+        self.setting(points).fill(launches, places, costs)
+
+    def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
+        """Return P power limits and clocks in the engine's form, cached. None: see `apply_power_limit`."""
+        points = tuple(points)
+        setting = self._settings.get(points)
+        if setting is None:
+            if len(self._settings) >= _MOST_CACHED:
+                self._settings.clear()
+            setting = self._settings[points] = self._setting(
+                tuple([(self._limit(limit_w), self._clock(clock_hz)) for limit_w, clock_hz in points])
+            )
+        return setting
+
+    def _setting(self, points: tuple[tuple[float | Floats, float], ...]) -> Any:
+        """Return operating points in the engine's form. Each point is a power limit (or one per launch) and a clock."""
+        starts = tuple([clock_hz / self.boost_hz for _, clock_hz in points])
+        own = tuple(dict.fromkeys(starts))
+        below = np.concatenate([clocks_between(self.minimum_hz / self.boost_hz, start) for start in own])
+        first = np.array([own.index(start) * CLOCKS for start in starts])
+        limits = np.stack([np.atleast_1d(np.asarray(limit_w, np.float64)) for limit_w, _ in points])
+        highest, lower = self._clocks(np.array(starts)), self._clocks(below)
+        tables = lower.at_clock, lower.clock_hz, lower.search
+        return query.PowerLimits(limits, highest.at_clock, highest.clock_hz, first, *tables)
+
+    def _clocks(self, ratio: Floats) -> ClockTable:
+        clock_hz = ratio * self.boost_hz
+        volts = self.voltage(clock_hz)
+        static_w = self.board_w + self.leakage_w * volts
+        return ClockTable(clock_hz, np.stack([ratio, static_w, self.clock_w * ratio, volts * volts]))
+
+    def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
+        """Return joules of each launch by part. The parts add up to `energy_j`.
+
+        Args:
+            events: Count of each event.
+            limited: Launches at the clock under the power limit.
+
+        Returns:
+            Joules of `static`, `clock`, and of each event by its first word; arrays (N,).
+        """
+        squared = self.voltage(limited.clock_hz) ** 2
+        parts: dict[str, Floats] = {"static": limited.static_j, "clock": limited.core_j}
+        for event, count in events.items():
+            group = event.split(".")[0]
+            scale = 1.0 if event == DRAM else squared
+            joules = np.multiply(count, self.event_j(event)) * scale
+            parts[group] = parts.get(group, 0.0) + joules
+            if event != DRAM:
+                parts["clock"] = parts["clock"] - joules
+        return parts
+
+    @cached_property
+    def _settings(self) -> dict[tuple[tuple[Any, float | None], ...], Any]:
+        return {}
+
+    def _limit(self, limit_w: float | Floats | None) -> float | Floats:
+        if limit_w is None:
+            return self.tdp_w
+        for limit in (limit_w,) if isinstance(limit_w, float | int) else (float(limit_w.min()), float(limit_w.max())):
+            if not (self.power_min_w <= limit <= self.power_max_w or (self.range_assumed and 0.0 < limit < inf)):
+                raise _out_of_range("power limit", limit, self.power_min_w, self.power_max_w, "W", self.title)
+        return limit_w
+
+    def _clock(self, clock_hz: float | None) -> float:
+        clock = self.running_hz if clock_hz is None else clock_hz
+        if not self.minimum_hz <= clock <= self.maximum_hz:
+            mhz, low, high = (value * 1e-6 for value in (clock, self.minimum_hz, self.maximum_hz))
+            raise _out_of_range("clock", mhz, low, high, "MHz", self.title)
+        return clock
+
+
+def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zeros: bool) -> dict[str, float]:
+    """Return joules by event at nominal voltage.
+
+    Args:
+        volts: Nominal voltage relative to the knee of the voltage curve.
+    """
+    chip, tensor = coefficients["chip"][f"sm_{gpu.sm}"], coefficients["tensor"]
+    # A tensor core at half rate holds its operands for twice the clocks of an operation.
+    full_rate = chip.get("full_rate", 0)
+    slowdown = max(full_rate / gpu.tensor_fma_per_clk_sm.get("f16", full_rate or 1), 1.0)
+    units = {
+        "fma32": chip["fma32_pj"],
+        "mma_bf16": chip["mma_bf16_pj"] * (1.0 + tensor["idle_share"] * (slowdown - 1.0)),
+    }
+    energies = {}
+    for name, entry in coefficients["event"].items():
+        toggling = coefficients["data"]["zeros"] if zeros and entry.get("arithmetic") else 1.0
+        energies[name] = (
+            chip.get("ratio", {}).get(name, entry["ratio"])
+            * toggling
+            * units[entry.get("unit", "fma32")]
+            * 1e-12
+            * volts**2
+        )
+    return energies
+
+
+def _out_of_range(what: str, value: float, low: float, high: float, unit: str, title: str) -> UsageError:
+    accepted = f"the {title} accepts {low:g} to {high:g} {unit}"
+    if not value > 0:  # This also rejects NaN.
+        return UsageError(f"{what} must be positive, not {value:g} {unit}; {accepted}")
+    return UsageError(f"{what} {value:g} {unit}: {accepted}; nearest {min(max(value, low), high):g} {unit}")
+
+
+@cache
+def _coefficients() -> dict[str, Any]:
+    return shipped_toml(Path(__file__).with_name("power.toml"))

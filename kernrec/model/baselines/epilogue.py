@@ -1,0 +1,85 @@
+"""Convert baselines of recorded matmuls to a matvec, or to a matmul with a bias, an activation or padded rows.
+
+Backends were recorded on plain matmuls. They fuse a bias and an activation, whose cost the analytical model predicts
+(`kernrec.model.analytical.launch_time`). The lower end of an interval assumes that the matmul hides this cost. The upper
+end assumes that the backend does not fuse, and reads and writes the result again.
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+
+from kernrec.gpu import GPU
+from kernrec.model.analytical.launch_time import epilogue
+from kernrec.model.analytical.power import PowerModel
+from kernrec.model.analytical.spread import Estimate
+from kernrec.op import Problem
+from kernrec.op.equivalent import as_matmul
+from kernrec.op.problem import ANY_LAYOUT, LARGEST
+
+_FUSED = {"bias": 0, "activation": 0}
+
+
+def as_recorded(problem: Problem) -> Problem:
+    """Return the recorded form of a problem: a matmul instead of a matvec, without bias and activation."""
+    problem = as_matmul(problem)
+    if not has_epilogue(problem):
+        return problem
+    return problem.definition.problem(problem.dtype, problem.layout, **problem.dim | _FUSED)
+
+
+def with_epilogue(latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
+    """Return the latency of a problem, given the latency of its recorded form (`as_recorded`)."""
+    fused_s, apart_s = _seconds(problem, gpu)
+    if not fused_s:
+        return latency
+    return replace(latency, value=latency.value + fused_s, high=latency.high + fused_s + apart_s)
+
+
+def has_epilogue(problem: Problem) -> bool:
+    """Return whether a problem has a bias or an activation; no recording has either."""
+    return problem.layout != ANY_LAYOUT and any(map(problem.sizes.get, _FUSED))
+
+
+@lru_cache(maxsize=256)
+def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
+    """Return the seconds of bias and activation in the matmul's kernel, and of one more pass over the result."""
+    if not has_epilogue(problem):
+        return 0.0, 0.0
+    power = PowerModel.for_gpu(gpu)
+    core_s, moved = 0.0, 0.0
+    for each, sign in ((problem, 1.0), (as_recorded(problem), -1.0)):  # Both convert 8-bit results.
+        cost = epilogue(gpu, power, each)
+        if cost is not None:
+            core_s, moved = core_s + sign * cost[0], moved + sign * cost[2]
+    apart_s = 2.0 * problem.tensors["c"].bytes / gpu.memory_bandwidth if problem.sizes["activation"] else 0.0
+    return max(core_s, 0.0) + max(moved, 0.0) / gpu.memory_bandwidth, apart_s
+
+
+_MULTIPLES = (8, 64)
+"""Multiples to which rows of a matmul are padded: 16 bytes of 16-bit elements, and a tile."""
+
+
+@lru_cache(maxsize=256)
+def padded(problem: Problem) -> tuple[Problem, ...]:
+    """Return the problem and its padded forms; empty if all rows are aligned."""
+    sizes = problem.dim
+    unaligned = [name for name in _contiguous(problem) if sizes[name] % _MULTIPLES[0]]
+    if not unaligned:
+        return ()
+    return tuple(
+        problem.definition.problem(problem.dtype, problem.layout, **sizes | dict(zip(unaligned, changed, strict=True)))
+        for changed in product(*(_multiples(sizes[name]) for name in unaligned))
+    )
+
+
+def _multiples(size: int) -> set[int]:
+    return {padded for step in (1, *_MULTIPLES) if (padded := -(-size // step) * step) <= LARGEST}
+
+
+def _contiguous(problem: Problem) -> tuple[str, ...]:
+    """Return the dimensions along which some operand of a matmul has contiguous rows."""
+    if problem.op != "matmul" or problem.layout == ANY_LAYOUT:  # A problem that a spec declares may have any name.
+        return ()
+    a, b = tuple(problem.layout)
+    return tuple(dict.fromkeys(("k" if a == "n" else "m", "n" if b == "n" else "k", "n")))

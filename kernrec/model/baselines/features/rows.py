@@ -1,0 +1,87 @@
+"""Bound and features of PyTorch's memory-bound operators in f32: DRAM, L2 and the host's call.
+
+`OPS` has the operators, each with the members that `kernrec.model.baselines.bound` expects of an op.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from kernrec.model.baselines.bound import Bound, Device, bound_of
+from kernrec.util.light_dataclass import dataclass
+
+Array = np.ndarray
+
+MOST_COLUMNS = 16384
+"""Maximum number of columns. Recordings have up to 4,100; blocks read far longer rows repeatedly."""
+_ELEMENTS = 1024
+"""Elements of a thread block of elementwise operators."""
+_DRAM_SHARE = 0.8
+"""Fraction of the data sheet's bandwidth that large tensors reach. Recordings of five GPUs show 0.7 to 0.9."""
+_ROW_CLK = 2500.0
+"""Clocks of a row in a block: loads, one or two reductions, and the store, one after the other."""
+_BLOCKS = 8
+"""Number of blocks that share an SM; each processes one row at a time."""
+
+
+def _bound(
+    device: Device, dims: tuple[str, ...], sizes: Array, rows: Array, columns: Array, tensors: int, call_s: float
+) -> Bound:
+    """Return the bound of an operator over rows.
+
+    Args:
+        device: The GPU.
+        dims, sizes: Dimensions of the operator, (D,) and (D, N).
+        rows: Independent rows, (N,).
+        columns: Elements of a row, (N,).
+        tensors: Number of full-size tensors that are read and written.
+        call_s: Seconds of a call that moves almost nothing, with the recorder's timing.
+    """
+    gpu, count = device.gpu, len(rows)
+    moved = tensors * device.element_bytes * rows * columns
+    resident = np.clip(2.0 - moved / gpu.l2_bytes, 0.0, 1.0)
+    memory_s = np.maximum((1 - resident) * moved / (gpu.memory_bandwidth * _DRAM_SHARE), moved / device.l2)
+    waves = rows / (_BLOCKS * gpu.sms)
+    rows_s = device.seconds(_ROW_CLK) * np.maximum(waves, 0.1)
+    work_s = (memory_s**2 + rows_s**2) ** 0.5
+    total_s = (call_s**4 + work_s**4) ** 0.25
+    parts = device.parts(np.zeros(count), moved) | {"launch": np.full(count, call_s), "math": np.zeros(count)}
+    shares = {"memory": memory_s, "rows": rows_s, "launch": parts["launch"], "dram": parts["dram"], "l2": parts["l2"]}
+    features = {
+        "l2.moved": np.log2(moved / gpu.l2_bytes),
+        "waves": np.log2(waves),
+        "full": waves / np.ceil(waves),
+        "shape.columns": np.log2(columns),
+        "aligned.columns": np.log2(np.gcd(columns.astype(np.int64), 64)),
+        "shape.rest of columns": columns % 1024,
+    }
+    return bound_of(device, dims, sizes, total_s, parts, shares, features, work_s)
+
+
+@dataclass(frozen=True)
+class RowOp:
+    """Operator over independent rows."""
+
+    DIMS: tuple[str, ...]
+    CASES: Mapping[str, Callable[[Mapping[str, int]], bool]]
+    """Predicates on the dimensions of a problem, by name of a recorded case."""
+    tensors: int
+    """Number of full-size tensors that are read and written."""
+    call_s: float
+    """Seconds of a call that moves almost nothing, with the recorder's timing."""
+
+    def bound(self, device: Device, sizes: Array, layout: str) -> Bound:
+        """Return the bound and the features; elementwise operators have a row per thread block."""
+        if len(sizes) == 1:
+            rows, columns = np.ceil(sizes[0] / _ELEMENTS), np.minimum(sizes[0], _ELEMENTS)
+        else:
+            rows, columns = sizes
+        return _bound(device, self.DIMS, sizes, rows, columns, self.tensors, self.call_s)
+
+
+_ROWS = ("rows", "columns"), {"rows": lambda d: d["columns"] <= MOST_COLUMNS}
+OPS = {
+    "elementwise": RowOp(("n",), {"elements": lambda d: True}, 3, 26e-6),  # two operands
+    "layernorm": RowOp(*_ROWS, 2, 46e-6),
+    "softmax": RowOp(*_ROWS, 2, 33e-6),
+}

@@ -1,0 +1,333 @@
+"""Transfer a backend's prediction to a power limit and a clock, by the GPU model that kernels use.
+
+A backend's time and power are predicted at the GPU's default power limit and clock. Its time is split in proportion to
+the parts of the roofline: arithmetic and L2 follow the core clock, DRAM and the start of a launch do not. The energy of
+the core's events depends on the problem and the GPU, so all backends share one value. Then recorded and predicted
+powers are transferred alike, and the order of backends changes only for physical reasons. The value is the median
+energy that the known powers leave for the core. It is at least the energy of the arithmetic if the limit slows the
+arithmetic down or no power is known. It is at most the energy that the fastest backend can have used at the clock that
+its time requires. `PowerModel.apply_power_limit` evaluates this launch at both points, and the prediction changes by
+the ratio.
+
+`least_s` is the minimum time of a call by the data sheet, from arithmetic and compulsory bytes at a GPU's highest
+rates. A recording that is faster by more than `LEEWAY` timed another problem, so it is neither shipped nor used for
+training. Benchmarks repeat a call, so L2 may still hold weights (or keys and values) from the previous call.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import exp, hypot, inf, log
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from kernrec.gpu import GPU
+from kernrec.model.analytical.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.analytical.microarchitecture import OVERLAP, l2_bytes_per_clk
+from kernrec.model.analytical.power import PowerModel
+from kernrec.model.analytical.spread import Estimate, Source
+from kernrec.model.analytical.sustained_roof import IdealLaunch, arithmetic, ideal_launch
+from kernrec.model.baselines.bound import BESIDE_ARITHMETIC, power_base
+from kernrec.op import Problem
+from kernrec.op.dtype import math_dtype, weight_bytes
+from kernrec.util.light_dataclass import dataclass
+from kernrec.util.normal import DEVIATIONS
+
+if TYPE_CHECKING:
+    from kernrec.model.baselines.bound import BaselinePrediction
+
+CAPPED = 0.95
+"""Minimum fraction of the power limit at which a predicted power counts as limited. The mean power of a throttled
+loop stays a little below the limit.
+"""
+REACHED = 0.9
+"""Maximum fraction of the arithmetic rate at the sustained clock that a backend reaches. Recorded large matmuls reach
+0.79 of the data sheet's rate (`TENSOR_SHARE`), at a clock that a limit lowers.
+"""
+EXTRAPOLATED = 0.6
+"""Standard deviation of the error of a transferred change of time or power, relative to the logarithm of the change. It
+is the median of nine changes in matmul_tf32_limits_rtx3090.csv from 400 W on (root mean square: 0.65).
+"""
+MODELLED = 1.35
+"""Factor of the 90 % interval of a modeled power, given the backend's time (`tools/evidence power`)."""
+_ROUNDS = 40
+
+
+class Point(Protocol):
+    """Power limit (W) and locked clock (Hz); None means the GPU's default."""
+
+    @property
+    def power_limit_w(self) -> float | None: ...
+    @property
+    def clock_hz(self) -> float | None: ...
+
+
+def at_point(
+    predictions: "Iterable[BaselinePrediction]", gpu: GPU, point: Point, problem: Problem | None = None
+) -> "list[BaselinePrediction]":
+    """Transfer one problem's predictions to a power limit and clock, within the roof and the limit, in the same order.
+
+    A prediction without recorded power gets the power by the GPU's power model.
+
+    Args:
+        predictions: Results of `VendorModel.predict`, at the default power limit with the clock not locked. Pass all
+            compared predictions together, because they share the energy of the core's events.
+        point: The power limit and clock.
+        problem: The problem. Its arithmetic determines the energy of a limited part, and bounds the time.
+
+    Raises:
+        UsageError: The GPU does not accept this power limit or clock.
+    """
+    power, baselines = _power_of(gpu), list(predictions)
+    limit_w = None if point.power_limit_w is None else float(point.power_limit_w)
+    elsewhere = limit_w not in (None, gpu.tdp_w) or point.clock_hz is not None
+    core_j = _core_energy(baselines, gpu, power, problem) if baselines and elsewhere else 0.0
+    baselines = [each if each.power_w is not None else _modelled(each, gpu, problem) for each in baselines]
+    if elsewhere:
+        baselines = [_carried(each, core_j, gpu, limit_w, point.clock_hz) for each in baselines]
+    (least_s,) = (0.0,) if problem is None else roofs_s([problem], gpu, limit_w, point.clock_hz)
+    return [
+        each if each.latency_s.value >= least_s else replace(each, latency_s=raised(each.latency_s, least_s))
+        for each in baselines
+    ]
+
+
+def recorded_within(prediction: "BaselinePrediction", gpu: GPU, problem: Problem) -> "BaselinePrediction":
+    """Return a recording at the default point, with its power clamped to the limit."""
+    if prediction.power_w is None:
+        return _modelled(prediction, gpu, problem)
+    return replace(prediction, power_w=_at_most(prediction.power_w, gpu.tdp_w))
+
+
+def _modelled(prediction: "BaselinePrediction", gpu: GPU, problem: Problem | None) -> "BaselinePrediction":
+    """Return a prediction at the default point with the modeled power for its operations, bytes and time."""
+    busy, base, seconds = prediction.busy, power_base(gpu), prediction.latency_s.value
+    if not busy and problem is not None:
+        busy = {"math": 0.0, "dram": problem.bytes / gpu.memory_bandwidth}
+    joules = base.math_w * busy.get("math", 0.0) + base.dram_w * min(busy.get("dram", 0.0), seconds)
+    watts = min(base.running_w + joules / seconds, gpu.tdp_w)
+    low, high = watts / MODELLED, min(watts * MODELLED, gpu.tdp_w)
+    return replace(prediction, power_w=Estimate(watts, low, high, Source.PREDICTED))
+
+
+def raised(latency: Estimate, least_s: float) -> Estimate:
+    """Return a latency, raised to the roof `least_s` if it is lower."""
+    return latency if latency.value >= least_s else _scaled(latency, least_s / latency.value, 1.0)
+
+
+_MOST_ROOFS = 512
+"""Number of problems at an operating point at which the cache is emptied."""
+
+
+def roofs_s(
+    problems: Sequence[Problem], gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None
+) -> list[float]:
+    """Return the minimum time in seconds that any backend needs, for each problem; 0 for a problem within L2."""
+    roofs, new = _roofs_at(gpu, limit_w, clock_hz), dict[Problem, list[float]]()
+    if len(roofs) >= _MOST_ROOFS:
+        roofs.clear()
+    for problem in problems:
+        if problem not in roofs:
+            costs = ideal_of(gpu, problem.op, problem.dtype).costs(problem)
+            if any(costs):
+                new[problem] = costs
+            else:
+                roofs[problem] = 0.0
+    if new:
+        launches = np.array([*new.values()]).T.copy()
+        limited = _power_of(gpu).limit_launches(launches, ((limit_w, clock_hz),))
+        roofs.update(zip(new, limited.latency_s[0].tolist(), strict=True))
+    return list(map(roofs.__getitem__, problems))
+
+
+@lru_cache(maxsize=32)
+def _roofs_at(gpu: GPU, limit_w: float | None, clock_hz: float | None) -> dict[Problem, float]:
+    """Return the cache of `roofs_s` at an operating point."""
+    return {}
+
+
+@lru_cache(maxsize=64)
+def ideal_of(gpu: GPU, op: str, dtype: str) -> IdealLaunch:
+    """Return the cached ideal launch of a GPU."""
+    return ideal_launch(op, dtype, gpu, _power_of(gpu))
+
+
+@lru_cache(maxsize=16)
+def _power_of(gpu: GPU) -> PowerModel:
+    return PowerModel.for_gpu(gpu)
+
+
+def _ratio(before: LimitedCosts, after: LimitedCosts, name: str) -> float:
+    return float(getattr(after, name)[0] / getattr(before, name)[0])
+
+
+def _scaled(quantity: Estimate, factor: float, unsure: float) -> Estimate:
+    value, wider = quantity.value * factor, DEVIATIONS * unsure * abs(log(factor))
+    down, up = (hypot(log(quantity.value / quantity.low), wider), hypot(log(quantity.high / quantity.value), wider))
+    return replace(quantity, value=value, low=value * exp(-down), high=value * exp(up))
+
+
+def _carried(
+    prediction: "BaselinePrediction", core_j: float, gpu: GPU, limit_w: float | None, clock_hz: float | None
+) -> "BaselinePrediction":
+    """Return a prediction at another limit and clock, given the energy of the core's events."""
+    power = _power_of(gpu)
+    launch = _launch(prediction, core_j, gpu, power)
+    before, after = power.apply_power_limit(launch), power.apply_power_limit(launch, limit_w, clock_hz)
+    slower = _scaled(prediction.latency_s, _ratio(before, after, "latency_s"), EXTRAPOLATED)
+    drawn = prediction.power_w
+    if drawn is None:
+        return replace(prediction, latency_s=slower)
+    most_w = gpu.tdp_w if limit_w is None else limit_w
+    drawn = _scaled(drawn, _ratio(before, after, "power_w"), 0.0)
+    return replace(prediction, latency_s=slower, power_w=_at_most(drawn, most_w))
+
+
+def _at_most(quantity: Estimate, most: float) -> Estimate:
+    if quantity.high <= most:
+        return quantity
+    value = min(quantity.value, most)
+    return replace(quantity, value=value, low=min(quantity.low * value / quantity.value, value), high=most)
+
+
+def _launch(prediction: "BaselinePrediction", core_j: float, gpu: GPU, power: PowerModel) -> NominalCosts:
+    """Return a launch that takes the predicted time at the default point, with this energy of core events."""
+    busy, latency_s = prediction.busy, prediction.latency_s.value
+    core_s, dram_s = max(busy["math"], busy["l2"]), busy["dram"]
+    fixed_s = min(busy["launch"], 0.9 * latency_s)
+    dram_j = _dram_energy(prediction, gpu, power)
+    clock_hz = _held_clock(power, core_j, dram_j, latency_s)
+    # Scale the parts so that they add up to the predicted time at the clock.
+    slowed = core_s * power.boost_hz / clock_hz
+    together = (slowed**OVERLAP + dram_s**OVERLAP) ** (1.0 / OVERLAP)
+    scale = (latency_s - fixed_s) / together if together else 1.0
+    return NominalCosts(core_s * scale, dram_s * scale, fixed_s, core_j, dram_j)
+
+
+def _core_energy(
+    predictions: "Iterable[BaselinePrediction]", gpu: GPU, power: PowerModel, problem: Problem | None
+) -> float:
+    """Return the joules of the core's events at nominal voltage, one value for all backends of a problem."""
+    left_j, most_j, held, math_s = [], inf, False, 0.0
+    for each in predictions:
+        math_s, latency_s = max(math_s, each.busy["math"]), each.latency_s.value
+        # The clock must have been high enough for the arithmetic to fit into the time.
+        core_s = max(each.busy["math"], each.busy["l2"])
+        least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
+        most_j = min(most_j, _left_for_core(each, gpu.tdp_w, least_hz, gpu))
+        if each.power_w is not None:
+            left_j.append(_left_for_core(each, each.power_w.value, power.running_hz, gpu))
+            held = held or each.power_w.value >= CAPPED * gpu.tdp_w
+    if left_j and not held:
+        return min(_median(left_j), most_j)
+    dtype = "f16" if problem is None else problem.dtype
+    peak, joules = arithmetic(gpu, power, dtype)
+    flops = math_s * peak if problem is None else problem.flops
+    taken_j = flops * joules * BESIDE_ARITHMETIC[gpu.peak_flops(dtype, tensor=True) > 0]
+    return min(max(taken_j, _median(left_j) if left_j else 0.0), most_j)
+
+
+def _median(values: list[float]) -> float:
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def _left_for_core(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
+    """Return the joules, at nominal voltage, that remain for core events over the predicted time at a given power."""
+    power = _power_of(gpu)
+    core_w = drawn_w - _without_core(power, clock_hz)
+    core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)
+    return max(core_j, 0.0) / float(power.voltage(clock_hz)) ** 2
+
+
+def _dram_energy(prediction: "BaselinePrediction", gpu: GPU, power: PowerModel) -> float:
+    return prediction.busy["dram"] * gpu.memory_bandwidth * power.event_j("dram.bytes")
+
+
+def _without_core(power: PowerModel, clock_hz: float) -> float:
+    return float(power.power_at(clock_hz, {}))
+
+
+def _held_clock(power: PowerModel, core_j: float, dram_j: float, latency_s: float) -> float:
+    """Return the clock at which a launch of these energies and this time draws the default limit, else the highest."""
+    low, high = power.minimum_hz, power.running_hz
+
+    def drawn_w(clock_hz: float) -> float:
+        volts = float(power.voltage(clock_hz)) ** 2
+        return _without_core(power, clock_hz) + (core_j * volts + dram_j) / latency_s
+
+    if drawn_w(high) <= power.tdp_w:
+        return high
+    for _ in range(_ROUNDS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if drawn_w(middle) <= power.tdp_w else (low, middle)
+    return low
+
+
+Array = np.ndarray
+
+LEEWAY = 1.05
+"""Factor by which a recording may be faster than the data sheet, because clocks and timers are not exact."""
+WINOGRAD = 4.0
+"""Factor by which F(4x4, 3x3) reduces multiplications (Lavin and Gray, arXiv 1509.09308). FFT saves less for 3x3."""
+_FEWER = ("winograd", "fft", "gcgemm")
+"""Parts of the names of cuDNN's kernels that need fewer multiplications than the definition."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Highest rates of a GPU for calls in one data type."""
+
+    flops: float
+    """FLOP/s at the boost clock, on the fastest pipes for this type."""
+    dram: float
+    """Bytes/s of the memory's pins."""
+    l2: float
+    """Bytes/s of L2."""
+    l2_bytes: float
+
+
+@lru_cache(maxsize=256)
+def rates_of(gpu: GPU, dtype: str) -> Rates:
+    """Return the highest rates of a GPU in a problem's data type."""
+    math = math_dtype(dtype)
+    tensor = gpu.peak_flops(math, tensor=True) * gpu.boost_clock_hz / gpu.tensor_clock_hz
+    flops = max(tensor, gpu.peak_flops(math))
+    return Rates(flops, gpu.memory_bandwidth, l2_bytes_per_clk(gpu) * gpu.boost_clock_hz, gpu.l2_bytes)
+
+
+def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
+    """Return the minimum seconds of repeated calls, whose bytes stay in L2 up to its capacity.
+
+    Args:
+        flops: Operations of each call, (N,).
+        moved: Compulsory bytes of each call, (N,).
+        rates: Rates of the GPU.
+    """
+    memory_s = np.maximum(np.divide(moved, rates.l2), np.subtract(moved, rates.l2_bytes) / rates.dram)
+    return np.asarray(np.maximum(np.divide(flops, rates.flops) if rates.flops else 0.0, memory_s))
+
+
+def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
+    """Return the operations and the compulsory bytes of a problem.
+
+    A mixture of experts with uneven routing reads the experts that its busiest GPU is expected to need.
+
+    Args:
+        problem: Problem of any op.
+        kernel: Names of the kernels that ran, because some need fewer multiplications; None if unknown.
+    """
+    if problem.op == "moe" and problem.sizes["routing"]:
+        return _uneven(problem)
+    fewer = problem.op == "conv2d" and (kernel is None or any(name in kernel for name in _FEWER))
+    return problem.flops / (WINOGRAD if fewer else 1.0), float(problem.bytes)
+
+
+def _uneven(problem: Problem) -> tuple[float, float]:
+    """Return `work_of` for a mixture of experts with uneven routing: its weights, and tokens in and out."""
+    from kernrec.model.baselines.features.moe import active_experts
+
+    sizes = problem.sizes
+    of_expert = (2 + sizes["gated"]) * sizes["hidden"] * sizes["columns"] * weight_bytes(problem.dtype)
+    return float(problem.flops), active_experts(sizes) * of_expert + 4.0 * sizes["tokens"] * sizes["hidden"]

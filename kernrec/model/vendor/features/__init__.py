@@ -1,1 +1,0 @@
-"""Features of each op that backends run, one module per op, as described in `kernrec.model.vendor.bound`."""

@@ -1,0 +1,61 @@
+"""Test the parts of the analytical model's error, and the intervals made from them."""
+
+import math
+
+import numpy as np
+import pytest
+
+from kernrec.gpu import find_gpu
+from kernrec.kernel import find_kernel
+from kernrec.model.analytical.launch_costs import NominalCosts
+from kernrec.model.analytical.spread import INTERVAL, OF_ENERGY, OF_TIME, REGIMES, SPREADS, regime
+from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.candidates import candidate_set
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.store import Evidence, Stack
+
+LAUNCHES = NominalCosts(
+    np.array([3.0, 1.0, 1.0, 3.0]), np.array([1.0, 3.0, 1.0, 1.0]), np.array([1, 1, 3, 1]), 0.0, 0.0
+)
+
+
+def test_launch_at_full_clock_takes_at_least_the_time_of_its_slowest_resource():
+    capped = np.array([[False] * 3 + [True], [True] * 4])
+    assert [[REGIMES[i] for i in row] for row in regime(LAUNCHES, capped)] == [list(REGIMES), ["power limit"] * 4]
+
+
+def test_error_of_a_config_is_below_the_total_and_a_ratio_has_two_such_errors():
+    for spread in SPREADS:
+        assert 1.0 < spread.ratio < spread.time < INTERVAL
+        assert 1.0 < spread.energy < INTERVAL
+        assert 1.0 < spread.energy_ratio < INTERVAL
+        assert math.hypot(spread.own, spread.own) == pytest.approx(math.log(spread.ratio))
+        assert math.hypot(spread.own_energy, spread.own_energy) == pytest.approx(math.log(spread.energy_ratio))
+    for widths in (OF_TIME, OF_ENERGY):
+        assert (widths.own < np.log(widths.factors)).all()
+
+
+def test_predicted_intervals_use_the_factors_of_the_bottleneck():
+    kernel, gpu = find_kernel("matmul_simt"), find_gpu("a100")
+    problem = kernel.definition.problem("f32", "nn", m=2048, n=2048, k=64)
+    table = StaticTable.of(kernel, problem, gpu, Stack([]).profiles(kernel.name, kernel.hash, gpu.sm))
+    candidates = candidate_set([table], problem, [DEFAULT_POINT], Evidence(), whole_space=True)
+    (of_kernel,), costs = candidates.kernels, candidates.costs.at(0)
+    limited = of_kernel.limited.at(0)
+    bound = regime(of_kernel.prediction.nominal, limited.capped)
+    for estimates, value, name in (
+        (costs.latency, limited.latency_s, "time"), (costs.energy, limited.energy_j, "energy")
+    ):  # fmt: skip
+        factors = np.array([getattr(spread, name) for spread in SPREADS])[bound]
+        assert estimates.high == pytest.approx(value * factors)
+        assert estimates.low == pytest.approx(value / factors)
+    assert costs.energy.own == pytest.approx(np.array([spread.own_energy for spread in SPREADS])[bound])
+
+
+def test_answer_states_time_and_energy_intervals():
+    answer = Recommender([]).recommend("matvec", "a100", {"m": 4096, "k": 4096}, "f32", query=Query(Objective.LATENCY))
+    best = answer.best.as_dict()
+    for cost, unit in (("latency", "s"), ("energy", "j")):
+        whole, own = best[f"{cost}_interval_{unit}"], best[f"{cost}_own_interval_{unit}"]
+        assert whole[0] < own[0] < best[f"{cost}_{unit}"] < own[1] < whole[1]

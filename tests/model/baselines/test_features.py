@@ -1,0 +1,134 @@
+"""Test the laws of the lower bounds for attention, mixtures of experts, convolutions and operators over rows."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.gpu import find_gpu
+from kernrec.model.baselines.bound import FLASH, Bound, features
+from kernrec.model.baselines.features.conv2d import CASES
+from kernrec.op import find_op
+from tests.helpers.depth import few_examples
+
+GPUS = st.sampled_from(["a100-sxm4-80gb", "l40s", "h200-sxm", "b200", "rtx4090"])
+ROW_GPUS = st.sampled_from(["a100-pcie-40gb", "t4", "h200-sxm"])
+HEADS = st.sampled_from([(8, 1), (32, 8), (64, 64)])
+NETWORK = {"hidden": 4096, "intermediate": 1536, "experts": 128, "topk": 8, "tp": 1, "ep": 1, "routing": 0, "gated": 1}
+
+
+def bound_of(op: str, gpu: str, dtype: str, layout: str, sizes: dict[str, int]) -> Bound:
+    """Return the bound of one problem, whose features must be finite and whose time must not beat the roofline."""
+    dims = {name: np.array([size]) for name, size in sizes.items()}
+    bound, columns = features(op, find_gpu(gpu), dtype, layout, dims, FLASH)
+    assert all(np.isfinite(column).all() for column in columns.values())
+    assert bound.total_s[0] >= max(bound.parts["math"][0], bound.parts["launch"][0]) > 0
+    return bound
+
+
+def attention(gpu: str, **sizes: int) -> Bound:
+    whole = {"batch": 1, "head_dim": 128, "window": 0, "kv_dtype": 0, "causal": 1, **sizes}
+    return bound_of("attention", gpu, "bf16", "bshd", whole)
+
+
+def experts(gpu: str, dtype: str = "bf16", **sizes: int) -> Bound:
+    return bound_of("moe", gpu, dtype, "row", NETWORK | sizes)
+
+
+def seconds(bound: Bound) -> float:
+    return float(bound.total_s[0])
+
+
+def convolution(gpu: str, **sizes: int) -> Bound:
+    return bound_of("conv2d", gpu, "f32", "nchw", sizes)
+
+
+@few_examples(25)
+@given(GPUS, HEADS, st.integers(1, 64), st.integers(2, 1 << 15), st.sampled_from([0, 128, 8192]))
+def test_attention_takes_no_less_than_the_roofline(gpu, heads, batch, keys, window):
+    for queries in (1, keys):
+        sizes = {"batch": batch, "heads": heads[0], "kv_heads": heads[1], "queries": queries, "keys": keys}
+        assert attention(gpu, **sizes, window=window)
+
+
+@few_examples(25)
+@given(GPUS, HEADS, st.integers(256, 1 << 14))
+def test_window_saves_time_unless_it_holds_all_keys(gpu, heads, keys):
+    for queries in (1, keys):
+        sizes = {"batch": 8, "heads": heads[0], "kv_heads": heads[1], "queries": queries, "keys": keys}
+        whole = seconds(attention(gpu, **sizes))
+        assert seconds(attention(gpu, **sizes, window=128)) <= whole * 1.0001
+        assert seconds(attention(gpu, **sizes, window=2 * keys)) >= whole * 0.9999
+
+
+@pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "h200-sxm"])
+def test_keys_and_values_of_8_bits_are_read_in_half_the_time(gpu):
+    sizes = {"batch": 64, "heads": 64, "kv_heads": 64, "queries": 1, "keys": 32768}
+    wide, narrow = (attention(gpu, **sizes, kv_dtype=kind) for kind in (0, 1))
+    assert narrow.parts["dram"][0] == pytest.approx(wide.parts["dram"][0] / 2, rel=0.01)
+    assert seconds(narrow) < 0.6 * seconds(wide)
+
+
+def test_a_long_prompt_takes_four_times_as_long_as_half_of_it():
+    long, half = (attention("h200-sxm", heads=32, kv_heads=8, queries=keys, keys=keys) for keys in (1 << 17, 1 << 16))
+    assert seconds(long) == pytest.approx(4 * seconds(half), rel=0.05)
+
+
+@few_examples(25)
+@given(
+    st.sampled_from(["a100-pcie-80gb", "t4", "rtx4090"]), st.integers(1, 64), st.integers(3, 2048),
+    st.integers(3, 2048), st.integers(5, 252),
+)  # fmt: skip
+def test_convolutions_take_no_less_than_the_roofline(gpu, n, c, k, h):
+    assert convolution(gpu, n=n, c=c, k=k, h=h, w=h)
+
+
+def test_a_large_convolution_is_faster_than_its_multiplications_for_winograd_saves_some():
+    gpu = find_gpu("a100-pcie-80gb")
+    direct_s = 2 * 64 * 56 * 56 * 512 * 512 * 9 / gpu.peak_flops("f32")
+    assert direct_s / 4 < seconds(convolution("a100-pcie-80gb", n=64, c=512, k=512, h=56, w=56)) < direct_s
+
+
+@pytest.mark.parametrize("other", [{"r": 1, "s": 1}, {"stride": 2}, {"groups": 2}, {"dilation": 2}])
+def test_only_3x3_filters_have_a_baseline(other):
+    sizes = {"c": 64, "h": 56, "w": 56, "k": 64, "padding": 1}
+    assert CASES["3x3"](find_op("conv2d").problem("f32", **sizes).sizes)
+    assert not CASES["3x3"](find_op("conv2d").problem("f32", **sizes, **other).sizes)
+
+
+@few_examples(25)
+@given(GPUS, st.integers(1, 1 << 16), st.sampled_from([1, 2, 128]), st.sampled_from([0, 100, 101, 120]))
+def test_twice_the_tokens_take_no_less_time_on_one_gpu_or_several(gpu, tokens, ep, routing):
+    few, many = (experts(gpu, tokens=count, ep=ep, routing=routing) for count in (tokens, 2 * tokens))
+    assert seconds(many) >= 0.999 * seconds(few)
+
+
+def test_one_token_reads_only_the_weights_of_its_experts():
+    per_expert = 3 * NETWORK["hidden"] * NETWORK["intermediate"] * 2
+    single, all_ = (experts("h200-sxm", tokens=tokens).parts["dram"][0] for tokens in (1, 4096))
+    assert single == pytest.approx(NETWORK["topk"] * per_expert / find_gpu("h200-sxm").memory_bandwidth, rel=0.02)
+    assert all_ >= NETWORK["experts"] * per_expert / find_gpu("h200-sxm").memory_bandwidth
+
+
+def test_weights_of_4_bits_are_read_in_about_a_fourth_of_the_time():
+    half, small = (experts("b200", dtype, tokens=256).parts["dram"][0] for dtype in ("bf16", "w4a16"))
+    assert small == pytest.approx(half / 4, rel=0.1)
+
+
+def test_uneven_routing_gives_the_busiest_gpu_more_work():
+    even, uneven = (experts("h200-sxm", tokens=8192, ep=8, routing=power).parts["math"][0] for power in (0, 120))
+    assert uneven > 1.2 * even
+
+
+@few_examples(25)
+@given(ROW_GPUS, st.sampled_from(["softmax", "layernorm"]), st.integers(1, 1 << 15), st.integers(1, 8192))
+def test_twice_the_rows_take_no_less_time(gpu, op, rows, columns):
+    few, many = (bound_of(op, gpu, "f32", "row", {"rows": count, "columns": columns}) for count in (rows, 2 * rows))
+    assert seconds(many) >= 0.999 * seconds(few)
+
+
+@pytest.mark.parametrize("gpu", ["a100-pcie-40gb", "t4"])
+def test_large_sum_of_two_tensors_moves_three_at_the_dram_rate(gpu):
+    rate = 0.8 * find_gpu(gpu).memory_bandwidth
+    bound = bound_of("elementwise", gpu, "f32", "row", {"n": 1 << 30})
+    assert seconds(bound) == pytest.approx(12 * (1 << 30) / rate, rel=0.05)
