@@ -303,7 +303,8 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
             if (mark == kAtomicNames[i]) mode = i;
     std::string type;
     for (const std::string& mark : ins.modifiers)
-        for (const char* name : {"u32", "b32", "s32", "u64", "b64", "s64", "b16", "u16", "f32", "f64", "f16", "f16x2", "bf16", "bf16x2"})
+        for (const char* name :
+             {"u32", "b32", "s32", "u64", "b64", "s64", "b16", "u16", "f32", "f64", "f16", "f16x2", "bf16", "bf16x2"})
             if (mark == name) type = mark;
     if (mode == 10 || type.empty()) refuse();
     if (type.find('f') != std::string::npos && mode != 0 && mode != 1 && mode != 2 && mode != 6) refuse();
@@ -312,7 +313,9 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
     auto rows_of = [&](const Operand& operand, bool write) {
         std::vector<Row> rows;
         for (const Operand& item : operand.kind == OperandKind::kVector ? operand.items : std::vector<Operand>{operand})
-            rows.push_back(item.kind == OperandKind::kNone ? Row{} : write ? decoder.write(item, type) : decoder.read(item, type));
+            rows.push_back(item.kind == OperandKind::kNone ? Row{}
+                           : write                         ? decoder.write(item, type)
+                                                           : decoder.read(item, type));
         return rows;
     };
     if (ins.opcode == "atom") {
@@ -327,8 +330,8 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
     if (targets.size() != b.size() || c.size() != b.size()) refuse("operands of several lengths");
     const Operand& by = ins.operands.back();
     bool merges = by.kind == OperandKind::kInteger && (ins.type() == "u32" || ins.type() == "s32");
-    merges = merges && ((ins.has("add") && by.value == 1) ||
-                        (ins.has("inc") && (by.value == -1 || by.value == 0xFFFFFFFFll)));
+    merges = merges &&
+             ((ins.has("add") && by.value == 1) || (ins.has("inc") && (by.value == -1 || by.value == 0xFFFFFFFFll)));
     merges = merges && !decoder.result_is_read();
     Instruction& made = decoder.emit(atomic_run(type));
     made.list = targets;
@@ -347,7 +350,8 @@ void nothing(Batch&, const Instruction&) {}
 
 // griddepcontrol has no effect, because the previous grid has finished. Lanes converge before a basic block that begins
 // with a `bar.warp.sync`.
-const Registration kNothing({"membar", "discard", "applypriority", "prefetch", "prefetchu", "nanosleep", "griddepcontrol", "bar"},
+const Registration kNothing({"membar", "discard", "applypriority", "prefetch", "prefetchu", "nanosleep",
+                             "griddepcontrol", "bar"},
                             [](Decoder& decoder, const Source&) { decoder.emit(nothing); });
 
 // Asynchronous copies
@@ -478,7 +482,8 @@ const Registration kCopy({"cp"}, [](Decoder& decoder, const Source& ins) {
     }
     if (ins.has("wait_all") || ins.has("wait_group")) {
         const bool all = ins.has("wait_all");
-        if (!all && (ins.operands.empty() || ins.operands[0].kind != OperandKind::kInteger)) refuse("wait_group without a literal");
+        if (!all && (ins.operands.empty() || ins.operands[0].kind != OperandKind::kInteger))
+            refuse("wait_group without a literal");
         Instruction& made = decoder.emit(wait_for_copies);
         made.mode = all;
         made.immediate = all ? 0 : ins.operands[0].value;
@@ -487,15 +492,18 @@ const Registration kCopy({"cp"}, [](Decoder& decoder, const Source& ins) {
     if (!ins.has("shared") || !ins.has("global") || ins.operands.size() < 3) refuse();
     const Operand& literal = ins.operands[2];
     const int64_t size = literal.kind == OperandKind::kInteger ? literal.value : 0;
-    if ((size != 4 && size != 8 && size != 16) || (ins.has("cg") && size != 16)) refuse("a copy of other than 4, 8 or 16 bytes");
+    if ((size != 4 && size != 8 && size != 16) || (ins.has("cg") && size != 16))
+        refuse("a copy of other than 4, 8 or 16 bytes");
     const auto [to, to_offset] = decoder.address(ins.operands[0]);
     const auto [from, from_offset] = decoder.address(ins.operands[1]);
     std::vector<Operand> extra(ins.operands.begin() + 3, ins.operands.end());
     if (ins.has("cache_hint") && !extra.empty()) extra.pop_back();
     Row amount, ignores;
     if (!extra.empty()) {
-        if (extra[0].kind == OperandKind::kRegister && decoder.plain(extra[0]).width == 1) ignores = decoder.plain(extra[0]);
-        else if (extra[0].kind != OperandKind::kInteger || extra[0].value != size) amount = decoder.read(extra[0], "u32");
+        if (extra[0].kind == OperandKind::kRegister && decoder.plain(extra[0]).width == 1)
+            ignores = decoder.plain(extra[0]);
+        else if (extra[0].kind != OperandKind::kInteger || extra[0].value != size)
+            amount = decoder.read(extra[0], "u32");
     }
     Instruction& made = decoder.emit(start_copies);
     made.a = from;
@@ -567,9 +575,11 @@ const Registration kMatrices({"ldmatrix", "stmatrix"}, [](Decoder& decoder, cons
         refuse();
     const Operand &address = ins.operands[stores ? 0 : 1], &registers = ins.operands[stores ? 1 : 0];
     std::vector<Row> rows;
-    for (const Operand& item : registers.kind == OperandKind::kVector ? registers.items : std::vector<Operand>{registers})
+    for (const Operand& item :
+         registers.kind == OperandKind::kVector ? registers.items : std::vector<Operand>{registers})
         rows.push_back(stores ? decoder.read(item, "b32") : decoder.write(item, "b32"));
-    if (rows.size() != number) refuse(std::to_string(rows.size()) + " registers for " + std::to_string(number) + " matrices");
+    if (rows.size() != number)
+        refuse(std::to_string(rows.size()) + " registers for " + std::to_string(number) + " matrices");
     const auto [base, offset] = decoder.address(address);
     Instruction& made = decoder.emit(stores ? store_matrices : load_matrices);
     made.list = rows;
@@ -591,7 +601,9 @@ void move_matrix(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kMoveMatrix({"movmatrix"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers != std::vector<std::string>{"sync", "aligned", "m8n8", "trans", "b16"} || ins.operands.size() != 2) refuse();
+    if (ins.modifiers != std::vector<std::string>{"sync", "aligned", "m8n8", "trans", "b16"} ||
+        ins.operands.size() != 2)
+        refuse();
     const Row a = decoder.read(ins.operands[1], "b32"), d = decoder.write(ins.operands[0], "b32");
     Instruction& made = decoder.emit(move_matrix);
     made.a = a;

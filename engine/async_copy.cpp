@@ -118,7 +118,7 @@ void Mbarriers::settle(SharedPlace place, BarrierPhase state) {
 // --- Tensor maps ---
 
 const char* tensor_element_name(TensorElement type) {
-    static constexpr const char* kNames[] = {"u8",  "u16", "u32", "s32", "u64",  "s64", "f16",
+    static constexpr const char* kNames[] = {"u8",  "u16", "u32", "s32",  "u64",  "s64", "f16",
                                              "f32", "f32", "f64", "bf16", "tf32", "tf32"};
     return kNames[size_t(type)];
 }
@@ -231,20 +231,16 @@ std::vector<CopyRun> box_runs(const TensorMap& map, const std::array<int32_t, kM
     const uint32_t size = map.element_bytes();
     const auto add = [&](int64_t offset, bool inside) {
         CopyRun* last = runs.empty() ? nullptr : &runs.back();
-        if (last && last->inside == inside && last->offset + last->bytes == offset)
-            last->bytes += size;
-        else
-            runs.push_back({offset, size, inside});
+        if (last && last->inside == inside && last->offset + last->bytes == offset) last->bytes += size;
+        else runs.push_back({offset, size, inside});
     };
     const auto visit = [&](auto&& self, uint32_t axis, int64_t offset, bool inside) -> void {
         const int64_t stride = axis ? int64_t(map.strides_bytes[axis - 1]) : size;
         for (uint32_t i = 0; i < map.moved(axis); ++i) {
             const int64_t place = corner[axis] + int64_t(i) * map.steps[axis];
             const bool within = inside && place >= 0 && place < int64_t(map.extents[axis]);
-            if (axis)
-                self(self, axis - 1, offset + place * stride, within);
-            else
-                add(offset + place * stride, within);
+            if (axis) self(self, axis - 1, offset + place * stride, within);
+            else add(offset + place * stride, within);
         }
     };
     visit(visit, map.rank - 1, 0, true);
@@ -360,8 +356,7 @@ std::vector<uint8_t> CopySide::read() const {
     std::vector<uint8_t> data(size);
     size_t position = 0;
     for (const Run& run : runs) {
-        if (run.at)
-            std::memcpy(&data[position], run.at, run.bytes);
+        if (run.at) std::memcpy(&data[position], run.at, run.bytes);
         else
             for (uint32_t i = 0; i < run.bytes; i += element_bytes)
                 std::memcpy(&data[position + i], &fill, element_bytes);

@@ -63,7 +63,7 @@ inline uint32_t parity_of_token(uint64_t token) { return uint32_t(token >> 61 & 
 
 // Barriers in the shared memory of a batch of thread blocks.
 class Mbarriers {
- public:
+  public:
     // `word_at` returns the 8 bytes at a place, and the barriers call `on_completion` when a phase completes.
     Mbarriers(std::function<uint8_t*(SharedPlace)> word_at, std::function<void(SharedPlace)> on_completion)
         : word_at_(std::move(word_at)), on_completion_(std::move(on_completion)) {}
@@ -84,7 +84,7 @@ class Mbarriers {
     // Forget the barriers of the last batch, but continue to count phases.
     void start_batch() { initialized_.clear(); }
 
- private:
+  private:
     uint64_t load(SharedPlace place) const;
     void store(SharedPlace place, uint64_t word);
     void settle(SharedPlace place, BarrierPhase phase);
@@ -212,7 +212,7 @@ struct BulkCopy {
 
 // Bulk groups of threads (cp.async.bulk.commit_group, .wait_group), by thread number in the batch.
 class BulkGroups {
- public:
+  public:
     void start(uint32_t thread, BulkCopy copy) { open_[thread].push_back(std::move(copy)); }
     void commit(uint32_t thread);
     // Finish all groups of a thread except its `allowed` newest. With `only_read`, only read their sources.
@@ -222,7 +222,7 @@ class BulkGroups {
     const BulkCopy* unfinished() const;
     void clear() { open_.clear(), committed_.clear(); }
 
- private:
+  private:
     std::map<uint32_t, std::vector<BulkCopy>> open_;
     std::map<uint32_t, std::deque<std::vector<BulkCopy>>> committed_;
 };
@@ -230,14 +230,14 @@ class BulkGroups {
 // Asynchronous operations of a batch, oldest first. When all threads wait, the oldest operation that
 // any of them waits for finishes: as late as possible.
 class AsyncEngine {
- public:
+  public:
     void start(std::function<void()> finish, std::vector<SharedPlace> barriers);
     // Finish the oldest operation that one of these barriers counts, or else the oldest of all. Return false if there
     // is none.
     bool finish_one(const std::set<SharedPlace>& awaited = {});
     void clear() { under_way_.clear(); }
 
- private:
+  private:
     struct Operation {
         std::function<void()> finish;
         std::vector<SharedPlace> barriers;
@@ -247,7 +247,7 @@ class AsyncEngine {
 
 // Fences of tensor maps that a kernel wrote to global memory (PTX ISA, section "fence.proxy.tensormap").
 class MapFences {
- public:
+  public:
     void write(uint64_t address, bool released);
     void release();
     void acquire(uint64_t address, uint32_t block);
@@ -255,7 +255,7 @@ class MapFences {
     std::string missing(uint64_t address, uint32_t block) const;
     void clear() { released_.clear(), acquired_.clear(); }
 
- private:
+  private:
     std::map<uint64_t, bool> released_;
     std::set<std::pair<uint64_t, uint32_t>> acquired_;
 };

@@ -203,7 +203,8 @@ void Batch::fill_specials() {
     auto put = [&](const Row& to, uint32_t first, uint32_t count, int64_t value) {
         if (to.width == 64) std::fill_n(row<uint64_t>(to) + first, count, uint64_t(value));
         else if (to.width == 32) std::fill_n(row<uint32_t>(to) + first, count, uint32_t(value));
-        else if (first % kWarp == 0) std::fill_n(flags(to) + first / kWarp, (count + kWarp - 1) / kWarp, value ? ~0u : 0u);
+        else if (first % kWarp == 0)
+            std::fill_n(flags(to) + first / kWarp, (count + kWarp - 1) / kWarp, value ? ~0u : 0u);
     };
     for (const Special& special_row : program.specials) {
         const std::string& name = launch.special_names[special_row.id];
@@ -245,7 +246,8 @@ void Batch::fail(uint32_t warp, uint32_t lane, const std::string& text) {
 
 // Memory
 
-KERNREC_INLINE bool Batch::resolve_inline(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at) {
+KERNREC_INLINE bool Batch::resolve_inline(const Instruction& ins, uint32_t bytes, bool write, bool narrow,
+                                          Resolved& at) {
     int64_t raw[kWarp];
     const uint32_t first_lane = at.warp * kWarp;
     if (narrow) {
@@ -289,7 +291,8 @@ KERNREC_INLINE bool Batch::resolve_inline(const Instruction& ins, uint32_t bytes
         if (low >> kWindowShift != high >> kWindowShift) return false;
         const int64_t window = low >> kWindowShift;
         if (window < 0 || window > 4) return false;
-        space = std::array<Space, 5>{Space::kGlobal, Space::kShared, Space::kLocal, Space::kConst, Space::kParam}[window];
+        space =
+            std::array<Space, 5>{Space::kGlobal, Space::kShared, Space::kLocal, Space::kConst, Space::kParam}[window];
         const int64_t base = window << kWindowShift;
         if (base) {
             for (uint32_t lane = 0; lane < kWarp; lane++) raw[lane] -= base;
@@ -299,9 +302,7 @@ KERNREC_INLINE bool Batch::resolve_inline(const Instruction& ins, uint32_t bytes
     }
     at.space = space;
     std::memcpy(at.addresses, raw, sizeof raw);
-    auto within = [&](int64_t base, uint64_t size) {
-        return low >= base && uint64_t(high - base) + bytes <= size;
-    };
+    auto within = [&](int64_t base, uint64_t size) { return low >= base && uint64_t(high - base) + bytes <= size; };
     uint8_t* base = nullptr;
     switch (space) {
         case Space::kGlobal: {
@@ -320,7 +321,8 @@ KERNREC_INLINE bool Batch::resolve_inline(const Instruction& ins, uint32_t bytes
                 at.same = at.consecutive = false;
                 for (uint32_t lane = 0; lane < kWarp; lane++) {
                     const int64_t rank = (raw[lane] >> kRankShift) - 1, byte = raw[lane] & ((1 << kRankShift) - 1);
-                    if (rank < -1 || rank >= int64_t(cluster_blocks()) || byte + bytes > launch.shared_bytes) return false;
+                    if (rank < -1 || rank >= int64_t(cluster_blocks()) || byte + bytes > launch.shared_bytes)
+                        return false;
                     const uint32_t block = rank < 0 ? own : own - own % cluster_blocks() + uint32_t(rank);
                     at.addresses[lane] = int64_t(flat({block, uint32_t(byte)}));
                     at.places[lane] = shared_.data() + at.addresses[lane];
@@ -368,7 +370,7 @@ bool Batch::resolve_warp(const Instruction& ins, uint32_t bytes, bool write, boo
 }
 
 const std::vector<Resolved>& Batch::access(const Instruction& ins, uint32_t bytes, AccessKind kind,
-                                          uint32_t lanes_of_warp) {
+                                           uint32_t lanes_of_warp) {
     resolved_.clear();
     const bool narrow = ins.a.width == 32, write = kind != AccessKind::kRead;
     for (uint32_t i = 0; i < running; i++) {
@@ -441,7 +443,8 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
             const bool narrow = ins.a.width == 32;
             const uint64_t plain = narrow ? row<uint32_t>(ins.a)[lane] : row<uint64_t>(ins.a)[lane];
             const int64_t extended = narrow ? row<int32_t>(ins.a)[lane] : row<int64_t>(ins.a)[lane];
-            all.push_back({lane, plain + uint64_t(ins.immediate), int64_t(uint64_t(extended) + uint64_t(ins.immediate))});
+            all.push_back(
+                {lane, plain + uint64_t(ins.immediate), int64_t(uint64_t(extended) + uint64_t(ins.immediate))});
         }
     }
     // Check groups of lanes in a fixed order: by window, then by buffer.
@@ -510,7 +513,8 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
                 case Space::kGlobal: {
                     const int64_t number = low >> kBufferShift;
                     if (number != high >> kBufferShift) return split(part, space, kBufferShift);
-                    if (number < 1 || uint64_t(number) > batch.launch.buffers.size()) refuse(part, space, nullptr, 0, 0);
+                    if (number < 1 || uint64_t(number) > batch.launch.buffers.size())
+                        refuse(part, space, nullptr, 0, 0);
                     const Region& buffer = batch.launch.buffers[number - 1];
                     start = uint64_t(number) << kBufferShift;
                     size = buffer.size;
@@ -611,8 +615,8 @@ void Batch::count_access(const Instruction& ins, const Resolved& at, uint32_t by
     }
 }
 
-void Batch::check_races(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
-                        bool is_copy) {
+void Batch::check_races(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write,
+                        bool agree, bool is_copy) {
     if (races_) races_->record(ins.source, all, bytes, write, agree, is_copy);
 }
 
@@ -624,14 +628,15 @@ void Batch::resolve(const WarpAccess& access, uint8_t* (&places)[kWarp]) {
         if (!(access.mask >> lane & 1)) continue;
         const uint64_t address = access.addresses[lane];
         if (address & (access.bytes - 1))
-            fail(access.warp, lane, "accesses " + std::to_string(access.bytes) + " bytes at " + name_of(access.space) +
-                                        " address " + hex(address) + ", which is not a multiple of " +
-                                        std::to_string(access.bytes));
+            fail(access.warp, lane,
+                 "accesses " + std::to_string(access.bytes) + " bytes at " + name_of(access.space) + " address " +
+                     hex(address) + ", which is not a multiple of " + std::to_string(access.bytes));
         if (access.space == Space::kShared) {
             if (address + access.bytes > launch.shared_bytes)
-                fail(access.warp, lane, "accesses " + std::to_string(access.bytes) + " bytes at offset " +
-                                            std::to_string(address) + " of shared memory, which has " +
-                                            std::to_string(launch.shared_bytes) + " bytes (address " + hex(address) + ")");
+                fail(access.warp, lane,
+                     "accesses " + std::to_string(access.bytes) + " bytes at offset " + std::to_string(address) +
+                         " of shared memory, which has " + std::to_string(launch.shared_bytes) + " bytes (address " +
+                         hex(address) + ")");
             places[lane] = shared(block_of(access.warp)) + address;
         } else {
             places[lane] = global(access.warp, lane, address, access.bytes, access.kind != AccessKind::kRead);
@@ -680,7 +685,8 @@ std::vector<LanePlace> Batch::shared_places(const Instruction& ins, uint32_t byt
                                    : wrong->space == Space::kLocal ? "local memory"
                                    : wrong->space == Space::kConst ? "constant memory"
                                                                    : "parameters";
-        fail(wrong->warp, uint32_t(__builtin_ctz(wrong->mask)), "gives an address in " + region + ", not in shared memory");
+        fail(wrong->warp, uint32_t(__builtin_ctz(wrong->mask)),
+             "gives an address in " + region + ", not in shared memory");
     }
     std::sort(places.begin(), places.end(), [](const LanePlace& a, const LanePlace& b) { return a.lane < b.lane; });
     return places;
@@ -692,7 +698,8 @@ Resolved Batch::resolve_lane(Space space, uint64_t address, uint32_t bytes, uint
     ins.a = program.lane_address;
     ins.source = source;
     row<uint64_t>(ins.a)[lane] = address;
-    return access_of(ins, bytes, write ? AccessKind::kWrite : AccessKind::kRead, lane / kWarp, 1u << lane % kWarp).at(0);
+    return access_of(ins, bytes, write ? AccessKind::kWrite : AccessKind::kRead, lane / kWarp, 1u << lane % kWarp)
+        .at(0);
 }
 
 std::string Batch::place_name(SharedPlace place) const {
@@ -745,14 +752,15 @@ void Batch::count_bulk_shared(uint64_t bytes, AccessKind kind) {
 uint8_t* Batch::global(uint32_t warp, uint32_t lane, uint64_t address, uint64_t bytes, bool write) {
     const uint64_t number = address >> kBufferShift;
     if (number < 1 || number > launch.buffers.size())
-        fail(warp, lane, "accesses " + std::to_string(bytes) + " bytes at global address " + hex(address) +
-                             ", which is in no buffer");
+        fail(warp, lane,
+             "accesses " + std::to_string(bytes) + " bytes at global address " + hex(address) +
+                 ", which is in no buffer");
     const Region& region = launch.buffers[number - 1];
     const uint64_t within = address - (number << kBufferShift);
     if (bytes > region.size || within > region.size - bytes)
-        fail(warp, lane, "accesses " + std::to_string(bytes) + " bytes at offset " + std::to_string(within) + " of " +
-                             region.name + ", which has " + std::to_string(region.size) + " bytes (address " +
-                             hex(address) + ")");
+        fail(warp, lane,
+             "accesses " + std::to_string(bytes) + " bytes at offset " + std::to_string(within) + " of " + region.name +
+                 ", which has " + std::to_string(region.size) + " bytes (address " + hex(address) + ")");
     if (write && !region.writable) fail(warp, lane, "writes to " + region.name + ", which is read-only");
     return region.bytes + within;
 }

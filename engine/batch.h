@@ -77,7 +77,7 @@ struct LanePlace {
 constexpr uint8_t kPoisonByte = 0xFF;  // unwritten shared and local memory: NaN as a float, -1 as an integer
 
 class Batch : public Memory {
-   public:
+  public:
     Batch(const Program& program, const Launch& launch);
     ~Batch() override;
     Batch(const Batch&) = delete;
@@ -136,7 +136,8 @@ class Batch : public Memory {
     // Return the asynchronous work: copies, and matmuls of warpgroups and tensor memory.
     Pending& work() { return *work_; }
 
-    // Return the locations of the running lanes' shared memory accesses; throw Fault if an address is not in shared memory.
+    // Return the locations of the running lanes' shared memory accesses; throw Fault if an address is not in shared
+    // memory.
     std::vector<LanePlace> shared_places(const Instruction& ins, uint32_t bytes, bool write = false);
     // Resolve an access of one lane at an address that an operation computed.
     Resolved resolve_lane(Space space, uint64_t address, uint32_t bytes, uint32_t lane, bool write);
@@ -198,7 +199,7 @@ class Batch : public Memory {
     std::string thread_text(uint32_t lane) const;
     uint32_t source = 0;  // current instruction
 
-   private:
+  private:
     size_t offset(const Row& row) const;
     void fill_constants();
     void fill_specials();
@@ -214,7 +215,7 @@ class Batch : public Memory {
     // Scheduling
     void run_all();
     void execute(const BasicBlock& block);
-    int32_t lowest() ;
+    int32_t lowest();
     bool select(int32_t block);
     void finish(const BasicBlock& block, uint32_t index, bool uniform, int32_t& position);
     void release();
@@ -242,44 +243,44 @@ class Batch : public Memory {
     std::vector<uint8_t> shared_, local_, argument_;
     uint32_t shared_stride_ = 0, local_stride_ = 0, argument_stride_ = 0;
     std::vector<int64_t> block_numbers_;
-    uint32_t blocks_ = 0;      // thread blocks of the current batch
-    std::vector<uint32_t> live_;       // live lanes by warp
+    uint32_t blocks_ = 0;  // thread blocks of the current batch
+    std::vector<uint32_t> live_;  // live lanes by warp
     uint32_t live_count_ = 0, live_warps_ = 0;
-    std::vector<int32_t> positions_;   // basic block of each lane, while lanes diverge
-    std::vector<uint8_t> parked_;      // lanes that wait for others of their warp
+    std::vector<int32_t> positions_;  // basic block of each lane, while lanes diverge
+    std::vector<uint8_t> parked_;  // lanes that wait for others of their warp
     bool any_parked_ = false;
-    std::vector<uint32_t> masks_;      // lanes of each warp at the selected position
-    uint64_t executed_ = 0;            // instructions before the current basic block
+    std::vector<uint32_t> masks_;  // lanes of each warp at the selected position
+    uint64_t executed_ = 0;  // instructions before the current basic block
     uint32_t first_of_block_ = 0;
     std::vector<int32_t> waiting_at_;  // barrier of each lane, or -1
     std::vector<int32_t> resume_;
     bool any_waiting_ = false;
     std::map<std::pair<uint32_t, int64_t>, int64_t> arrived_, expected_;
     const BasicBlock* reduction_ = nullptr;
-    std::vector<uint32_t> tried_;      // failed trips of each lane through a spin loop
+    std::vector<uint32_t> tried_;  // failed trips of each lane through a spin loop
     bool has_spins_ = false;
-    bool has_specials_ = false;        // constant rows of special registers are filled
+    bool has_specials_ = false;  // constant rows of special registers are filled
     std::vector<Resolved> resolved_;
     std::unique_ptr<RaceDetector> races_;
     std::unique_ptr<Checks> checks_;
     std::vector<BlockWatch*> watches_;  // accesses of the current batch's blocks
-    int64_t step_ = 0, turn_ = 0;       // number of basic-block runs; run at which the current piece of code started
-    int64_t room_ = 0;                  // sectors that the batch may still record
+    int64_t step_ = 0, turn_ = 0;  // number of basic-block runs; run at which the current piece of code started
+    int64_t room_ = 0;  // sectors that the batch may still record
     PhaseRaces* phase_races_ = nullptr;
     std::unique_ptr<Handovers> handovers_;
     std::unique_ptr<Pending> work_;
     // Lane that waits for phases of barriers in shared memory.
     struct PhaseWait {
-        bool paused = false;   // the phase was incomplete at the last test
+        bool paused = false;  // the phase was incomplete at the last test
         bool expired = false;  // the next test may fail
-        int64_t tried = -1;    // with race checks: barrier whose test failed at once
+        int64_t tried = -1;  // with race checks: barrier whose test failed at once
         const PhaseTest* test = nullptr;
         SharedPlace awaited{};
     };
     std::vector<PhaseWait> phase_waits_;
-    uint32_t paused_ = 0;      // number of paused lanes
-    uint64_t completed_ = 0;   // completed phases when lanes were last woken
-    uint32_t expiries_ = 0;    // timeouts since the last completed phase
+    uint32_t paused_ = 0;  // number of paused lanes
+    uint64_t completed_ = 0;  // completed phases when lanes were last woken
+    uint32_t expiries_ = 0;  // timeouts since the last completed phase
     // Barriers of clusters.
     std::vector<int64_t> cluster_arrivals_, cluster_waits_;
     std::vector<uint8_t> cluster_waiting_;

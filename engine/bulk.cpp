@@ -134,7 +134,8 @@ Sides tensor_sides(Batch& batch, const BulkForm& form, uint32_t lane) {
         return place_in_shared(batch, lane, address, map.shared_bytes());
     };
     if (too_large) check_shared();
-    Side box = box_side(batch, lane, map, form.four_rows ? row_runs(map, corner) : box_runs(map, corner), !form.is_load);
+    Side box =
+        box_side(batch, lane, map, form.four_rows ? row_runs(map, corner) : box_runs(map, corner), !form.is_load);
     Side tile;
     tile.is_shared = true;
     tile.place = check_shared();
@@ -276,7 +277,8 @@ void wait_bulk(Batch& batch, const Instruction& ins) {
 }
 
 // Decode the barrier and the mask of blocks, which follow the other operands.
-void decode_ends(Decoder& decoder, const Source& ins, const std::vector<Operand>& operands, size_t next, BulkForm& form) {
+void decode_ends(Decoder& decoder, const Source& ins, const std::vector<Operand>& operands, size_t next,
+                 BulkForm& form) {
     if (form.has_barrier) {
         if (operands.size() <= next) refuse();
         form.barrier = decoder.access(operands[next++], Space::kShared);
@@ -331,7 +333,8 @@ void decode_tensor(Decoder& decoder, const Source& ins, std::vector<Operand> ope
     for (const std::string& mark : ins.modifiers)
         if (mark.size() == 2 && mark[1] == 'd' && mark[0] >= '1' && mark[0] <= '5') form.rank = uint32_t(mark[0] - '0');
     if (!form.rank || form.coordinates.size() != (form.four_rows ? kMostRank : form.rank))
-        refuse(std::to_string(form.coordinates.size()) + " coordinates of " + std::to_string(form.rank) + " dimensions");
+        refuse(std::to_string(form.coordinates.size()) + " coordinates of " + std::to_string(form.rank) +
+               " dimensions");
 }
 
 }  // namespace
@@ -346,7 +349,8 @@ void decode_bulk(Decoder& decoder, const Source& ins) {
         return;
     }
     if (ins.has("wait_group")) {
-        if (ins.operands.empty() || ins.operands[0].kind != OperandKind::kInteger) refuse("wait_group without a literal");
+        if (ins.operands.empty() || ins.operands[0].kind != OperandKind::kInteger)
+            refuse("wait_group without a literal");
         Instruction& made = decoder.emit(wait_bulk);
         made.immediate = ins.operands[0].value;
         made.mode = ins.has("read");

@@ -27,7 +27,8 @@ uint8_t stored_byte(Batch& batch, const Instruction& ins, uint32_t lane, uint32_
 
 void Watch::add(Finding finding) {
     for (const Finding& other : findings)
-        if (other.source == finding.source && !std::strcmp(other.kind, finding.kind) && other.memory == finding.memory) return;
+        if (other.source == finding.source && !std::strcmp(other.kind, finding.kind) && other.memory == finding.memory)
+            return;
     if (findings.size() < kMostFindings) findings.push_back(std::move(finding));
 }
 
@@ -45,10 +46,12 @@ Checks::Checks(const Batch& batch)
                 return std::any_of(marks.begin(), marks.end(), [&](const char* mark) { return source.has(mark); });
             };
             const auto named = [&](std::initializer_list<const char*> opcodes) {
-                return std::any_of(opcodes.begin(), opcodes.end(), [&](const char* each) { return source.opcode == each; });
+                return std::any_of(opcodes.begin(), opcodes.end(),
+                                   [&](const char* each) { return source.opcode == each; });
             };
             watch_.synchronizes.push_back(has({"volatile", "relaxed", "acquire", "release", "mmio"}));
-            watch_.gathers.push_back(named({"shfl", "vote", "match", "redux", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "elect"}) ||
+            watch_.gathers.push_back(named({"shfl", "vote", "match", "redux", "mma", "wmma", "ldmatrix", "stmatrix",
+                                            "movmatrix", "elect"}) ||
                                      (source.opcode == "bar" && source.has("warp")));
             if (named({"ld", "ldu", "st"}) && !source.has("shared") && !source.has("param") &&
                 has({"u8", "s8", "b8", "u16", "s16", "b16"}))
@@ -63,7 +66,8 @@ Checks::Checks(const Batch& batch)
                 static_cast<Watch::Granule*>(std::calloc(size / watch_.granule + 1, sizeof(Watch::Granule))));
             if (!watch_.shadows[i].granules) throw std::bad_alloc();
         }
-        if (std::count(watch_.uninitialized.begin(), watch_.uninitialized.end(), i)) watch_.shadows[i].written.resize(size);
+        if (std::count(watch_.uninitialized.begin(), watch_.uninitialized.end(), i))
+            watch_.shadows[i].written.resize(size);
     }
 }
 
@@ -73,12 +77,13 @@ void Checks::start_batch(const std::vector<int64_t>& block_numbers) {
     for (uint32_t& epoch : block_epoch_) epoch++;
 }
 
-void Checks::record(Batch& batch, const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, AccessKind kind,
-                    bool whole_matrix) {
+void Checks::record(Batch& batch, const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes,
+                    AccessKind kind, bool whole_matrix) {
     execution_++;
     const bool plain = kind != AccessKind::kAtomic && !watch_.synchronizes[ins.source];
     for (const Resolved& at : all) {
-        if (at.space == Space::kShared && watch_.shared_memory) shared(batch, ins, at, bytes, kind, plain, whole_matrix);
+        if (at.space == Space::kShared && watch_.shared_memory)
+            shared(batch, ins, at, bytes, kind, plain, whole_matrix);
         if (at.space == Space::kGlobal) global(batch, ins, at, bytes, kind, plain);
     }
 }
@@ -89,8 +94,8 @@ const SharedArray* Checks::array_at(int64_t address) const {
     return nullptr;
 }
 
-void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain,
-                    bool whole_matrix) {
+void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind,
+                    bool plain, bool whole_matrix) {
     const uint32_t block = at.warp / warps_per_block_, warp_of_block = at.warp % warps_per_block_;
     const size_t base = size_t(block) * stride_;
     const bool write = kind == AccessKind::kWrite, compare = can_compare(ins, bytes, kind);
@@ -101,7 +106,9 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
         const int64_t address = at.addresses[bit];
         const int32_t thread = int32_t(warp_of_block * kWarp + bit);
         if (!watch_.arrays.empty()) {
-            const auto holds = [&](int64_t byte) { return array && byte >= array->start && byte < int64_t(array->start) + array->size; };
+            const auto holds = [&](int64_t byte) {
+                return array && byte >= array->start && byte < int64_t(array->start) + array->size;
+            };
             if (!holds(address)) array = array_at(address);
             if (!holds(address) || !holds(address + bytes - 1)) {
                 const SharedArray* before = array;
@@ -136,18 +143,20 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
             bool same = write && compare && batch.shared(block)[address + k] == stored_byte(batch, ins, lane, k);
             if (!reported && apart(cell.writer, cell.write_epoch)) {
                 if (write && cell.execution == execution_)
-                    same = compare && stored_byte(batch, ins, lane_of(cell.writer), cell.byte) == stored_byte(batch, ins, lane, k);
+                    same = compare &&
+                           stored_byte(batch, ins, lane_of(cell.writer), cell.byte) == stored_byte(batch, ins, lane, k);
                 if (!same) {
                     const bool inside = cell.writer / int32_t(kWarp) == int32_t(warp_of_block);
-                    report(inside ? "race-warp" : "race-shared", batch, ins, lane, cell.write_source, lane_of(cell.writer),
-                           memory, address + k - start, bytes);
+                    report(inside ? "race-warp" : "race-shared", batch, ins, lane, cell.write_source,
+                           lane_of(cell.writer), memory, address + k - start, bytes);
                     reported = true;
                 }
             }
             if (write) {
-                const bool many = cell.reader >= 0 &&
-                                  (cell.many_warps || (cell.many_lanes && cell.reader / int32_t(kWarp) == int32_t(warp_of_block) &&
-                                                       cell.read_epoch == warp_epoch));
+                const bool many =
+                    cell.reader >= 0 &&
+                    (cell.many_warps || (cell.many_lanes && cell.reader / int32_t(kWarp) == int32_t(warp_of_block) &&
+                                         cell.read_epoch == warp_epoch));
                 if (!reported && !same && (many || apart(cell.reader, cell.read_epoch))) {
                     const bool inside = !cell.many_warps && cell.reader / int32_t(kWarp) == int32_t(warp_of_block);
                     report(inside ? "race-warp" : "race-shared", batch, ins, lane, cell.read_source,
@@ -163,7 +172,8 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
                 const bool other_warp = cell.reader >= 0 && cell.reader / int32_t(kWarp) != int32_t(warp_of_block);
                 cell.many_warps |= other_warp;
                 if (cell.reader >= 0 && !other_warp && cell.read_epoch != warp_epoch) cell.many_lanes = false;
-                cell.many_lanes |= cell.reader >= 0 && !other_warp && cell.reader != thread && cell.read_epoch == warp_epoch;
+                cell.many_lanes |=
+                    cell.reader >= 0 && !other_warp && cell.reader != thread && cell.read_epoch == warp_epoch;
                 cell.reader = thread;
                 cell.read_epoch = warp_epoch;
                 cell.read_source = ins.source;
@@ -172,7 +182,8 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
     }
 }
 
-void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain) {
+void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind,
+                    bool plain) {
     Watch::Shadow& shadow = watch_.shadows[at.buffer];
     const bool write = kind == AccessKind::kWrite, compare = can_compare(ins, bytes, kind);
     if (!shadow.granules && shadow.written.empty()) return;
@@ -193,7 +204,8 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
         }
         if (!plain || !shadow.granules) continue;
         bool same = compare;
-        for (uint32_t k = 0; same && k < bytes; k++) same = region.bytes[offset + k] == stored_byte(batch, ins, lane, k);
+        for (uint32_t k = 0; same && k < bytes; k++)
+            same = region.bytes[offset + k] == stored_byte(batch, ins, lane, k);
         for (int64_t place = offset / watch_.granule; place <= (offset + bytes - 1) / watch_.granule; place++) {
             Watch::Granule& touched = shadow.granules[place];
             const bool after_write = touched.writer && touched.writer != block;
@@ -207,11 +219,14 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
             if ((after_write || after_read) && !same && !alike) {
                 const int32_t other = after_write ? touched.writer : touched.reader;
                 const int64_t source = after_write ? touched.write_source : touched.read_source;
-                Finding finding{"race-global", ins.source, source, batch.block_text(lane), batch.thread_text(lane), "", "",
-                                region.name, offset, bytes};
+                Finding finding{
+                    "race-global", ins.source, source, batch.block_text(lane), batch.thread_text(lane), "", "",
+                    region.name,   offset,     bytes};
                 const int64_t number = other - 1, x = batch.launch.grid[0], y = batch.launch.grid[1];
-                finding.other_block = other == kSeveral ? "" : "(" + std::to_string(number % x) + ", " +
-                                      std::to_string(number / x % y) + ", " + std::to_string(number / (x * y)) + ")";
+                finding.other_block = other == kSeveral
+                                          ? ""
+                                          : "(" + std::to_string(number % x) + ", " + std::to_string(number / x % y) +
+                                                ", " + std::to_string(number / (x * y)) + ")";
                 watch_.add(std::move(finding));
             }
             if (write && !same) {
@@ -253,8 +268,8 @@ void Checks::open(const Batch& batch, uint32_t block, int32_t number, const std:
             if (place < 0) place = resume[lane];
             if (resume[lane] == place) continue;
             const auto source = [&](int32_t at) { return int64_t(batch.program.blocks[at - 1].end_source); };
-            watch_.add({"barrier", source(resume[lane]), source(place), batch.block_text(lane), batch.thread_text(lane), "",
-                        batch.thread_text(warp * kWarp), "", 0, 0});
+            watch_.add({"barrier", source(resume[lane]), source(place), batch.block_text(lane), batch.thread_text(lane),
+                        "", batch.thread_text(warp * kWarp), "", 0, 0});
             break;
         }
     }
@@ -264,7 +279,8 @@ void Checks::report(const char* kind, Batch& batch, const Instruction& ins, uint
                     uint32_t other_lane, const std::string& memory, int64_t offset, uint32_t bytes) {
     const bool two = other_lane != kNoLane;
     watch_.add({kind, ins.source, other, batch.block_text(lane), batch.thread_text(lane),
-                two ? batch.block_text(other_lane) : "", two ? batch.thread_text(other_lane) : "", memory, offset, bytes});
+                two ? batch.block_text(other_lane) : "", two ? batch.thread_text(other_lane) : "", memory, offset,
+                bytes});
 }
 
 }  // namespace kernrec

@@ -68,7 +68,7 @@ struct Watch {
 
 // Checks the accesses of one batch.
 class Checks {
-   public:
+  public:
     explicit Checks(const Batch& batch);
 
     void start_batch(const std::vector<int64_t>& block_numbers);
@@ -83,7 +83,7 @@ class Checks {
     void open(const Batch& batch, uint32_t block, int32_t number, const std::vector<int32_t>& waiting_at,
               const std::vector<int32_t>& resume);
 
-   private:
+  private:
     void pass_warps(Batch& batch, const BasicBlock& block, uint32_t source);
     // Accesses to a byte of shared memory since the last barrier of its block.
     struct Cell {
@@ -99,8 +99,8 @@ class Checks {
     void shared(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain,
                 bool whole_matrix);
     void global(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain);
-    void report(const char* kind, Batch& batch, const Instruction& ins, uint32_t lane, int64_t other, uint32_t other_lane,
-                const std::string& memory, int64_t offset, uint32_t bytes);
+    void report(const char* kind, Batch& batch, const Instruction& ins, uint32_t lane, int64_t other,
+                uint32_t other_lane, const std::string& memory, int64_t offset, uint32_t bytes);
     const SharedArray* array_at(int64_t address) const;
 
     Watch& watch_;

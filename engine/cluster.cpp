@@ -20,7 +20,8 @@ void elect(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kElect({"elect"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers != Modifiers{"sync"} || ins.operands.size() != 2 || ins.operands[0].kind != OperandKind::kPair) refuse();
+    if (ins.modifiers != Modifiers{"sync"} || ins.operands.size() != 2 || ins.operands[0].kind != OperandKind::kPair)
+        refuse();
     const Operand& target = ins.operands[0];
     const Row a = decoder.read(ins.operands[1], "b32");
     const Row d = target.items[0].kind == OperandKind::kNone ? Row{} : decoder.write(target.items[0], "b32");

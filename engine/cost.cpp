@@ -55,7 +55,8 @@ uint32_t busiest_bank(const int64_t* units, uint32_t mask, uint32_t banks, bool 
 
 bool paired(const int64_t* units, uint32_t mask, uint32_t distance) {
     for (uint32_t lane = 0; lane < 32; lane++)
-        if ((mask >> lane & 1) && (mask >> (lane ^ distance) & 1) && units[lane] != units[lane ^ distance]) return false;
+        if ((mask >> lane & 1) && (mask >> (lane ^ distance) & 1) && units[lane] != units[lane ^ distance])
+            return false;
     return true;
 }
 

@@ -22,10 +22,10 @@ void refuse(const std::string& text) { throw Unsupported(text); }
 
 uint32_t width_of(std::string_view type) {
     static const std::map<std::string_view, uint32_t> widths = {
-        {"pred", 1},   {"b8", 8},     {"u8", 8},     {"s8", 8},     {"b16", 16},   {"u16", 16},    {"s16", 16},
-        {"b32", 32},   {"u32", 32},   {"s32", 32},   {"b64", 64},   {"u64", 64},   {"s64", 64},    {"u16x2", 32},
-        {"s16x2", 32}, {"f16", 16},   {"f16x2", 32}, {"bf16", 16},  {"bf16x2", 32}, {"tf32", 32},  {"f32", 32},
-        {"f32x2", 64}, {"f64", 64},
+        {"pred", 1},    {"b8", 8},     {"u8", 8},     {"s8", 8},     {"b16", 16},   {"u16", 16},
+        {"s16", 16},    {"b32", 32},   {"u32", 32},   {"s32", 32},   {"b64", 64},   {"u64", 64},
+        {"s64", 64},    {"u16x2", 32}, {"s16x2", 32}, {"f16", 16},   {"f16x2", 32}, {"bf16", 16},
+        {"bf16x2", 32}, {"tf32", 32},  {"f32", 32},   {"f32x2", 64}, {"f64", 64},
     };
     const auto found = widths.find(type);
     if (found == widths.end()) refuse("." + std::string(type) + " is not a type that it computes with");
@@ -311,8 +311,8 @@ bool Decoder::result_is_read() const {
     const uint32_t id = present.operands[0].id;
     for (const Source& other : program_.sources) {
         if (other.guard == int32_t(id)) return true;
-        static const std::vector<std::string> no_result = {"st", "bra", "brx", "exit", "ret",   "bar",    "barrier", "cp",
-                                                           "red", "sust", "sured", "trap", "membar", "fence"};
+        static const std::vector<std::string> no_result = {"st", "bra", "brx",  "exit",  "ret",  "bar",    "barrier",
+                                                           "cp", "red", "sust", "sured", "trap", "membar", "fence"};
         const bool stores = std::find(no_result.begin(), no_result.end(), other.opcode) != no_result.end();
         for (size_t i = 0; i < other.operands.size(); i++) {
             const bool is_result = i == 0 && !stores && other.operands[0].kind != OperandKind::kAddress;
@@ -431,7 +431,8 @@ void Decoder::decode() {
     bool watches = false;
     for (const Source& from : program_.sources) {
         program_.has_async_barriers |= from.opcode == "mbarrier" || from.has("bulk");
-        program_.has_tensor_fences |= from.opcode == "tcgen05" && !from.modifiers.empty() && from.modifiers[0] == "fence";
+        program_.has_tensor_fences |=
+            from.opcode == "tcgen05" && !from.modifiers.empty() && from.modifiers[0] == "fence";
         if (from.opcode != "wgmma" || !from.has("mma_async")) continue;
         for (size_t i = 0; i < std::min<size_t>(2, from.operands.size()); i++)
             if (from.operands[i].kind == OperandKind::kVector)

@@ -14,7 +14,7 @@ struct Unsupported : Error {
 };
 
 class Decoder {
-   public:
+  public:
     Decoder(Program& program, const Launch& launch, std::vector<uint32_t> register_widths);
 
     // Decode all basic blocks. An unsupported instruction fails when it runs.
@@ -58,7 +58,7 @@ class Decoder {
     // Return whether an instruction reads a register that the current one writes.
     bool result_is_read() const;
 
-   private:
+  private:
     Row new_row(uint32_t width);
     void instruction(BasicBlock& block);
     void end(BasicBlock& block);

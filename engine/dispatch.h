@@ -20,13 +20,13 @@ inline void append(std::vector<Row>& rows, const std::vector<Row>& more) {
 }
 
 inline Space space_of(const Source& ins) {
-    return ins.has("global")   ? Space::kGlobal
-           : ins.has("shared") ? Space::kShared
-           : ins.has("local")  ? Space::kLocal
-           : ins.has("const")  ? Space::kConst
-           : ins.has("param")  ? Space::kParam
+    return ins.has("global")     ? Space::kGlobal
+           : ins.has("shared")   ? Space::kShared
+           : ins.has("local")    ? Space::kLocal
+           : ins.has("const")    ? Space::kConst
+           : ins.has("param")    ? Space::kParam
            : ins.has("argument") ? Space::kArgument
-                               : Space::kGeneric;
+                                 : Space::kGeneric;
 }
 
 // Parse the name of an instruction; throw a decoder error for unsupported parts.

@@ -90,9 +90,13 @@ template <class T>
 using Value = typename Format<T>::Value;
 
 template <class V>
-V least_of(V a, V b) { return std::isnan(b) ? a : a < b ? a : b; }
+V least_of(V a, V b) {
+    return std::isnan(b) ? a : a < b ? a : b;
+}
 template <class V>
-V most_of(V a, V b) { return std::isnan(b) ? a : a > b ? a : b; }
+V most_of(V a, V b) {
+    return std::isnan(b) ? a : a > b ? a : b;
+}
 
 template <class T>
 struct Add {
@@ -167,7 +171,8 @@ template <class T>
 struct FlipSign {
     static T apply(T value, T by) {
         // Test the sign bit directly, because GCC 12 does not vectorize std::signbit for AVX2.
-        using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+        using Bits =
+            std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
         constexpr Bits kSign = Bits(1) << (8 * sizeof(T) - 1);
         if (std::isnan(Format<T>::value(value))) return value;
         return bit_cast<T>(Bits(bit_cast<Bits>(value) ^ (bit_cast<Bits>(by) & kSign)));
@@ -266,7 +271,10 @@ template <class T>
 struct Sat {
     static T apply(T a) {
         const Value<T> value = Format<T>::value(a);
-        return Format<T>::of(std::isnan(value) ? Value<T>(0) : value < 0 ? Value<T>(0) : value > 1 ? Value<T>(1) : value);
+        return Format<T>::of(std::isnan(value) ? Value<T>(0)
+                             : value < 0       ? Value<T>(0)
+                             : value > 1       ? Value<T>(1)
+                                               : value);
     }
 };
 template <class T>
@@ -318,7 +326,8 @@ struct FmaLanes {
             for (uint32_t lane = 0; lane < kWarp; lane++)
                 if ((bit_cast<uint64_t>(totals[lane]) & kF32Tail) == kF32Tie)
                     totals[lane] = Fma<float>::decided(products[lane], ftz ? flushed(c[lane]) : c[lane], totals[lane]);
-        for (uint32_t lane = 0; lane < kWarp; lane++) d[lane] = ftz ? flushed(float(totals[lane])) : float(totals[lane]);
+        for (uint32_t lane = 0; lane < kWarp; lane++)
+            d[lane] = ftz ? flushed(float(totals[lane])) : float(totals[lane]);
     }
     KERNREC_INLINE static void each(Batch& batch, const Instruction& ins) {
         float* d = batch.row<float>(ins.d);
@@ -352,7 +361,8 @@ Run of_type(const std::string& type, bool ftz) {
     if (type == "f16x2")
         return ftz ? lanewise<Pairs<Ftz<Op<Half>>, Half, uint32_t>, uint32_t, sources>()
                    : lanewise<Pairs<Op<Half>, Half, uint32_t>, uint32_t, sources>();
-    if (type == "bf16") return ftz ? lanewise<Ftz<Op<Bfloat>>, Bfloat, sources>() : lanewise<Op<Bfloat>, Bfloat, sources>();
+    if (type == "bf16")
+        return ftz ? lanewise<Ftz<Op<Bfloat>>, Bfloat, sources>() : lanewise<Op<Bfloat>, Bfloat, sources>();
     if (type == "bf16x2")
         return ftz ? lanewise<Pairs<Ftz<Op<Bfloat>>, Bfloat, uint32_t>, uint32_t, sources>()
                    : lanewise<Pairs<Op<Bfloat>, Bfloat, uint32_t>, uint32_t, sources>();
@@ -486,8 +496,8 @@ void floating(Decoder& decoder, const Source& ins, const std::string& opcode, si
         }
         const Row narrow = decoder.read(ins.operands[i + 1], half);
         rows[i] = decoder.scratch(32);
-        Instruction& made = decoder.emit(half == "f16" ? Lanewise<Widen, float, Half>::run
-                                                       : Lanewise<WidenBfloat, float, Bfloat>::run);
+        Instruction& made =
+            decoder.emit(half == "f16" ? Lanewise<Widen, float, Half>::run : Lanewise<WidenBfloat, float, Bfloat>::run);
         made.a = narrow;
         made.d = rows[i];
     }
@@ -527,15 +537,15 @@ void floating(Decoder& decoder, const Source& ins, const std::string& opcode, si
     }
 }
 
-const Registration kArithmetic({"add", "sub", "min", "max", "neg", "abs", "mul", "mad", "div", "fma"},
-                               [](Decoder& decoder, const Source& ins) {
-    const std::string &opcode = ins.opcode, &type = ins.type();
-    if (ins.has("cc") && (opcode == "add" || opcode == "sub" || opcode == "mad")) return carrying(decoder, ins);
-    if (is_integer_type(type) && opcode != "fma") return integer_arithmetic(decoder, ins);
-    if (opcode == "mad" || opcode == "fma") return floating(decoder, ins, "fma", 3);
-    const bool three = (opcode == "min" || opcode == "max") && type == "f32" && ins.operands.size() == 4;
-    floating(decoder, ins, opcode, opcode == "neg" || opcode == "abs" ? 1 : three ? 3 : 2);
-});
+const Registration kArithmetic(
+    {"add", "sub", "min", "max", "neg", "abs", "mul", "mad", "div", "fma"}, [](Decoder& decoder, const Source& ins) {
+        const std::string &opcode = ins.opcode, &type = ins.type();
+        if (ins.has("cc") && (opcode == "add" || opcode == "sub" || opcode == "mad")) return carrying(decoder, ins);
+        if (is_integer_type(type) && opcode != "fma") return integer_arithmetic(decoder, ins);
+        if (opcode == "mad" || opcode == "fma") return floating(decoder, ins, "fma", 3);
+        const bool three = (opcode == "min" || opcode == "max") && type == "f32" && ins.operands.size() == 4;
+        floating(decoder, ins, opcode, opcode == "neg" || opcode == "abs" ? 1 : three ? 3 : 2);
+    });
 
 const Registration kFunctions({"sqrt", "rcp", "rsqrt", "sin", "cos", "ex2", "lg2", "tanh"},
                               [](Decoder& decoder, const Source& ins) { floating(decoder, ins, ins.opcode, 1); });
@@ -549,7 +559,8 @@ const Registration kCopysign({"copysign"}, [](Decoder& decoder, const Source& in
     if ((type != "f32" && type != "f64") || ins.operands.size() != 3) refuse();
     const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
     const Row d = decoder.write(ins.operands[0], type);
-    Instruction& made = decoder.emit(type == "f32" ? lanewise<Copysign<float>, float, 2>() : lanewise<Copysign<double>, double, 2>());
+    Instruction& made =
+        decoder.emit(type == "f32" ? lanewise<Copysign<float>, float, 2>() : lanewise<Copysign<double>, double, 2>());
     made.d = d;
     made.a = a;
     made.b = b;
@@ -583,7 +594,8 @@ const Registration kTest({"testp"}, [](Decoder& decoder, const Source& ins) {
     const std::string& type = ins.type();
     if ((type != "f32" && type != "f64") || ins.modifiers.size() != 2 || ins.operands.size() != 2) refuse();
     const Row a = decoder.read(ins.operands[1], type), d = decoder.write(ins.operands[0], "pred");
-    Instruction& made = decoder.emit(type == "f32" ? test_run<float>(ins.modifiers[0]) : test_run<double>(ins.modifiers[0]));
+    Instruction& made =
+        decoder.emit(type == "f32" ? test_run<float>(ins.modifiers[0]) : test_run<double>(ins.modifiers[0]));
     made.d = d;
     made.a = a;
 });
@@ -749,7 +761,7 @@ const Registration kConvert({"cvt"}, [](Decoder& decoder, const Source& ins) {
     made.b = b;
     made.d = d;
     made.modes = {uint32_t(form.to), uint32_t(form.from), uint32_t(form.rounding), form.to_integral, form.flushes,
-                  form.saturates, form.relu, uint32_t(form.sources), form.packed};
+                  form.saturates,    form.relu,           uint32_t(form.sources),  form.packed};
 });
 
 }  // namespace

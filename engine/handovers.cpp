@@ -49,7 +49,8 @@ const uint8_t* Handovers::overlooked(const Instruction& ins, const Resolved& at,
     if (at.space != Space::kGlobal || !acquires(batch_.program.sources[ins.source])) return nullptr;
     const Place place{at.buffer, uint64_t(at.places[lane] - batch_.launch.buffers[at.buffer].bytes)};
     const auto before = before_.find(place);
-    if (before == before_.end() || before->second.size() < bytes || looked_.count({number_, at.warp, place})) return nullptr;
+    if (before == before_.end() || before->second.size() < bytes || looked_.count({number_, at.warp, place}))
+        return nullptr;
     return before->second.data();
 }
 

@@ -20,7 +20,7 @@
 namespace kernrec {
 
 class Handovers {
-   public:
+  public:
     Handovers(Batch& batch, VectorClocks& clocks) : batch_(batch), clocks_(clocks) {}
 
     // Return whether blocks of a kernel order global memory accesses by release and acquire. Kernels with fences are
@@ -35,7 +35,7 @@ class Handovers {
     // Record accesses to a writable buffer; throw Fault for a race.
     void record(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool is_atomic);
 
-   private:
+  private:
     using Place = std::pair<uint32_t, uint64_t>;  // buffer and byte
     using Past = std::map<int32_t, Knowledge>;    // by batch: vector clocks of the warps of earlier batches
     struct Release {

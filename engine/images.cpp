@@ -193,8 +193,8 @@ void decode_place(Decoder& decoder, const Source& ins, const Operand& place, con
 }
 
 void decode_results(Decoder& decoder, const Source& ins, const Operand& results, ImageForm& form) {
-    static const std::map<std::string, NumberType> types = {{"f32", NumberType::kF32}, {"u32", NumberType::kU32},
-                                                            {"s32", NumberType::kS32}, {"f16x2", NumberType::kF16}};
+    static const std::map<std::string, NumberType> types = {
+        {"f32", NumberType::kF32}, {"u32", NumberType::kU32}, {"s32", NumberType::kS32}, {"f16x2", NumberType::kF16}};
     if (ins.modifiers.size() < 2 || results.kind != OperandKind::kVector) refuse();
     const auto type = types.find(ins.modifiers[ins.modifiers.size() - 2]);
     if (type == types.end()) refuse();
@@ -202,8 +202,8 @@ void decode_results(Decoder& decoder, const Source& ins, const Operand& results,
     form.packed = type->first == "f16x2";
     if (results.items.size() != (form.packed ? 2u : 4u)) refuse(std::to_string(results.items.size()) + " results");
     for (const Operand& item : results.items)
-        form.targets.push_back(item.kind == OperandKind::kNone ? Row{}
-                                                               : decoder.write(item, form.packed ? "b32" : type->first));
+        form.targets.push_back(
+            item.kind == OperandKind::kNone ? Row{} : decoder.write(item, form.packed ? "b32" : type->first));
 }
 
 std::vector<Row> vector_rows(Decoder& decoder, const Operand& operand, uint32_t axes, const char* type) {
@@ -237,7 +237,8 @@ const Registration kTex({"tex"}, [](Decoder& decoder, const Source& ins) {
 });
 
 const Registration kGather({"tld4"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.operands.size() != 2 || ins.modifiers.empty() || ins.type() != "f32" || ins.modifiers[0].size() != 1) refuse();
+    if (ins.operands.size() != 2 || ins.modifiers.empty() || ins.type() != "f32" || ins.modifiers[0].size() != 1)
+        refuse();
     const size_t channel = std::string("rgba").find(ins.modifiers[0]);
     if (channel == std::string::npos) refuse();
     ImageForm form;
@@ -267,7 +268,8 @@ void query(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kQuery({"txq", "suq"}, [](Decoder& decoder, const Source& ins) {
-    constexpr const char* names[] = {"width", "height", "depth", "array_size", "num_mipmap_levels", "normalized_coords"};
+    constexpr const char* names[] = {
+        "width", "height", "depth", "array_size", "num_mipmap_levels", "normalized_coords"};
     uint32_t mode = 6;
     for (const std::string& mark : ins.modifiers)
         for (uint32_t i = 0; i < 6 && mode == 6; i++)
@@ -291,14 +293,15 @@ struct SurfaceAccess {
 };
 
 // Return and count the lanes' accesses to a surface, whose x coordinate is in bytes.
-std::vector<SurfaceAccess> surface_accesses(Batch& batch, const Instruction& ins, const ImageForm& form, AccessKind kind,
-                                            uint64_t* atomics = nullptr) {
+std::vector<SurfaceAccess> surface_accesses(Batch& batch, const Instruction& ins, const ImageForm& form,
+                                            AccessKind kind, uint64_t* atomics = nullptr) {
     std::vector<SurfaceAccess> accesses;
     const uint32_t size = form.unit * uint32_t(form.targets.size());
     for (const Part& part : parts_of(batch, ins, form.handle)) {
         const Image& image = *part.image;
         require_axes(batch, image, form.geometry);
-        if (kind != AccessKind::kRead && !image.writable) batch.fail("writes to " + image.name + ", which is read-only");
+        if (kind != AccessKind::kRead && !image.writable)
+            batch.fail("writes to " + image.name + ", which is read-only");
         std::vector<Stored> stored;
         for (const uint32_t lane : part.lanes) {
             std::array<int64_t, 3> coordinates{};
@@ -315,8 +318,8 @@ std::vector<SurfaceAccess> surface_accesses(Batch& batch, const Instruction& ins
         }
         count_image(batch, image, stored, kind, size);
         if (atomics && batch.launch.count)
-            batch.counts.buffers[(image.address >> kBufferShift) - 1].atomics.add(
-                uint64_t(std::count_if(stored.begin(), stored.end(), [](const Stored& one) { return one.bytes[0] >= 0; })));
+            batch.counts.buffers[(image.address >> kBufferShift) - 1].atomics.add(uint64_t(
+                std::count_if(stored.begin(), stored.end(), [](const Stored& one) { return one.bytes[0] >= 0; })));
     }
     return accesses;
 }
@@ -398,9 +401,9 @@ const Registration kSurfaceStore({"sust"}, [](Decoder& decoder, const Source& in
 });
 
 const Registration kSurfaceReduction({"sured"}, [](Decoder& decoder, const Source& ins) {
-    static const std::pair<const char*, NumberType> types[] = {
-        {"b32", NumberType::kU32}, {"b64", NumberType::kU64}, {"u32", NumberType::kU32},
-        {"s32", NumberType::kS32}, {"u64", NumberType::kU64}, {"s64", NumberType::kS64}};
+    static const std::pair<const char*, NumberType> types[] = {{"b32", NumberType::kU32}, {"b64", NumberType::kU64},
+                                                               {"u32", NumberType::kU32}, {"s32", NumberType::kS32},
+                                                               {"u64", NumberType::kU64}, {"s64", NumberType::kS64}};
     if (ins.operands.size() != 2 || ins.modifiers.size() < 2) refuse();
     const std::string& name = ins.modifiers[1];
     if (name != "add" && name != "min" && name != "max" && name != "and" && name != "or") refuse();

@@ -215,14 +215,18 @@ void expect_operands(const Source& ins, size_t count) {
 void wide(Decoder& decoder, const Source& ins, bool plus) {
     const std::string& type = ins.type();
     Run run = nullptr;
-    if (type == "u32") run = plus ? Lanewise<MadWide<uint32_t, uint64_t>, uint64_t, uint32_t, uint32_t, uint64_t>::run
-                                  : Lanewise<MulWide<uint32_t, uint64_t>, uint64_t, uint32_t, uint32_t>::run;
-    if (type == "s32") run = plus ? Lanewise<MadWide<int32_t, int64_t>, int64_t, int32_t, int32_t, int64_t>::run
-                                  : Lanewise<MulWide<int32_t, int64_t>, int64_t, int32_t, int32_t>::run;
-    if (type == "u16") run = plus ? Lanewise<MadWide<uint16_t, uint32_t>, uint32_t, uint16_t, uint16_t, uint32_t>::run
-                                  : Lanewise<MulWide<uint16_t, uint32_t>, uint32_t, uint16_t, uint16_t>::run;
-    if (type == "s16") run = plus ? Lanewise<MadWide<int16_t, int32_t>, int32_t, int16_t, int16_t, int32_t>::run
-                                  : Lanewise<MulWide<int16_t, int32_t>, int32_t, int16_t, int16_t>::run;
+    if (type == "u32")
+        run = plus ? Lanewise<MadWide<uint32_t, uint64_t>, uint64_t, uint32_t, uint32_t, uint64_t>::run
+                   : Lanewise<MulWide<uint32_t, uint64_t>, uint64_t, uint32_t, uint32_t>::run;
+    if (type == "s32")
+        run = plus ? Lanewise<MadWide<int32_t, int64_t>, int64_t, int32_t, int32_t, int64_t>::run
+                   : Lanewise<MulWide<int32_t, int64_t>, int64_t, int32_t, int32_t>::run;
+    if (type == "u16")
+        run = plus ? Lanewise<MadWide<uint16_t, uint32_t>, uint32_t, uint16_t, uint16_t, uint32_t>::run
+                   : Lanewise<MulWide<uint16_t, uint32_t>, uint32_t, uint16_t, uint16_t>::run;
+    if (type == "s16")
+        run = plus ? Lanewise<MadWide<int16_t, int32_t>, int32_t, int16_t, int16_t, int32_t>::run
+                   : Lanewise<MulWide<int16_t, int32_t>, int32_t, int16_t, int16_t>::run;
     if (!run) refuse("the type ." + type);
     const std::string result = type.substr(0, 1) + (type.substr(1) == "32" ? "64" : "32");
     const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
@@ -325,8 +329,8 @@ const Registration kLogic({"and", "or", "xor", "not"}, [](Decoder& decoder, cons
     const std::string &opcode = ins.opcode, &type = ins.type();
     expect_operands(ins, opcode == "not" ? 2 : 3);
     if (type == "pred") {
-        const Run run = opcode == "and"  ? flagwise<And<uint32_t>>
-                        : opcode == "or" ? flagwise<Or<uint32_t>>
+        const Run run = opcode == "and"   ? flagwise<And<uint32_t>>
+                        : opcode == "or"  ? flagwise<Or<uint32_t>>
                         : opcode == "xor" ? flagwise<Xor<uint32_t>>
                                           : flagwise<Not<uint32_t>>;
         return same_type(decoder, ins, run, type);
@@ -367,16 +371,18 @@ const Registration kDot({"dp4a", "dp2a"}, [](Decoder& decoder, const Source& ins
     const std::string &second = ins.type(), &first = ins.modifiers[ins.modifiers.size() - 2];
     const bool a = first == "s32", b = second == "s32";
     if ((!a && first != "u32") || (!b && second != "u32")) refuse();
-    const Run run = a ? (b ? dot<int8_t, int16_t, int8_t, int32_t>(ins) : dot<int8_t, int16_t, uint8_t, int32_t>(ins))
-                      : (b ? dot<uint8_t, uint16_t, int8_t, int32_t>(ins)
-                           : dot<uint8_t, uint16_t, uint8_t, uint32_t>(ins));
+    const Run run =
+        a ? (b ? dot<int8_t, int16_t, int8_t, int32_t>(ins) : dot<int8_t, int16_t, uint8_t, int32_t>(ins))
+          : (b ? dot<uint8_t, uint16_t, int8_t, int32_t>(ins) : dot<uint8_t, uint16_t, uint8_t, uint32_t>(ins));
     same_type(decoder, ins, run, "b32");
 });
 
 // Carry: a separate row holds each lane's flag. A second row receives the new carry, which is computed first.
 template <class U, bool subtract, bool carried>
 struct Carrying {
-    static U result(U a, U b, uint32_t carry) { return subtract ? U(a - b - (carried ? U(carry) : 0)) : U(a + b + (carried ? U(carry) : 0)); }
+    static U result(U a, U b, uint32_t carry) {
+        return subtract ? U(a - b - (carried ? U(carry) : 0)) : U(a + b + (carried ? U(carry) : 0));
+    }
     static uint32_t flag(U a, U b, uint32_t carry) {
         if (subtract) {
             const U left = a - b;
@@ -509,8 +515,9 @@ struct Funnel {
 };
 const Registration kFunnel({"shf"}, [](Decoder& decoder, const Source& ins) {
     const bool left = ins.has("l"), wraps = ins.has("wrap");
-    const Run run = left ? (wraps ? ternary<Funnel<true, true>, uint32_t>() : ternary<Funnel<true, false>, uint32_t>())
-                         : (wraps ? ternary<Funnel<false, true>, uint32_t>() : ternary<Funnel<false, false>, uint32_t>());
+    const Run run =
+        left ? (wraps ? ternary<Funnel<true, true>, uint32_t>() : ternary<Funnel<true, false>, uint32_t>())
+             : (wraps ? ternary<Funnel<false, true>, uint32_t>() : ternary<Funnel<false, false>, uint32_t>());
     typed(decoder, ins, run, {"u32", "u32", "u32", "u32"});
 });
 
@@ -675,10 +682,12 @@ const Registration kWidths({"szext", "bmsk"}, [](Decoder& decoder, const Source&
         return typed(decoder, ins, wraps ? binary<Bmsk<true>, uint32_t>() : binary<Bmsk<false>, uint32_t>(),
                      {"u32", "u32", "u32"});
     Run run = nullptr;
-    if (type == "u32") run = wraps ? Lanewise<Szext<uint32_t, true>, uint32_t, uint32_t, uint32_t>::run
-                                   : Lanewise<Szext<uint32_t, false>, uint32_t, uint32_t, uint32_t>::run;
-    if (type == "s32") run = wraps ? Lanewise<Szext<int32_t, true>, int32_t, int32_t, uint32_t>::run
-                                   : Lanewise<Szext<int32_t, false>, int32_t, int32_t, uint32_t>::run;
+    if (type == "u32")
+        run = wraps ? Lanewise<Szext<uint32_t, true>, uint32_t, uint32_t, uint32_t>::run
+                    : Lanewise<Szext<uint32_t, false>, uint32_t, uint32_t, uint32_t>::run;
+    if (type == "s32")
+        run = wraps ? Lanewise<Szext<int32_t, true>, int32_t, int32_t, uint32_t>::run
+                    : Lanewise<Szext<int32_t, false>, int32_t, int32_t, uint32_t>::run;
     if (!run) refuse("the type ." + type);
     typed(decoder, ins, run, {type, type, "u32"});
 });

@@ -154,7 +154,8 @@ WgmmaTiles read_wgmma_tiles(Memory& memory, const WgmmaMultiply& form, const Wgm
     const auto tile_of = [&](NumberType type, uint32_t extent, bool mn_major, uint64_t descriptor) {
         const uint32_t bytes = std::max(1, number_bits(type) / 8);
         std::vector<uint32_t> addresses;
-        auto tile = read_tile(memory, block, false, descriptor, {extent, kTileRowBytes / bytes, bytes, mn_major}, &addresses);
+        auto tile =
+            read_tile(memory, block, false, descriptor, {extent, kTileRowBytes / bytes, bytes, mn_major}, &addresses);
         tiles.addresses.insert(tiles.addresses.end(), addresses.begin(), addresses.end());
         return tile;
     };

@@ -95,9 +95,10 @@ void test_phase(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kMbarrier({"mbarrier"}, [](Decoder& decoder, const Source& ins) {
-    static const std::set<std::string> known = {"shared", "cta", "cluster", "b64", "release", "acquire", "relaxed",
-                                                "noComplete", "expect_tx", "parity", "init", "inval", "arrive",
-                                                "arrive_drop", "complete_tx", "test_wait", "try_wait", "pending_count"};
+    static const std::set<std::string> known = {"shared",    "cta",      "cluster",      "b64",         "release",
+                                                "acquire",   "relaxed",  "noComplete",   "expect_tx",   "parity",
+                                                "init",      "inval",    "arrive",       "arrive_drop", "complete_tx",
+                                                "test_wait", "try_wait", "pending_count"};
     for (const std::string& mark : ins.modifiers)
         if (!known.count(mark)) refuse("." + mark);
     if (ins.modifiers.empty() || ins.type() != "b64" || ins.operands.empty()) refuse();
@@ -196,8 +197,7 @@ void store_async(Batch& batch, const Instruction& ins) {
     std::vector<SharedPlace> places;
     for (size_t i = 0; i < targets.size(); i++) {
         const size_t place = batch.flat(targets[i].place);
-        if (races)
-            races->begin_write(ins.source, targets[i].warp(), {place, place + bytes}, batch.flat(uses[i].place));
+        if (races) races->begin_write(ins.source, targets[i].warp(), {place, place + bytes}, batch.flat(uses[i].place));
         for (const Row& row : form.sources) values.push_back(batch.value(row, targets[i].lane));
         places.push_back(uses[i].place);
     }
@@ -217,9 +217,8 @@ void store_async(Batch& batch, const Instruction& ins) {
                 const size_t place = batch.flat(targets[i].place);
                 races->end_write({place, place + bytes}, batch.flat(uses[i].place));
             }
-            each_barrier(batch, uses, [&](uint32_t, SharedPlace place) {
-                batch.work().mbarriers.expect(place, -int64_t(bytes));
-            });
+            each_barrier(batch, uses,
+                         [&](uint32_t, SharedPlace place) { batch.work().mbarriers.expect(place, -int64_t(bytes)); });
         },
         std::move(places));
     batch.count("bulk.shared_write_bytes", uint64_t(bytes) * targets.size());
@@ -230,7 +229,8 @@ const Registration kAsyncStore({"st.async", "red.async"}, [](Decoder& decoder, c
         {"b32", NumberType::kU32}, {"u32", NumberType::kU32}, {"s32", NumberType::kS32}, {"b64", NumberType::kU64},
         {"u64", NumberType::kU64}, {"s64", NumberType::kS64}, {"f32", NumberType::kF32}, {"f64", NumberType::kF64}};
     const auto type = types.find(ins.modifiers.back());
-    if (!ins.has("shared") || !ins.has("cluster") || !ins.has("mbarrier") || type == types.end() || ins.operands.size() != 3)
+    if (!ins.has("shared") || !ins.has("cluster") || !ins.has("mbarrier") || type == types.end() ||
+        ins.operands.size() != 3)
         refuse();
     AsyncStore form;
     for (const std::string& mark : ins.modifiers)

@@ -24,15 +24,15 @@ struct Error : std::runtime_error {
 
 // Access of one warp: the lanes that take part, and the byte address of each.
 struct WarpAccess {
-    uint32_t warp;                // position in the batch
-    uint32_t mask;                // lanes that take part
-    const uint64_t* addresses;    // 32 addresses, including the instruction's offset
-    uint32_t bytes;               // bytes per lane, which divide each address
-    uint32_t unit;                // bytes of an element; less than `bytes` for a vector
+    uint32_t warp;  // position in the batch
+    uint32_t mask;  // lanes that take part
+    const uint64_t* addresses;  // 32 addresses, including the instruction's offset
+    uint32_t bytes;  // bytes per lane, which divide each address
+    uint32_t unit;  // bytes of an element; less than `bytes` for a vector
     Space space;
     AccessKind kind;
     bool rows_of_matrices = false;  // each lane moves a matrix row (ldmatrix, stmatrix); 8 lanes form a wavefront
-    bool is_async_copy = false;     // cp.async: tensor cores see its writes without a fence
+    bool is_async_copy = false;  // cp.async: tensor cores see its writes without a fence
 };
 
 struct Memory {

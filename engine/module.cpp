@@ -89,7 +89,7 @@ nb::object array_of(std::vector<T> values) {
 
 // Kernel with a launch.
 class Kernel {
-   public:
+  public:
     Kernel(const std::vector<std::string>& names, Flat<int64_t> instructions, Flat<int64_t> operands,
            Flat<int64_t> blocks, const std::vector<uint32_t>& widths, const std::vector<std::string>& specials,
            const std::vector<int64_t>& special_values, const std::vector<int64_t>& symbols,
@@ -246,9 +246,11 @@ class Kernel {
                               total.by_warp);
     }
 
-    // Enable checks. Takes arrays of shared memory (name, start, size) and the indices of buffers that are unwritten at the start.
-    void check(const std::vector<std::string>& names, const std::vector<uint32_t>& starts, const std::vector<uint32_t>& sizes,
-               const std::vector<uint32_t>& uninitialized, bool shared_memory, bool global_races) {
+    // Enable checks. Takes arrays of shared memory (name, start, size) and the indices of buffers that are unwritten at
+    // the start.
+    void check(const std::vector<std::string>& names, const std::vector<uint32_t>& starts,
+               const std::vector<uint32_t>& sizes, const std::vector<uint32_t>& uninitialized, bool shared_memory,
+               bool global_races) {
         launch_.checks = std::make_shared<Watch>();
         for (size_t i = 0; i < names.size(); i++) launch_.checks->arrays.push_back({names[i], starts[i], sizes[i]});
         launch_.checks->uninitialized = uninitialized;
@@ -292,7 +294,7 @@ class Kernel {
         return result;
     }
 
-   private:
+  private:
     static void copy(nb::bytes from, std::vector<uint8_t>& to, uint64_t& size) {
         to.assign(from.c_str(), from.c_str() + from.size());
         size = to.size();

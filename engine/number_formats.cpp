@@ -281,16 +281,11 @@ Conversion conversion_form(const Modifiers& modifiers) {
     for (size_t i = 0; i + 2 < modifiers.size(); ++i) {
         const std::string& mark = modifiers[i];
         const std::string mode = mark.substr(0, 2);
-        if (mark == "ftz")
-            form.flushes = true;
-        else if (mark == "sat")
-            form.saturates = true;
-        else if (mark == "relu")
-            form.relu = true;
-        else if (mark == "satfinite")
-            satfinite = true;
-        else if (mark == "rna")
-            form.rounding = Rounding::kNearestAway, rounds = true;
+        if (mark == "ftz") form.flushes = true;
+        else if (mark == "sat") form.saturates = true;
+        else if (mark == "relu") form.relu = true;
+        else if (mark == "satfinite") satfinite = true;
+        else if (mark == "rna") form.rounding = Rounding::kNearestAway, rounds = true;
         else if ((mode == "rn" || mode == "rz" || mode == "rm" || mode == "rp") &&
                  (mark.size() == 2 || mark.substr(2) == "i")) {
             form.rounding = mode == "rn"   ? Rounding::kNearestEven
@@ -299,8 +294,7 @@ Conversion conversion_form(const Modifiers& modifiers) {
                                            : Rounding::kUp;
             form.to_integral = mark.size() == 3;
             rounds = true;
-        } else
-            throw UnsupportedForm("");
+        } else throw UnsupportedForm("");
     }
     const bool eight_to = has_eight_bits(form.to), eight_from = has_eight_bits(form.from);
     if (eight_to || eight_from) {
@@ -344,8 +338,7 @@ uint64_t convert(const Conversion& conversion, uint64_t bits) {
     uint64_t result;
     if (std::isinf(value))
         result = (uint64_t(value < 0) << format.sign_shift() | format.infinity) << format.padding_bits;
-    else
-        result = round_to_format(exact(value), format, rounding, false);
+    else result = round_to_format(exact(value), format, rounding, false);
     if (conversion.flushes && to == NumberType::kF32 && (result & 0x7F800000) == 0) result &= 0x80000000;
     return result;
 }
@@ -381,8 +374,7 @@ uint32_t convert_packed(const Conversion& conversion, uint32_t pair) {
         const uint32_t code = pair >> shift & 0xFF;
         const double value = to_double(conversion.from, code);
         uint32_t half = code << 8;  // e5m2 is the upper byte of f16
-        if (conversion.relu && value <= 0)
-            half = 0;
+        if (conversion.relu && value <= 0) half = 0;
         else if (conversion.from == NumberType::kE4m3)
             half = uint32_t(convert({conversion.to, NumberType::kF64}, bit_cast<uint64_t>(value)));
         result = result << 16 | half;

@@ -50,9 +50,9 @@ enum class NumberType : uint8_t {
 enum class Rounding : uint8_t {
     kNearestEven,  // .rn
     kNearestAway,  // .rna: ties away from zero
-    kZero,         // .rz
-    kDown,         // .rm
-    kUp,           // .rp
+    kZero,  // .rz
+    kDown,  // .rm
+    kUp,  // .rp
 };
 
 template <class To, class From>
@@ -68,9 +68,9 @@ struct FloatFormat {
     int exponent_bits;
     int mantissa_bits;
     int bias;
-    uint64_t largest;      // code of the largest finite number
-    uint64_t infinity;     // code of infinity; 0 if there is none
-    uint64_t nan;          // code of the canonical NaN; 0 if there is none
+    uint64_t largest;  // code of the largest finite number
+    uint64_t infinity;  // code of infinity; 0 if there is none
+    uint64_t nan;  // code of the canonical NaN; 0 if there is none
     int padding_bits = 0;  // unused bits below the mantissa (tf32 in a 32-bit register)
 
     constexpr int sign_shift() const { return exponent_bits + mantissa_bits; }
@@ -148,11 +148,11 @@ struct Conversion {
     NumberType from;
     Rounding rounding = Rounding::kNearestEven;
     bool to_integral = false;  // .rni, .rzi, .rmi, .rpi: round to an integer
-    bool flushes = false;      // .ftz: flush subnormal f32 to zeros of the same sign
-    bool saturates = false;    // .sat: to the range of an integer, or to [0, 1]
-    bool relu = false;         // .relu: negative numbers become zero
-    int sources = 1;           // source registers: two for a packed pair of f32
-    bool packed = false;       // one register contains a pair: f16x2 to or from e4m3x2 or e5m2x2
+    bool flushes = false;  // .ftz: flush subnormal f32 to zeros of the same sign
+    bool saturates = false;  // .sat: to the range of an integer, or to [0, 1]
+    bool relu = false;  // .relu: negative numbers become zero
+    int sources = 1;  // source registers: two for a packed pair of f32
+    bool packed = false;  // one register contains a pair: f16x2 to or from e4m3x2 or e5m2x2
 };
 
 // Parse the modifiers of `cvt`: rounding and flags, result type, source type.

@@ -78,9 +78,9 @@ void WarpgroupOperations::touch(uint32_t number, const std::vector<Row>& rows, c
                 (has(entry.form->accumulator_rows, rows[i].index) || has(entry.form->input_rows, rows[i].index)))
                 first = sources[i];
         if (first != ~0u)
-            throw Fault(FaultKind::kEmulation, first,
-                        "accesses a register that " + named(entry.source) +
-                            " still uses; a wgmma.wait_group must come first");
+            throw Fault(
+                FaultKind::kEmulation, first,
+                "accesses a register that " + named(entry.source) + " still uses; a wgmma.wait_group must come first");
     }
     group.any_touched = true;
     for (const Row& row : rows) {
@@ -96,7 +96,8 @@ void WarpgroupOperations::fence(uint32_t number) {
     group.any_touched = false;
 }
 
-void WarpgroupOperations::start(Batch& batch, uint32_t number, const WgmmaForm& form, const std::vector<size_t>& places) {
+void WarpgroupOperations::start(Batch& batch, uint32_t number, const WgmmaForm& form,
+                                const std::vector<size_t>& places) {
     Group& group = groups_[number];
     if (!group.fenced) batch.fail("no wgmma.fence since the kernel began");
     if (group.any_touched)
@@ -109,7 +110,8 @@ void WarpgroupOperations::start(Batch& batch, uint32_t number, const WgmmaForm& 
         const bool sums = &before == &form || overlap(form.accumulator_rows, before.accumulator_rows);
         if ((sums && form.name != before.name) || overlap(form.input_rows, before.accumulator_rows) ||
             overlap(form.accumulator_rows, before.input_rows))
-            batch.fail("uses registers that " + named(other.source) + " still uses; a wgmma.wait_group must come first");
+            batch.fail("uses registers that " + named(other.source) +
+                       " still uses; a wgmma.wait_group must come first");
     }
     std::optional<TileRead> read;
     if (RaceDetector* races = batch.race_detector()) {
@@ -147,9 +149,11 @@ size_t kind_of(TensorUse use) { return use == TensorUse::kLoaded ? 0 : use == Te
 
 }  // namespace
 
-size_t TensorFences::index(Batch& batch, size_t kind, uint32_t block, uint32_t warp_of_cluster, uint32_t quarter) const {
+size_t TensorFences::index(Batch& batch, size_t kind, uint32_t block, uint32_t warp_of_cluster,
+                           uint32_t quarter) const {
     const size_t of_cluster = size_t(batch.warps_per_block) * batch.cluster_blocks();
-    return (((kind * batch.launch.blocks_per_batch + block) * of_cluster + warp_of_cluster) * 4 + quarter) * kTensorColumns;
+    return (((kind * batch.launch.blocks_per_batch + block) * of_cluster + warp_of_cluster) * 4 + quarter) *
+           kTensorColumns;
 }
 
 void TensorFences::note(Batch& batch, uint32_t warp, TensorUse use, uint32_t block, const Cells& cells) {
@@ -181,11 +185,14 @@ void TensorFences::check(Batch& batch, uint32_t warp, std::initializer_list<Tens
             for (uint32_t quarter = 0; quarter < 4; quarter++)
                 for (uint32_t column = low; quarters[quarter] && column <= high; column++)
                     if (columns[column])
-                        last[other] = std::max(last[other], used_[index(batch, kind_of(use), block, other, quarter) + column]);
+                        last[other] =
+                            std::max(last[other], used_[index(batch, kind_of(use), block, other, quarter) + column]);
         }
         for (const bool before : {true, false})
             for (uint32_t other = 0; other < of_cluster; other++) {
-                const int64_t fenced = !before ? after_[warp] : use == TensorUse::kComputed ? now_ : before_[first + other];
+                const int64_t fenced = !before                       ? after_[warp]
+                                       : use == TensorUse::kComputed ? now_
+                                                                     : before_[first + other];
                 if (last[other] > fenced)
                     batch.fail("race: columns " + std::to_string(low) + " to " + std::to_string(high) +
                                " of tensor memory, which warp " + std::to_string(other % batch.warps_per_block) + " " +
@@ -208,7 +215,8 @@ void TensorOperations::issue(Batch& batch, uint32_t lane, const TensorOperation&
     if (RaceDetector* races = batch.race_detector()) {
         std::vector<size_t> places;
         for (size_t i = 0; i < operation.blocks.size(); i++)
-            for (const uint32_t byte : operation.shared_bytes[i]) places.push_back(batch.flat({operation.blocks[i], byte}));
+            for (const uint32_t byte : operation.shared_bytes[i])
+                places.push_back(batch.flat({operation.blocks[i], byte}));
         read = races->begin_tile(batch.source, places, {lane / kWarp});
     }
     for (const auto& [block, cells] : operation.read) memories[block].begin_read(cells);
@@ -235,7 +243,8 @@ void TensorOperations::commit(Batch& batch, uint32_t lane, std::vector<SharedPla
                 fences.tick();
                 for (const auto* parts : {&operation.read, &operation.written})
                     for (const auto& [block, cells] : *parts) {
-                        memories[block].finish(parts == &operation.read ? TensorUse::kRead : TensorUse::kComputed, cells);
+                        memories[block].finish(parts == &operation.read ? TensorUse::kRead : TensorUse::kComputed,
+                                               cells);
                         fences.note(batch, lane / kWarp, TensorUse::kComputed, block, cells);
                     }
                 if (entry.read) batch.race_detector()->end_tile(*entry.read, phases ? snapshot.get() : nullptr);
@@ -245,7 +254,8 @@ void TensorOperations::commit(Batch& batch, uint32_t lane, std::vector<SharedPla
                 if (phases) phases->clocks.arrive(*snapshot, batch.flat(place));
                 barriers.push_back({lane, place});
             }
-            each_barrier(batch, barriers, [&](uint32_t, SharedPlace place) { batch.work().mbarriers.arrive(place, 1); });
+            each_barrier(batch, barriers,
+                         [&](uint32_t, SharedPlace place) { batch.work().mbarriers.arrive(place, 1); });
         },
         {});
 }

@@ -20,11 +20,11 @@ struct PhaseTest {
 
 // Attribute errors in a scope to another instruction.
 class AsInstruction {
-   public:
+  public:
     AsInstruction(Batch& batch, uint32_t source) : batch_(batch), before_(batch.source) { batch.source = source; }
     ~AsInstruction() { batch_.source = before_; }
 
-   private:
+  private:
     Batch& batch_;
     uint32_t before_;
 };
@@ -52,13 +52,13 @@ void finish_copies(Batch& batch, uint32_t warp, uint32_t mask, std::optional<int
 
 // `setmaxnreg` (PTX ISA, section "setmaxnreg"): warps of a block share the registers that they had at launch.
 class RegisterPool {
-   public:
+  public:
     void start_batch() { held_.clear(), raised_.clear(); }
     void move(Batch& batch, uint32_t warp, uint32_t registers, bool grows);
     // All threads ended: throw Fault if the warps of a block requested more registers than it has.
     void check_granted(const Batch& batch) const;
 
-   private:
+  private:
     std::map<uint32_t, uint32_t> held_;    // by warp: current number of registers
     std::map<uint32_t, uint32_t> raised_;  // by warp: instruction that requested more
 };
@@ -79,7 +79,7 @@ struct WgmmaForm {
 // wgmma.mma_async operations in flight of each warpgroup, and their registers (PTX ISA, sections `wgmma.fence`,
 // `wgmma.commit_group` and `wgmma.wait_group`). The engine multiplies when the instruction is issued.
 class WarpgroupOperations {
-   public:
+  public:
     void start_batch(Batch& batch);
     // Record a warpgroup's register accesses: row numbers, and the first instruction that accesses each.
     void touch(uint32_t group, const std::vector<Row>& rows, const std::vector<uint32_t>& sources);
@@ -89,7 +89,7 @@ class WarpgroupOperations {
     void commit(uint32_t group) { groups_[group].committed++; }
     void wait(Batch& batch, uint32_t group, int64_t allowed);
 
-   private:
+  private:
     struct InFlight {
         uint32_t source;
         const WgmmaForm* form;
@@ -110,7 +110,7 @@ class WarpgroupOperations {
 // a warp uses cells that another warp used, both must execute a fence. Compilers that omit all fences rely on barriers,
 // so only kernels with fences are checked.
 class TensorFences {
-   public:
+  public:
     void start_batch(Batch& batch);
     void fence(uint32_t warp, bool before) { (before ? before_ : after_)[warp] = now_; }
     void tick() { now_++; }
@@ -118,7 +118,7 @@ class TensorFences {
     void note(Batch& batch, uint32_t warp, TensorUse use, uint32_t block, const Cells& cells);
     void check(Batch& batch, uint32_t warp, std::initializer_list<TensorUse> uses, uint32_t block, const Cells& cells);
 
-   private:
+  private:
     size_t index(Batch& batch, size_t kind, uint32_t block, uint32_t warp_of_cluster, uint32_t quarter) const;
     std::vector<int64_t> used_;  // time, indexed by (kind, block, warp of the cluster, quarter of the lanes, column)
     std::vector<int64_t> before_, after_;  // by warp
@@ -128,7 +128,7 @@ class TensorFences {
 // tcgen05 instructions in flight. A `tcgen05.commit` makes a barrier track all earlier matrix operations of its thread.
 // Until the barrier's arrival, the cells of these operations are busy, and their tiles must not be written.
 class TensorOperations {
-   public:
+  public:
     void start_batch(Batch& batch);
     // Issue an operation of a thread in its blocks' memories.
     void issue(Batch& batch, uint32_t lane, const TensorOperation& operation);
@@ -140,7 +140,7 @@ class TensorOperations {
     std::vector<TensorMemory> memories;  // by block of the batch
     TensorFences fences;
 
-   private:
+  private:
     struct Issued {
         TensorOperation operation;
         std::optional<TileRead> read;
@@ -169,7 +169,7 @@ struct Pending {
     WarpgroupOperations warpgroups;
     TensorOperations tensor;
 
-   private:
+  private:
     void begin(BulkCopy& copy);
     std::list<std::shared_ptr<BulkCopy>> under_way_;  // copies that barriers wait for
 };

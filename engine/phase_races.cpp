@@ -47,7 +47,8 @@ void PhaseRaces::pass_some(uint32_t block, uint32_t number, const std::vector<ui
 
 void PhaseRaces::join(uint32_t first, uint32_t count) {
     std::vector<uint32_t> warps;
-    for (uint32_t warp = first * warps_per_block_; warp < (first + count) * warps_per_block_; warp++) warps.push_back(warp);
+    for (uint32_t warp = first * warps_per_block_; warp < (first + count) * warps_per_block_; warp++)
+        warps.push_back(warp);
     clocks.join(warps);
     for (uint32_t block = first; block < first + count; block++) tensor_reads.pass_barrier(block);
 }
@@ -90,7 +91,8 @@ void PhaseRaces::record(uint32_t source, const std::vector<Resolved>& all, uint3
     if (touches.empty()) return;
     if (write && !agree) {  // two warps write the same byte
         std::vector<Touch> sorted = touches;
-        std::stable_sort(sorted.begin(), sorted.end(), [](const Touch& a, const Touch& b) { return a.place < b.place; });
+        std::stable_sort(sorted.begin(), sorted.end(),
+                         [](const Touch& a, const Touch& b) { return a.place < b.place; });
         for (size_t i = 0; i + 1 < sorted.size(); i++) {
             const Touch &a = sorted[i], &b = sorted[i + 1];
             if (a.place == b.place && a.warp != b.warp && a.warp / warps_per_block_ == b.warp / warps_per_block_)
@@ -176,8 +178,7 @@ void PhaseRaces::check(uint32_t source, const std::vector<Touch>& touches, size_
     for (const Touch& touch : touches) {
         const int32_t* seen = clocks.row(touch.warp);
         for (size_t place = touch.place; place < touch.place + bytes; place++)
-            if (written_[place] > seen[writer_[place]])
-                fail_at(source, touch.warp, place, writer_[place], write, true);
+            if (written_[place] > seen[writer_[place]]) fail_at(source, touch.warp, place, writer_[place], write, true);
     }
     if (!write) return;
     for (uint32_t reader = 0; reader < warps_per_cluster_; reader++) {
@@ -211,9 +212,10 @@ void PhaseRaces::fail_at(uint32_t source, uint32_t warp, size_t place, uint32_t 
 
 void PhaseRaces::fail_ended(uint32_t source, size_t place, int64_t reader) {
     const uint32_t user = reader < 0 ? writer_[place] : uint32_t(reader);
-    const std::string who = user < clocks.warps ? "warp " + std::to_string(user % warps_per_block_) + " of block number " +
-                                                      std::to_string(block_numbers_[user / warps_per_block_])
-                                                : "a copy in bulk";
+    const std::string who = user < clocks.warps
+                                ? "warp " + std::to_string(user % warps_per_block_) + " of block number " +
+                                      std::to_string(block_numbers_[user / warps_per_block_])
+                                : "a copy in bulk";
     throw Fault(FaultKind::kEmulation, source,
                 "race: block number " + std::to_string(block_numbers_[place / stride_]) + " ends while " + who +
                     " may still use byte " + std::to_string(place % stride_) +

@@ -25,7 +25,7 @@ struct Span {
 };
 
 class PhaseRaces : public RaceDetector {
-   public:
+  public:
     PhaseRaces(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block, uint32_t cluster_blocks);
 
     void start_batch(const std::vector<int64_t>& block_numbers) override;
@@ -61,7 +61,7 @@ class PhaseRaces : public RaceDetector {
 
     VectorClocks clocks;
 
-   private:
+  private:
     struct Touch {
         uint32_t warp;
         size_t place;
@@ -70,19 +70,20 @@ class PhaseRaces : public RaceDetector {
     void check(uint32_t source, const std::vector<Touch>& touches, size_t bytes, bool write);
     int32_t* read_of(uint32_t warp) { return read_.get() + warp % warps_per_cluster_ * size_; }
     int32_t* tile_read_of(uint32_t warp) { return tile_read_.data() + warp % warps_per_cluster_ * (size_ / kPiece); }
-    [[noreturn]] void fail_at(uint32_t source, uint32_t warp, size_t place, uint32_t other, bool write, bool other_wrote);
+    [[noreturn]] void fail_at(uint32_t source, uint32_t warp, size_t place, uint32_t other, bool write,
+                              bool other_wrote);
     [[noreturn]] void fail_ended(uint32_t source, size_t place, int64_t reader);
 
     struct Free {
         void operator()(void* memory) const { std::free(memory); }
     };
     uint32_t cluster_blocks_, warps_per_cluster_, blocks_;
-    size_t size_;                                  // bytes of all shared memory
-    std::vector<uint32_t> writer_;                 // clock column
-    std::vector<int32_t> written_;                 // time of the write
-    std::unique_ptr<int32_t, Free> read_;          // by warp of the cluster; mostly untouched
-    std::vector<int32_t> tile_read_;               // by piece: reads of tensor cores
-    std::vector<bool> ended_;                      // by block
+    size_t size_;  // bytes of all shared memory
+    std::vector<uint32_t> writer_;  // clock column
+    std::vector<int32_t> written_;  // time of the write
+    std::unique_ptr<int32_t, Free> read_;  // by warp of the cluster; mostly untouched
+    std::vector<int32_t> tile_read_;  // by piece: reads of tensor cores
+    std::vector<bool> ended_;  // by block
     std::map<std::pair<uint32_t, uint32_t>, std::vector<Knowledge>> reached_;  // reported to warps that did not wait
 };
 

@@ -50,7 +50,19 @@ struct Instruction {
 };
 
 enum class OperandKind : uint8_t {
-    kNone, kRegister, kInteger, kF32Bits, kF64Bits, kDecimal, kSymbol, kSpecial, kAddress, kVector, kPair, kNegated, kLabel,
+    kNone,
+    kRegister,
+    kInteger,
+    kF32Bits,
+    kF64Bits,
+    kDecimal,
+    kSymbol,
+    kSpecial,
+    kAddress,
+    kVector,
+    kPair,
+    kNegated,
+    kLabel,
     kTexel,  // an image or tensor map, then coordinates
     kOther
 };

@@ -113,7 +113,8 @@ TileRead BarrierRaces::begin_tile(uint32_t source, const std::vector<size_t>& pl
     return tile;
 }
 
-void BarrierRaces::fail(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool among_itself) {
+void BarrierRaces::fail(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write,
+                        bool among_itself) {
     struct Touch {
         size_t place;
         int16_t warp;

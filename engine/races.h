@@ -16,7 +16,7 @@ using Knowledge = std::vector<int32_t>;
 
 // Interface of the race detectors. A place is a byte of the batch's shared memory.
 class RaceDetector {
-   public:
+  public:
     RaceDetector(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block);
     virtual ~RaceDetector() = default;
 
@@ -39,7 +39,7 @@ class RaceDetector {
     uint32_t stride() const { return stride_; }
     TensorReads tensor_reads;
 
-   protected:
+  protected:
     uint32_t stride_, warps_per_block_;
     std::vector<int64_t> block_numbers_;
 };
@@ -47,7 +47,7 @@ class RaceDetector {
 // The last writing and last reading warp of every byte of shared memory since the block's last barrier, or a mark for
 // several warps. Lanes of one warp are not tracked, because bar.warp.sync and shuffles order them.
 class BarrierRaces : public RaceDetector {
-   public:
+  public:
     BarrierRaces(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block);
 
     void start_batch(const std::vector<int64_t>& block_numbers) override;
@@ -57,7 +57,7 @@ class BarrierRaces : public RaceDetector {
                 bool is_copy) override;
     TileRead begin_tile(uint32_t source, const std::vector<size_t>& places, std::vector<uint32_t> warps) override;
 
-   private:
+  private:
     [[noreturn]] void fail(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write,
                            bool among_itself = false);
 

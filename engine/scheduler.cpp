@@ -301,8 +301,8 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
     position = kDisagree;
     if (block.end == End::kBranch) {
         for (uint32_t i = 0; i < running; i++)
-            (kAvx2 ? move_avx2 : move_plain)(&positions_[running_warps_[i] * kWarp], running_masks_[i], index + 1, on(i),
-                                             block.targets[0]);
+            (kAvx2 ? move_avx2 : move_plain)(&positions_[running_warps_[i] * kWarp], running_masks_[i], index + 1,
+                                             on(i), block.targets[0]);
     } else {
         for (uint32_t i = 0; i < running; i++) move(i, running_masks_[i], index + 1);
     }
@@ -341,8 +341,7 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
             break;
         case End::kTrap:
             for (uint32_t i = 0; i < running; i++)
-                if (const uint32_t trapped = on(i))
-                    fail(running_warps_[i], __builtin_ctz(trapped), "trapped");
+                if (const uint32_t trapped = on(i)) fail(running_warps_[i], __builtin_ctz(trapped), "trapped");
             break;
         case End::kBarrier:
             for (uint32_t i = 0; i < running; i++) {
@@ -472,7 +471,8 @@ void Batch::fail_deadlocked() {
     while (lane < lanes && !parked_[lane]) lane++;
     if (lane < lanes) {
         source = program.blocks[positions_[lane]].first;
-        fail("deadlock: " + coordinates(lane) + " waits for lanes of its warp that the mask names and that never arrive");
+        fail("deadlock: " + coordinates(lane) +
+             " waits for lanes of its warp that the mask names and that never arrive");
     }
     for (lane = 0; lane + 1 < lanes && waiting_at_[lane] < 0;) lane++;
     const uint32_t per_block = warps_per_block * kWarp, first = lane / per_block * per_block;

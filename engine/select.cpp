@@ -86,7 +86,8 @@ Run comparison(const std::string& name, const std::string& type, bool ftz, bool 
     if (type == "f16x2")
         return upper ? test_run<uint32_t, ReadHalf<16, ReadF16>>(name) : test_run<uint32_t, ReadHalf<0, ReadF16>>(name);
     if (type == "bf16x2")
-        return upper ? test_run<uint32_t, ReadHalf<16, ReadBf16>>(name) : test_run<uint32_t, ReadHalf<0, ReadBf16>>(name);
+        return upper ? test_run<uint32_t, ReadHalf<16, ReadBf16>>(name)
+                     : test_run<uint32_t, ReadHalf<0, ReadBf16>>(name);
     if (type == "s32") return test_run<int32_t>(name);
     if (type == "u32" || type == "b32") return test_run<uint32_t>(name);
     if (type == "s64") return test_run<int64_t>(name);
@@ -120,7 +121,8 @@ void emit_flags(Decoder& decoder, Run run, Row d, Row a, Row b = {}) {
 }
 
 // Compare two operands into a scratch predicate.
-Row compared(Decoder& decoder, const Source& ins, const std::string& name, const std::string& type, bool ftz, bool upper) {
+Row compared(Decoder& decoder, const Source& ins, const std::string& name, const std::string& type, bool ftz,
+             bool upper) {
     const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
     const Row result = decoder.scratch(1);
     emit_flags(decoder, comparison(name, type, ftz, upper), result, a, b);
@@ -161,7 +163,10 @@ const Registration kSetp({"setp"}, [](Decoder& decoder, const Source& ins) {
             emit_flags(decoder, flagwise<NotFlag>, other, third);
             third = other;
         }
-        emit_flags(decoder, combine == "and" ? flagwise<AndFlag> : combine == "or" ? flagwise<OrFlag> : flagwise<XorFlag>,
+        emit_flags(decoder,
+                   combine == "and"  ? flagwise<AndFlag>
+                   : combine == "or" ? flagwise<OrFlag>
+                                     : flagwise<XorFlag>,
                    d, first, third);
     }
 });
@@ -217,7 +222,8 @@ const Registration kSlct({"slct"}, [](Decoder& decoder, const Source& ins) {
     const std::string &chooser = ins.type(), &type = ins.modifiers[ins.modifiers.size() - 2];
     if (ins.modifiers.size() > 2 || (chooser != "s32" && chooser != "f32")) refuse();
     const Row c = decoder.read(ins.operands[3], chooser), flag = decoder.scratch(1);
-    emit_flags(decoder, chooser == "s32" ? Compare<NotNegative<int32_t>, int32_t>::run : Compare<NotNegative<float>, float>::run,
+    emit_flags(decoder,
+               chooser == "s32" ? Compare<NotNegative<int32_t>, int32_t>::run : Compare<NotNegative<float>, float>::run,
                flag, c);
     const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
     const Row d = decoder.write(ins.operands[0], type);
@@ -395,8 +401,9 @@ const Registration kCvta({"cvta"}, [](Decoder& decoder, const Source& ins) {
     const Row a = decoder.read(ins.operands[1], type), d = decoder.write(ins.operands[0], type);
     if (window == 0) return emit_flags(decoder, copy_run(width_of(type)), d, a);
     if (type != "u64") refuse("a 32-bit generic address");
-    emit_flags(decoder, ins.has("to") ? Lanewise<Window<true>, uint64_t, uint64_t, uint64_t>::run
-                                      : Lanewise<Window<false>, uint64_t, uint64_t, uint64_t>::run,
+    emit_flags(decoder,
+               ins.has("to") ? Lanewise<Window<true>, uint64_t, uint64_t, uint64_t>::run
+                             : Lanewise<Window<false>, uint64_t, uint64_t, uint64_t>::run,
                d, a, decoder.constant(64, window << kWindowShift));
 });
 

@@ -88,7 +88,8 @@ struct MoveForm {
 Cells cells_of(Batch& batch, const MoveForm& form, uint32_t warp) {
     const uint64_t address = address_at(batch, form.address, warp * kWarp);
     for (uint32_t lane = warp * kWarp; lane < (warp + 1) * kWarp; lane++)
-        if (address_at(batch, form.address, lane) != address) batch.fail("the threads of a warp have different addresses");
+        if (address_at(batch, form.address, lane) != address)
+            batch.fail("the threads of a warp have different addresses");
     const uint32_t lane = uint32_t(address >> 16) & 0xFFFF, within = warp % batch.warps_per_block % 4;
     if (lane != 32 * within && (form.move.shape == "32x32b" || lane != 32 * within + 16))
         batch.fail("lane " + std::to_string(lane) + " of tensor memory, where warp " + std::to_string(within) +
@@ -159,7 +160,8 @@ void decode_move(Decoder& decoder, const Source& ins) {
     if (operands.size() != 1) refuse();
     const std::vector<Operand> items = elements(operands[0]);
     if (int(items.size()) != form.move.registers)
-        refuse(std::to_string(items.size()) + " registers where " + std::to_string(form.move.registers) + " are expected");
+        refuse(std::to_string(items.size()) + " registers where " + std::to_string(form.move.registers) +
+               " are expected");
     for (const Operand& item : items)
         form.registers.push_back(form.store ? decoder.read(item, "b32") : decoder.write(item, "b32"));
     emit_form(decoder, move, std::move(form));
@@ -192,7 +194,9 @@ struct MultiplyForm {
 
 void multiply(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<MultiplyForm>(ins);
-    const auto column = [&](const Instruction& address, uint32_t lane) { return uint32_t(address_at(batch, address, lane)); };
+    const auto column = [&](const Instruction& address, uint32_t lane) {
+        return uint32_t(address_at(batch, address, lane));
+    };
     each_lane(batch, ins, [&](uint32_t lane) {
         checked(batch, [&] {
             const InstructionDescriptor says =
@@ -215,9 +219,8 @@ void multiply(Batch& batch, const Instruction& ins) {
             operands.disabled = disabled.empty() ? nullptr : disabled.data();
             operands.adds_d = form.enable ? bool(batch.value(form.enable, lane)) != form.enable_inverted : form.enabled;
             operands.divide_by_power = form.shift;
-            tcgen05_mma(batch, form.multiply, says, operands, blocks, [&](const TensorOperation& operation) {
-                batch.work().tensor.issue(batch, lane, operation);
-            });
+            tcgen05_mma(batch, form.multiply, says, operands, blocks,
+                        [&](const TensorOperation& operation) { batch.work().tensor.issue(batch, lane, operation); });
         });
     });
 }
@@ -273,9 +276,8 @@ void copy(Batch& batch, const Instruction& ins) {
             const Blocks blocks =
                 form.copy.ctas == 1 ? blocks_of(batch, {block}) : blocks_of(batch, {block, block ^ 1u});
             tcgen05_cp(batch, form.copy, uint32_t(address_at(batch, form.address, lane)),
-                       batch.value(form.descriptor, lane), blocks, [&](const TensorOperation& operation) {
-                           batch.work().tensor.issue(batch, lane, operation);
-                       });
+                       batch.value(form.descriptor, lane), blocks,
+                       [&](const TensorOperation& operation) { batch.work().tensor.issue(batch, lane, operation); });
         });
     });
 }
@@ -328,8 +330,9 @@ const Registration kTcgen05({"tcgen05"}, [](Decoder& decoder, const Source& ins)
     } else if (kind == "cp") {
         operands(2);
         const TensorCopy form = form_from(tensor_copy_form, ins);
-        emit_form(decoder, copy,
-                  CopyForm{form, decoder.access(ins.operands[0], Space::kGeneric), decoder.value(ins.operands[1], "b64")});
+        emit_form(
+            decoder, copy,
+            CopyForm{form, decoder.access(ins.operands[0], Space::kGeneric), decoder.value(ins.operands[1], "b64")});
     } else if (kind == "commit") {
         operands(ins.has("multicast") ? 2 : 1);
         const Space space = ins.has("shared") ? Space::kShared : Space::kGeneric;

@@ -36,7 +36,7 @@ using ConstRegister = const uint32_t*;
 struct ElementType {
     int bits;
     const char* counted;  // `mma.<counted>`
-    int eighths = 8;      // time per operation, in eighths of the counted type's
+    int eighths = 8;  // time per operation, in eighths of the counted type's
 
     int register_bits() const { return bits > 32 ? bits : 32; }
     int per_register() const { return register_bits() / bits; }
@@ -48,7 +48,7 @@ struct MatrixMultiply {
     int m;
     int k;
     NumberType a, b, c, d;
-    bool saturates = false;   // .satfinite of integers
+    bool saturates = false;  // .satfinite of integers
     bool counts_xor = false;  // for bits: count differing bits instead of common ones
 
     int registers_a() const { return m * k / (32 * element_type(a).per_register()); }
@@ -76,7 +76,7 @@ void count_operations(Memory& memory, const char* unit, NumberType type, uint64_
 
 // mma.sync on numbers of 4 to 8 bits, with or without block scaling (PTX ISA, section "mma", "Block Scaling").
 struct ScaledMultiply {
-    int k;        // m is 16
+    int k;  // m is 16
     bool packed;  // two 4-bit numbers per byte instead of one
     NumberType a, b, c, d;
     int factors = 0;  // scale factors along K; 0 for no block scaling
@@ -114,9 +114,9 @@ struct WmmaMove {
     char operand;  // a, b, c or d
     NumberType type;
     WmmaShape shape;
-    bool by_row;    // elements of a row are adjacent in memory
+    bool by_row;  // elements of a row are adjacent in memory
     int registers;  // of the fragment
-    int distinct;   // registers with distinct elements: f16 fragments of A and B repeat elements
+    int distinct;  // registers with distinct elements: f16 fragments of A and B repeat elements
     std::vector<WmmaPiece> pieces;
 
     int bits() const { return element_type(type).bits; }
@@ -193,7 +193,7 @@ struct WgmmaOperands {
     uint64_t b_descriptor = 0;
     bool a_mn_major = false;
     bool b_mn_major = false;
-    int sign = 1;        // imm-scale-a times imm-scale-b
+    int sign = 1;  // imm-scale-a times imm-scale-b
     bool adds_d = true;  // scale-d
 };
 
@@ -228,23 +228,23 @@ enum class TensorUse : uint8_t { kStored, kLoaded, kComputed, kRead };
 // Tensor memory of one thread block, with operations in flight (PTX ISA, section "Tensor Memory"). Functions throw
 // std::invalid_argument with the reason; callers add the instruction.
 class TensorMemory {
- public:
+  public:
     uint32_t allocate(uint32_t columns, uint32_t source);
     void release(uint32_t address, uint32_t columns);
     void relinquish() { closed_ = true; }
     // Return columns that were not released at the end of the kernel: allocating instruction and message.
     std::optional<std::pair<uint32_t, std::string>> unreleased() const;
 
-    void load(const Cells& cells, uint32_t* values);         // in flight until finish(kLoaded)
+    void load(const Cells& cells, uint32_t* values);  // in flight until finish(kLoaded)
     void store(const Cells& cells, const uint32_t* values);  // in flight until finish(kStored)
-    void begin_read(const Cells& cells);                     // of a matrix operation, in flight until finish(kRead)
-    void begin_write(const Cells& cells);                    // in flight until finish(kComputed)
+    void begin_read(const Cells& cells);  // of a matrix operation, in flight until finish(kRead)
+    void begin_write(const Cells& cells);  // in flight until finish(kComputed)
     void finish(TensorUse use, const Cells& cells);  // loads or stores of cells are done
 
     uint32_t value(Cell cell) const { return cells_[index(cell)]; }
     void put(Cell cell, uint32_t value) { cells_[index(cell)] = value; }
 
- private:
+  private:
     struct Allocation {
         uint32_t first, columns, source;
     };
@@ -280,7 +280,7 @@ struct InstructionDescriptor {
 // Parsed name of a `tcgen05.mma`.
 struct TensorMultiply {
     std::string kind;
-    int ctas;    // thread blocks that multiply together
+    int ctas;  // thread blocks that multiply together
     int vector;  // numbers along K per scale factor; 0 for no scaling
 
     bool packed() const { return kind == "mxf4" || kind == "mxf4nvf4"; }
@@ -318,8 +318,7 @@ using IssueOperation = std::function<void(const TensorOperation&)>;
 // Multiply. `blocks` are the batch positions and tensor memories of one or two thread blocks.
 TensorOperation tcgen05_mma(Memory& memory, const TensorMultiply& form, const InstructionDescriptor& descriptor,
                             const TensorOperands& operands,
-                            const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks,
-                            const IssueOperation& issue);
+                            const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks, const IssueOperation& issue);
 
 // `tcgen05.cp`: copy rows of a matrix in shared memory to lanes of tensor memory.
 struct TensorCopy {

@@ -10,10 +10,8 @@ std::vector<Row> fragment(Decoder& decoder, const Operand& operand, NumberType t
     std::vector<Row> rows;
     for (const Operand& item : elements(operand)) {
         const bool is_register = item.kind == OperandKind::kRegister;
-        if (is_register && decoder.plain(item).width != width)
-            rows.clear();
-        else
-            rows.push_back(write ? decoder.write(item, register_type) : decoder.read(item, register_type));
+        if (is_register && decoder.plain(item).width != width) rows.clear();
+        else rows.push_back(write ? decoder.write(item, register_type) : decoder.read(item, register_type));
     }
     if (int(rows.size()) != registers)
         refuse("a fragment of ." + std::string(number_name(type)) + " takes " + std::to_string(registers) +

@@ -24,8 +24,7 @@ struct MapBytes {
 
 // Check and return the 128 bytes of a lane's map.
 MapBytes map_bytes(Batch& batch, Space space, uint32_t lane, uint64_t address, bool write) {
-    if (address % 64)
-        batch.fail_lane(lane, "uses a tensor map at " + hex(address) + ", which is not a multiple of 64");
+    if (address % 64) batch.fail_lane(lane, "uses a tensor map at " + hex(address) + ", which is not a multiple of 64");
     batch.resolve_lane(space, address + kTensorMapBytes - kPart, kPart, lane, write);
     const Resolved at = batch.resolve_lane(space, address, kPart, lane, write);
     return {at.places[lane % kWarp], at.space};
@@ -84,10 +83,12 @@ const Registration kTensormap({"tensormap"}, [](Decoder& decoder, const Source& 
         emit_form(decoder, replace_field, std::move(form));
         return;
     }
-    if (ins.modifiers[0] != "cp_fenceproxy" || ins.operands.size() != 3 || ins.operands[2].kind != OperandKind::kInteger)
+    if (ins.modifiers[0] != "cp_fenceproxy" || ins.operands.size() != 3 ||
+        ins.operands[2].kind != OperandKind::kInteger)
         refuse();
-    emit_form(decoder, copy_and_release,
-              CopyForm{decoder.access(ins.operands[0], Space::kGlobal), decoder.access(ins.operands[1], Space::kShared)});
+    emit_form(
+        decoder, copy_and_release,
+        CopyForm{decoder.access(ins.operands[0], Space::kGlobal), decoder.access(ins.operands[1], Space::kShared)});
 });
 
 // --- Fences: only proxy fences have an effect, because accesses are in order here ---
@@ -97,9 +98,8 @@ void nothing(Batch&, const Instruction&) {}
 void release_maps(Batch& batch, const Instruction&) { batch.work().maps.release(); }
 
 void acquire_map(Batch& batch, const Instruction& ins) {
-    each_lane(batch, ins, [&](uint32_t lane) {
-        batch.work().maps.acquire(address_at(batch, ins, lane), batch.lane_block(lane));
-    });
+    each_lane(batch, ins,
+              [&](uint32_t lane) { batch.work().maps.acquire(address_at(batch, ins, lane), batch.lane_block(lane)); });
 }
 
 void make_visible(Batch& batch, const Instruction& ins) {
@@ -136,7 +136,8 @@ TensorMap tensor_map_at(Batch& batch, uint32_t lane, uint64_t address) {
                                   " memory, where no copy reads one (a parameter has to be __grid_constant__)");
     if (batch.races()) {
         const std::string fence = batch.work().maps.missing(address, batch.lane_block(lane));
-        if (!fence.empty()) batch.fail_lane(lane, "uses a tensor map that the kernel wrote with no " + fence + " since");
+        if (!fence.empty())
+            batch.fail_lane(lane, "uses a tensor map that the kernel wrote with no " + fence + " since");
     }
     try {
         const TensorMap decoded = decode_tensor_map(map.bytes);

@@ -191,16 +191,11 @@ Cells tensor_move_cells(const TensorMove& form, uint32_t address, uint32_t split
     for (uint32_t t = 0; t < kWarp; ++t)
         for (uint32_t r = 0; r < uint32_t(form.registers); ++r) {
             uint32_t lane = 0, column = 0, split = 0;
-            if (form.shape == "32x32b")
-                lane = t, column = r;
-            else if (form.shape == "16x32bx2")
-                lane = t % 16, column = r, split = t / 16 * split_columns;
-            else if (form.shape == "16x64b")
-                lane = t / 4 + 8 * (t % 2), column = t / 2 % 2 + 2 * r;
-            else if (form.shape == "16x128b")
-                lane = t / 4 + 8 * (r % 2), column = t % 4 + 4 * (r / 2);
-            else
-                lane = t / 4 + 8 * (r / 2 % 2), column = 2 * (t % 4) + r % 2 + 8 * (r / 4);
+            if (form.shape == "32x32b") lane = t, column = r;
+            else if (form.shape == "16x32bx2") lane = t % 16, column = r, split = t / 16 * split_columns;
+            else if (form.shape == "16x64b") lane = t / 4 + 8 * (t % 2), column = t / 2 % 2 + 2 * r;
+            else if (form.shape == "16x128b") lane = t / 4 + 8 * (r % 2), column = t % 4 + 4 * (r / 2);
+            else lane = t / 4 + 8 * (r / 2 % 2), column = 2 * (t % 4) + r % 2 + 8 * (r / 4);
             const uint32_t columns = form.packed ? 2 : 1;
             for (uint32_t i = 0; i < columns; ++i)
                 cells.push_back({first_lane + lane, first_column + column * columns + split + i});
@@ -286,7 +281,7 @@ namespace {
 
 // One `tcgen05.mma`: collects the inputs, checks them, then multiplies.
 class TensorMultiplication {
- public:
+  public:
     TensorMultiplication(Memory& memory, const TensorMultiply& form, const InstructionDescriptor& says,
                          const TensorOperands& operands, const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks,
                          const IssueOperation& issue)
@@ -325,17 +320,15 @@ class TensorMultiplication {
         return std::move(operation_);
     }
 
- private:
+  private:
     Cells cells_of_d() const {
         const uint32_t lane = operands_.d_address >> 16, column = operands_.d_address & 0xFFFF, n = uint32_t(says_.n);
         const bool halves = rows_ == kTensorLanes / 2 && blocks_.size() == 2;
         Cells cells;
         for (uint32_t row = 0; row < rows_; ++row)
             for (uint32_t j = 0; j < n; ++j) {
-                if (halves)
-                    cells.push_back({lane + row + j / (n / 2) * 64, column + j % (n / 2)});
-                else
-                    cells.push_back({lane + lane_of_row(row, rows_), column + j});
+                if (halves) cells.push_back({lane + row + j / (n / 2) * 64, column + j % (n / 2)});
+                else cells.push_back({lane + lane_of_row(row, rows_), column + j});
             }
         return cells;
     }
@@ -470,22 +463,16 @@ TensorCopy tensor_copy_form(const Modifiers& modifiers) {
         const std::string& mark = modifiers[i];
         const bool is_shape =
             mark == "128x256b" || mark == "4x256b" || mark == "128x128b" || mark == "64x128b" || mark == "32x128b";
-        if (is_shape && shape.empty())
-            shape = mark;
-        else
-            multicast += "." + mark;
+        if (is_shape && shape.empty()) shape = mark;
+        else multicast += "." + mark;
     }
     TensorCopy form{0, shape.find("256b") != std::string::npos ? 32u : 16u, {0}, 1, false, modifiers[2] == "1" ? 1 : 2};
     form.rows = uint32_t(parse_int(shape.substr(0, shape.find('x'))));
     form.lane_step = form.rows == 4 ? 32 : 1;
-    if (shape == "64x128b" && multicast == ".warpx2.02_13")
-        form.first_lanes = {0, 64};
-    else if (shape == "64x128b" && multicast == ".warpx2.01_23")
-        form.first_lanes = {0, 32}, form.skips_quarter = true;
-    else if (shape == "32x128b" && multicast == ".warpx4")
-        form.first_lanes = {0, 32, 64, 96};
-    else if (shape.empty() || !multicast.empty() || shape == "64x128b" || shape == "32x128b")
-        throw UnsupportedForm("");
+    if (shape == "64x128b" && multicast == ".warpx2.02_13") form.first_lanes = {0, 64};
+    else if (shape == "64x128b" && multicast == ".warpx2.01_23") form.first_lanes = {0, 32}, form.skips_quarter = true;
+    else if (shape == "32x128b" && multicast == ".warpx4") form.first_lanes = {0, 32, 64, 96};
+    else if (shape.empty() || !multicast.empty() || shape == "64x128b" || shape == "32x128b") throw UnsupportedForm("");
     return form;
 }
 

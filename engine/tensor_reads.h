@@ -25,7 +25,7 @@ struct TileRead {
 };
 
 class TensorReads {
-   public:
+  public:
     TensorReads(uint32_t pieces_per_block, uint32_t blocks)
         : pieces_per_block_(pieces_per_block),
           readers_(size_t(pieces_per_block) * blocks),
@@ -48,7 +48,7 @@ class TensorReads {
     // Return the pieces that contain these bytes.
     Pieces pieces_of(const std::vector<size_t>& places) const;
 
-   private:
+  private:
     uint32_t pieces_per_block_;
     std::vector<int16_t> readers_;
     std::vector<int16_t> stored_;  // 0: visible; -1: stored before a barrier; n + 1: stored by warp n of the batch

@@ -27,7 +27,7 @@ struct Sampler {
 };
 
 struct Image {
-    uint8_t* data;     // of the buffer
+    uint8_t* data;  // of the buffer
     uint64_t address;  // of the buffer in global memory
     uint32_t axes;
     std::array<int64_t, 3> extents;  // texels along x, y and z; 1 for missing axes
@@ -104,9 +104,9 @@ uint32_t channel_bits(NumberType type, double value);
 // Result of a surface access outside of the image: an error (.trap), the nearest texel (.clamp), or zeros (.zero).
 enum class OutsideMode : uint8_t { kTrap, kClamp, kZero };
 struct SurfacePlace {
-    int64_t byte;    // in the buffer
+    int64_t byte;  // in the buffer
     int64_t stored;  // in the hardware's layout; -1 outside with .zero
-    bool outside;    // reads zeros and writes nothing
+    bool outside;  // reads zeros and writes nothing
 };
 // Return a location; x is in bytes. Throw std::invalid_argument for a misaligned access, or for one outside with .trap.
 SurfacePlace surface_place(const Image& image, const std::array<int64_t, 3>& coordinates, int64_t layer,

@@ -23,7 +23,7 @@ inline void learn(Knowledge& row, const Knowledge& more) {
 }
 
 class VectorClocks {
-   public:
+  public:
     explicit VectorClocks(uint32_t warps) : warps(warps), rows_(warps) { start_batch(); }
 
     void start_batch() {
@@ -86,7 +86,7 @@ class VectorClocks {
 
     const uint32_t warps;
 
-   private:
+  private:
     std::vector<Knowledge> rows_;
     std::unordered_map<size_t, uint32_t> columns_;  // by barrier
     std::vector<size_t> places_;                    // by column

@@ -135,7 +135,7 @@ void Batch::fail_stalled() {
     if (phase.pending) lacks = std::to_string(phase.pending) + " of " + std::to_string(phase.expected) + " arrivals";
     if (phase.bytes)
         lacks += (lacks.empty() ? "" : " and ") + (phase.bytes > 0 ? std::to_string(phase.bytes) + " bytes of copies"
-                                                                    : std::to_string(-phase.bytes) + " announced bytes");
+                                                                   : std::to_string(-phase.bytes) + " announced bytes");
     source = wait.test->barrier.source;
     fail("deadlock: " + coordinates(chosen) + " waits for the barrier at " + place_name(wait.awaited) +
          ", whose phase lacks " + (lacks.empty() ? "nothing" : lacks) + ", and all other threads wait, too");
@@ -189,7 +189,8 @@ void Batch::end_blocks(const BasicBlock& block) {
     for (uint32_t i = 0; i < running; i++) {
         const uint32_t number = block_of(running_warps_[i]);
         bool left = false;
-        for (uint32_t warp = number * warps_per_block; warp < (number + 1) * warps_per_block; warp++) left |= live_[warp] != 0;
+        for (uint32_t warp = number * warps_per_block; warp < (number + 1) * warps_per_block; warp++)
+            left |= live_[warp] != 0;
         if (!left && (gone.empty() || gone.back() != number)) gone.push_back(number);
     }
     for (const uint32_t number : gone) phase_races_->end_block(block.end_source, number);

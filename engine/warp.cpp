@@ -16,7 +16,8 @@ void each_group(Batch& batch, const Instruction& ins, Each each) {
         while (mask) {
             uint32_t group = mask;
             for (uint32_t rest = members ? mask & (mask - 1) : 0; rest; rest &= rest - 1)
-                if (members[first + __builtin_ctz(rest)] != members[first + __builtin_ctz(mask)]) group &= ~(rest & -rest);
+                if (members[first + __builtin_ctz(rest)] != members[first + __builtin_ctz(mask)])
+                    group &= ~(rest & -rest);
             each(warp, first, group);
             mask &= ~group;
         }
@@ -33,7 +34,8 @@ enum class Shuffle : uint32_t { kUp, kDown, kButterfly, kIndex };
 
 void shuffle(Batch& batch, const Instruction& ins) {
     uint32_t* d = batch.row<uint32_t>(ins.d);
-    const uint32_t *source = batch.row<uint32_t>(ins.a), *b = batch.row<uint32_t>(ins.b), *c = batch.row<uint32_t>(ins.c);
+    const uint32_t *source = batch.row<uint32_t>(ins.a), *b = batch.row<uint32_t>(ins.b),
+                   *c = batch.row<uint32_t>(ins.c);
     uint32_t* flags = ins.e ? batch.flags(ins.e) : nullptr;
     each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
         uint32_t result[kWarp], inside_mask = 0;
@@ -68,7 +70,8 @@ const Registration kShuffle({"shfl"}, [](Decoder& decoder, const Source& ins) {
     const bool is_pair = target.kind == OperandKind::kPair;
     const Row a = decoder.read(ins.operands[1], "b32"), b = decoder.read(ins.operands[2], "u32");
     const Row c = decoder.read(ins.operands[3], "u32"), d = decoder.write(is_pair ? target.items[0] : target, "b32");
-    const Row flag = is_pair && target.items[1].kind != OperandKind::kNone ? decoder.write(target.items[1], "pred") : Row{};
+    const Row flag =
+        is_pair && target.items[1].kind != OperandKind::kNone ? decoder.write(target.items[1], "pred") : Row{};
     Instruction& made = decoder.emit(shuffle);
     made.d = d;
     made.a = a;
@@ -228,7 +231,8 @@ const Registration kRedux({"redux"}, [](Decoder& decoder, const Source& ins) {
     for (uint32_t i = 0; i < 6; i++)
         if (name == names[i]) mode = i;
     const bool is_float = type == "f32" && (mode == 1 || mode == 2);
-    if (mode == 6 || (!is_float && (ins.modifiers.size() != 3 || (type != "u32" && type != "s32" && type != "b32")))) refuse();
+    if (mode == 6 || (!is_float && (ins.modifiers.size() != 3 || (type != "u32" && type != "s32" && type != "b32"))))
+        refuse();
     if (is_float)
         for (size_t i = 2; i + 1 < ins.modifiers.size(); i++)
             if (ins.modifiers[i] != "abs" && ins.modifiers[i] != "NaN") refuse();

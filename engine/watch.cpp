@@ -53,7 +53,8 @@ void Batch::watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKin
         for (uint64_t at = part.address; at < end;) {  // sector by sector
             const uint64_t stop = std::min(end, (at / kSectorBytes + 1) * kSectorBytes);
             touch(*watch, buffer, kind, int64_t(at), uint32_t(stop - at));
-            if (sectors.empty() || sectors.back() != int64_t(at / kSectorBytes)) sectors.push_back(int64_t(at / kSectorBytes));
+            if (sectors.empty() || sectors.back() != int64_t(at / kSectorBytes))
+                sectors.push_back(int64_t(at / kSectorBytes));
             at = stop;
         }
     }

@@ -11,7 +11,7 @@ namespace kernrec {
 
 // Set of units of a buffer, as bits in pages of 4096.
 class UnitSet {
-   public:
+  public:
     // Add `count` units from `first`: at most 8, within an aligned group of 8.
     void add(uint64_t first, uint32_t count) {
         const uint64_t page = first / kPageUnits;
@@ -24,7 +24,7 @@ class UnitSet {
     // Return the numbers in ascending order, each multiplied by `factor`.
     std::vector<int64_t> numbers(int64_t factor) const;
 
-   private:
+  private:
     static constexpr uint64_t kPageUnits = 4096;
     struct Page {
         uint64_t words[kPageUnits / 64] = {};

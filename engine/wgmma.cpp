@@ -73,7 +73,8 @@ void multiply(Batch& batch, const Instruction& ins) {
         made.b_mn_major = form.b_mn_major;
         made.sign = form.sign;
         made.adds_d = form.adds_d;
-        if (form.scale_d) made.adds_d = bool(batch.value(form.scale_d, groups[i].first_warp * kWarp)) != form.scale_d_inverted;
+        if (form.scale_d)
+            made.adds_d = bool(batch.value(form.scale_d, groups[i].first_warp * kWarp)) != form.scale_d_inverted;
         tiles[i] = read_wgmma_tiles(batch, form.multiply, made, batch.block_of(groups[i].first_warp));
     }
     for (size_t i = 0; i < groups.size(); i++) {
@@ -134,7 +135,8 @@ void decode_multiply(Decoder& decoder, const Source& ins) {
     const auto registers = [&](const Operand& operand, NumberType type, int count) {
         std::vector<Row> rows;
         for (const Operand& item : elements(operand))
-            if (item.kind == OperandKind::kRegister && decoder.plain(item).width == 32) rows.push_back(decoder.plain(item));
+            if (item.kind == OperandKind::kRegister && decoder.plain(item).width == 32)
+                rows.push_back(decoder.plain(item));
         if (int(rows.size()) != count || rows.size() != elements(operand).size())
             refuse("a fragment of ." + std::string(number_name(type)) + " takes " + std::to_string(count) +
                    " registers of 32 bits");

@@ -46,8 +46,11 @@ struct Table {
     Table(T* data, int64_t rows, int64_t columns, int64_t row_step, int64_t step)
         : data(data), rows(rows), columns(columns), row_step(row_step), step(step) {}
     Table(const Array<T, 2>& from)
-        : data(from.data()), rows(int64_t(from.shape(0))), columns(int64_t(from.shape(1))),
-          row_step(from.stride(0)), step(from.stride(1)) {}
+        : data(from.data()),
+          rows(int64_t(from.shape(0))),
+          columns(int64_t(from.shape(1))),
+          row_step(from.stride(0)),
+          step(from.stride(1)) {}
     T& operator()(int64_t row, int64_t i) const { return data[row * row_step + i * step]; }
     Row<T> operator[](int64_t row) const { return {data + row * row_step, columns, step}; }
 };

@@ -21,12 +21,14 @@ int32_t ordered(double value) {
 
 // T trees with N nodes in total, over at most 256 features.
 class CompactTrees {
-   public:
+  public:
     // start: first node of each tree, (T,). left, feature, threshold, leaf: values of each node, (N,). A leaf is its
     // own left child, and its threshold is NaN.
     CompactTrees(Array<const int64_t, 1> start, Array<const int64_t, 1> left, Array<const int64_t, 1> feature,
                  Array<const float, 1> threshold, Array<const float, 1> leaf, double base, int64_t levels)
-        : start_(copied(Row<const int64_t>(start))), leaf_(copied(Row<const float>(leaf))), base_(base),
+        : start_(copied(Row<const int64_t>(start))),
+          leaf_(copied(Row<const float>(leaf))),
+          base_(base),
           levels_(levels) {
         const Row<const int64_t> lefts(left), features(feature);
         const Row<const float> thresholds(threshold);
@@ -88,7 +90,7 @@ class CompactTrees {
 
     int64_t features() const { return features_; }
 
-   private:
+  private:
     struct Node {
         int32_t link;       // 256 times the left child, plus the feature; the right child is the next node
         int32_t threshold;  // ordered threshold; values that are not less go right
@@ -102,13 +104,16 @@ class CompactTrees {
 
 // Where the trees' features come from, for one kind of problem in S backends.
 class Reader {
-   public:
+  public:
     // rows: features of each backend, (S, F). For each problem, rows `places` of a
     // feature table replace the features at `columns`. The features at `own_columns` also differ between backends.
     Reader(nb::object trees, Array<const float, 2> rows, Array<const int64_t, 1> columns,
            Array<const int64_t, 1> places, Array<const int64_t, 1> own_columns)
-        : kept_(trees), trees_(&nb::cast<const CompactTrees&>(trees)), columns_(copied(Row<const int64_t>(columns))),
-          places_(copied(Row<const int64_t>(places))), own_columns_(copied(Row<const int64_t>(own_columns))) {
+        : kept_(trees),
+          trees_(&nb::cast<const CompactTrees&>(trees)),
+          columns_(copied(Row<const int64_t>(columns))),
+          places_(copied(Row<const int64_t>(places))),
+          own_columns_(copied(Row<const int64_t>(own_columns))) {
         const Table<const float> table(rows);
         backends_ = table.rows, features_ = table.columns;
         require(features_ >= trees_->features() && columns_.size() == places_.size() &&
@@ -152,13 +157,12 @@ class Reader {
         trees_->add(flat, features_, Row<double>(sums.data(), int64_t(sums.size())));
         for (int64_t s = 0; s < backends_; s++)
             for (int64_t i = 0; i < count; i++) {
-                const double ratio =
-                    std::exp(minimum(maximum(sums[size_t(s * count + i)], -kMostRatio), kMostRatio));
+                const double ratio = std::exp(minimum(maximum(sums[size_t(s * count + i)], -kMostRatio), kMostRatio));
                 values(s, i) = minimum(maximum(base(base.rows > 1 ? s : 0, i) * ratio, least[i]), most);
             }
     }
 
-   private:
+  private:
     nb::object kept_;
     const CompactTrees* trees_;
     std::vector<int64_t> columns_, places_, own_columns_;

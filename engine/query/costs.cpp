@@ -9,10 +9,16 @@
 namespace kernrec::query {
 
 Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> able_of,
-               Array<const double, 1> occupancy_of, Array<const double, 2> shapes_of,
-               Array<const int64_t, 2> codes_of, bool call, double clk_j, double byte_j)
-    : kept_space(space_of), kept_launches(launches_of), space(&nb::cast<Space&>(space_of)), codes(codes_of),
-      call(call), clk_j(clk_j), byte_j(byte_j), kept_codes_(codes_of) {
+               Array<const double, 1> occupancy_of, Array<const double, 2> shapes_of, Array<const int64_t, 2> codes_of,
+               bool call, double clk_j, double byte_j)
+    : kept_space(space_of),
+      kept_launches(launches_of),
+      space(&nb::cast<Space&>(space_of)),
+      codes(codes_of),
+      call(call),
+      clk_j(clk_j),
+      byte_j(byte_j),
+      kept_codes_(codes_of) {
     for (const nb::handle launch : launches_of) launches.push_back(&nb::cast<Launch&>(launch));
     const Row<const bool> can(able_of);
     const Table<const double> of_launch(shapes_of);
@@ -24,7 +30,8 @@ Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> a
     require(!launches.empty() && able.size() == configs && occupancy.size() == configs && of_launch.rows == 4 &&
                 of_launch.columns == int64_t(configs) && codes.rows == int64_t(configs) && codes.columns > 0,
             "kernel: expected launches, and figures of each config");
-    for (const Launch* launch : launches) require(launch->configs() == int64_t(configs), "kernel: expected its launches");
+    for (const Launch* launch : launches)
+        require(launch->configs() == int64_t(configs), "kernel: expected its launches");
 }
 
 namespace {
@@ -122,8 +129,7 @@ void Costs::fill(const Part& part, int64_t first, const Row<const int64_t>& posi
         }
         for (int64_t cost = 0; cost < limited.rows; cost++) quantities(cost, i) = limited(cost, positions[i]);
         for (size_t cost = 0; cost < 5; cost++)
-            quantities(features::kCoreS + int64_t(cost), i) =
-                nominal_[int64_t(cost) * count_ + part.first + position];
+            quantities(features::kCoreS + int64_t(cost), i) = nominal_[int64_t(cost) * count_ + part.first + position];
         for (size_t shape = 0; shape < 4; shape++)
             quantities(features::kThreads + int64_t(shape), i) = part.kernel->shapes[shape * configs + size_t(row)];
         quantities(features::kFlops, i) = part.problems[problem]->flops;
@@ -136,8 +142,8 @@ void Costs::fill(const Part& part, int64_t first, const Row<const int64_t>& posi
             if (place == done.positions.end() || *place != position) continue;
             const double* const figures = done.figures.get();
             features::add_times({figures + done.pipes, kPipes, launched, launched, 1},
-                                {figures + done.times, kTimes, launched, launched, 1},
-                                place - done.positions.begin(), quantities, i);
+                                {figures + done.times, kTimes, launched, launched, 1}, place - done.positions.begin(),
+                                quantities, i);
         }
     }
 }
@@ -174,8 +180,7 @@ void Costs::add(nb::tuple each, int64_t most) {
 
 namespace {
 
-std::vector<uint8_t> promising(const Kernel& kernel, Problem& problem, const std::vector<int64_t>& rows,
-                               int64_t most) {
+std::vector<uint8_t> promising(const Kernel& kernel, Problem& problem, const std::vector<int64_t>& rows, int64_t most) {
     std::vector<double> clocks(rows.size(), 0.0), joules(rows.size(), 0.0);
     for (const Launch* launch : kernel.launches) {
         Launch::Figures figures = launch->on(problem);
@@ -296,12 +301,13 @@ void bind_costs(nb::module_& module) {
         .def_prop_ro("kernels", &Costs::kernels)
         .def("runnable", &Costs::runnable)
         .def("launches", &Costs::launches)
-        .def("fill",
-             [](const Costs& self, size_t kernel, int64_t first, Array<const int64_t, 1> positions,
-                Array<const double, 2> limited, Array<double, 2> quantities) {
-                 self.fill(self.parts().at(kernel), first, positions, limited, quantities);
-             },
-             nb::arg(), nb::arg(), exact(), exact(), exact());
+        .def(
+            "fill",
+            [](const Costs& self, size_t kernel, int64_t first, Array<const int64_t, 1> positions,
+               Array<const double, 2> limited, Array<double, 2> quantities) {
+                self.fill(self.parts().at(kernel), first, positions, limited, quantities);
+            },
+            nb::arg(), nb::arg(), exact(), exact(), exact());
 }
 
 }  // namespace kernrec::query

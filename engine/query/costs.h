@@ -10,7 +10,7 @@ namespace kernrec::query {
 
 // Sources of the figures of one launch, for every config.
 class Launch {
-   public:
+  public:
     // figures: expressions for the number of blocks, the tiles that they visit (None: one each), the longest block's
     // waits, trips and depth of each loop, and the extent of each step of the grid's order (None: 1). tensors: name,
     // expression of the elements (None: the problem provides the bytes) and bytes of an element. variant: row in the
@@ -48,7 +48,7 @@ class Launch {
         return has_given_ ? given_(kBlocks, row) : figures(0, row);
     }
 
-   private:
+  private:
     nb::object kept_[4];
     Space& space_;
     const Access& access_;
@@ -79,7 +79,8 @@ struct Kernel {
     std::vector<double> occupancy;  // resident warps of the first launch, as a fraction of an SM's maximum
     Table<const int64_t> codes;  // warps per block and machine code of each launch, (configs, 1 + launches)
     bool call;                   // a call of a Triton function, whose configs differ only in code and grid
-    std::vector<double> shapes;  // threads, resident blocks, registers and shared bytes of the first launch, (4, configs)
+    std::vector<double>
+        shapes;  // threads, resident blocks, registers and shared bytes of the first launch, (4, configs)
     double clk_j;                // static energy per clock of a quick cost, in joules
     double byte_j;               // joules per byte between L2 and DRAM
 
@@ -90,14 +91,14 @@ struct Kernel {
     // first, then the largest block, then the first config.
     double score(int64_t row) const { return occupancy[size_t(row)] * 4096.0 + double(codes(row, 0)); }
 
-   private:
+  private:
     Array<const int64_t, 2> kept_codes_;  // keeps Python's array alive
 };
 
 // Costs of all kernels' configs on one or more problems: which configs can run, which are promising, and their time and
 // energy, without and with a power limit.
 class Costs {
-   public:
+  public:
     using Figures = std::shared_ptr<double[]>;
 
     // Launch of a kernel's estimated configs: work, clocks of each pipe, then times, with one column per config.
@@ -147,14 +148,12 @@ class Costs {
     // Return, for each kernel, the estimated configs. For each problem, return the start and number of its configs, the
     // position of the heuristic's pick (None: no config), and the number of runnable configs.
     nb::list kernels() const;
-    nb::object runnable(size_t kernel, size_t problem) const {
-        return numpy(parts_.at(kernel).runnable.at(problem));
-    }
+    nb::object runnable(size_t kernel, size_t problem) const { return numpy(parts_.at(kernel).runnable.at(problem)); }
     // Return, for each launch of a kernel, its number, the positions of the configs that perform it, clocks of each
     // pipe, times and DRAM bytes.
     nb::list launches(size_t kernel) const;
 
-   private:
+  private:
     void add(nb::tuple each, int64_t most);
     void choose(Part& part, const std::vector<uint8_t>& able, const std::optional<Row<const int64_t>>& given,
                 const Row<const int64_t>& kept_rows, int64_t most);

@@ -5,13 +5,13 @@ namespace kernrec::query {
 
 Access::Access(Array<const int64_t, 1> reads_of, Array<const uint8_t, 2> axes_of, Array<const int64_t, 1> writes_of,
                Array<const uint8_t, 1> scratch_of)
-    : reads(copied(Row<const int64_t>(reads_of))), writes(copied(Row<const int64_t>(writes_of))),
+    : reads(copied(Row<const int64_t>(reads_of))),
+      writes(copied(Row<const int64_t>(writes_of))),
       scratch(copied(Row<const uint8_t>(scratch_of))) {
     const Table<const uint8_t> table(axes_of);
     const int64_t tensors = int64_t(scratch.size());
     steps = table.columns;
-    require(steps > 0 && table.rows == int64_t(reads.size()) &&
-                all_within(Row<const int64_t>(reads_of), 0, tensors) &&
+    require(steps > 0 && table.rows == int64_t(reads.size()) && all_within(Row<const int64_t>(reads_of), 0, tensors) &&
                 all_within(Row<const int64_t>(writes_of), 0, tensors),
             "access: expected tensors that exist, and at least one step");
     for (int64_t read = 0; read < table.rows; read++)

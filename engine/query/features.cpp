@@ -39,10 +39,8 @@ void FeaturePlan::fill(const Table<double>& quantities, const Table<float>& feat
         const Row<double> above = quantities[ratio.above], below = quantities[ratio.below];
         for (int64_t i = 0; i < quantities.columns; i++) {
             double value = above[i];
-            if (ratio.bounded)
-                value = minimum(maximum(value / maximum(below[i], kLeast), kLeastRatio), kMostRatio);
-            else
-                value = value / below[i];
+            if (ratio.bounded) value = minimum(maximum(value / maximum(below[i], kLeast), kLeastRatio), kMostRatio);
+            else value = value / below[i];
             features(i, ratio.place) = float(ratio.logarithmic ? std::log2(value) : value);
         }
     }
@@ -88,7 +86,8 @@ void least_seconds(const Table<const double>& quantities, double bandwidth, doub
 
 Extent::Extent(Array<const double, 1> low, Array<const double, 1> high, Array<const double, 1> spread,
                Array<const double, 2> group_means)
-    : low_(copied(Row<const double>(low))), high_(copied(Row<const double>(high))),
+    : low_(copied(Row<const double>(low))),
+      high_(copied(Row<const double>(high))),
       spread_(copied(Row<const double>(spread))) {
     const Table<const double> means(group_means);
     require(low_.size() == high_.size() && low_.size() == spread_.size() && int64_t(low_.size()) == means.rows,
@@ -139,21 +138,27 @@ void bind_features(nb::module_& module) {
     const auto exact = [] { return nb::arg().noconvert(); };
     nb::class_<FeaturePlan>(module, "FeaturePlan")
         .def(nb::init<Array<const double, 1>, Array<const int64_t, 2>>(), exact(), exact())
-        .def("fill", [](const FeaturePlan& self, Array<double, 2> quantities,
-                        Array<float, 2> filled) { self.fill(quantities, filled); }, exact(), exact());
+        .def(
+            "fill",
+            [](const FeaturePlan& self, Array<double, 2> quantities, Array<float, 2> filled) {
+                self.fill(quantities, filled);
+            },
+            exact(), exact());
     nb::class_<Extent>(module, "Extent")
         .def(nb::init<Array<const double, 1>, Array<const double, 1>, Array<const double, 1>, Array<const double, 2>>(),
              exact(), exact(), exact(), exact())
-        .def("fill",
-             [](const Extent& self, Array<const double, 2> rows, Array<double, 1> distances) {
-                 self.fill(Table<const double>(rows), distances);
-             },
-             exact(), exact());
-    module.def("least_seconds",
-               [](Array<const double, 2> quantities, double bandwidth, double boost_hz, Array<double, 1> seconds) {
-                   least_seconds(quantities, bandwidth, boost_hz, seconds);
-               },
-               exact(), nb::arg(), nb::arg(), exact());
+        .def(
+            "fill",
+            [](const Extent& self, Array<const double, 2> rows, Array<double, 1> distances) {
+                self.fill(Table<const double>(rows), distances);
+            },
+            exact(), exact());
+    module.def(
+        "least_seconds",
+        [](Array<const double, 2> quantities, double bandwidth, double boost_hz, Array<double, 1> seconds) {
+            least_seconds(quantities, bandwidth, boost_hz, seconds);
+        },
+        exact(), nb::arg(), nb::arg(), exact());
 }
 
 }  // namespace kernrec::query

@@ -8,12 +8,51 @@ namespace kernrec::query::features {
 // Rows of quantities, in the order of `QUANTITIES` in kernrec/model/learn/features.py: inputs, then figures of the GPU
 // (`kOne` to `kL2Bytes`), then values derived from both.
 enum Quantity : int64_t {
-    kLatencyS, kPowerW, kEnergyJ, kClockHz, kStaticJ, kClockedJ, kRegime, kCoreS, kDramS, kFixedS, kCoreJ, kDramJ,
-    kThreads, kResident, kRegisters, kSharedBytes, kFlops, kBytes, kBlocks, kBusyS, kWaitS, kL2S,
-    kFirstPipeS, kPipes = 9,
-    kOne = kFirstPipeS + kPipes, kSms, kMaxWarps, kMaxRegisters, kSmemPerSm, kTdpW, kL2Bytes,
-    kSomeFlops, kComputeS, kTrafficS, kRooflineS, kWarps, kLanes, kAllThreads, kSomeResident, kResidentWarps,
-    kResidentBytes, kWaves, kRounds, kSomeBusyS, kQuantities,
+    kLatencyS,
+    kPowerW,
+    kEnergyJ,
+    kClockHz,
+    kStaticJ,
+    kClockedJ,
+    kRegime,
+    kCoreS,
+    kDramS,
+    kFixedS,
+    kCoreJ,
+    kDramJ,
+    kThreads,
+    kResident,
+    kRegisters,
+    kSharedBytes,
+    kFlops,
+    kBytes,
+    kBlocks,
+    kBusyS,
+    kWaitS,
+    kL2S,
+    kFirstPipeS,
+    kPipes = 9,
+    kOne = kFirstPipeS + kPipes,
+    kSms,
+    kMaxWarps,
+    kMaxRegisters,
+    kSmemPerSm,
+    kTdpW,
+    kL2Bytes,
+    kSomeFlops,
+    kComputeS,
+    kTrafficS,
+    kRooflineS,
+    kWarps,
+    kLanes,
+    kAllThreads,
+    kSomeResident,
+    kResidentWarps,
+    kResidentBytes,
+    kWaves,
+    kRounds,
+    kSomeBusyS,
+    kQuantities,
 };
 
 // Add the times of one launch to the quantities of a candidate. pipe_clk, times: arrays of `LaunchTime`.
@@ -26,14 +65,14 @@ namespace kernrec::query {
 
 // Computes the columns of a model that are ratios of two quantities.
 class FeaturePlan {
-   public:
+  public:
     // ratios: numerator, denominator, place, whether bounded, whether a logarithm, (R, 5).
     FeaturePlan(Array<const double, 1> gpu, Array<const int64_t, 2> ratios);
     // Fill the plan's columns of `features` (C, F) from the inputs in `quantities` (Q, C), and compute the other rows
     // of `quantities`.
     void fill(const Table<double>& quantities, const Table<float>& features) const;
 
-   private:
+  private:
     struct Ratio {
         int64_t above, below, place;
         bool bounded, logarithmic;
@@ -47,7 +86,7 @@ class FeaturePlan {
 
 // Range and spread of each of F features in a model's training data.
 class Extent {
-   public:
+  public:
     // group_means: matrix that takes the mean over each group of features, (F, groups).
     Extent(Array<const double, 1> low, Array<const double, 1> high, Array<const double, 1> spread,
            Array<const double, 2> group_means);
@@ -56,7 +95,7 @@ class Extent {
     template <class T>
     void fill(const Table<const T>& rows, const Row<double>& distances) const;
 
-   private:
+  private:
     std::vector<double> low_, high_, spread_, means_;
     int64_t groups_ = 0;
 };

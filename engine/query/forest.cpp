@@ -9,8 +9,14 @@ constexpr int64_t kTogether = 8;  // trees that a candidate descends together: e
 }  // namespace
 
 Forest::Forest(int64_t features, int64_t trees, int64_t levels, Flat<uint16_t> columns, Flat<float> values, double base)
-    : features_(features), trees_(trees), levels_(levels), base_(base), kept_columns_(columns), kept_values_(values),
-      columns_(columns.data(), int64_t(columns.size())), values_(values.data(), int64_t(values.size())) {
+    : features_(features),
+      trees_(trees),
+      levels_(levels),
+      base_(base),
+      kept_columns_(columns),
+      kept_values_(values),
+      columns_(columns.data(), int64_t(columns.size())),
+      values_(values.data(), int64_t(values.size())) {
     require(trees >= 0 && trees < (1 << 20) && trees % kTogether == 0, "trees: expected a multiple of eight");
     require(levels >= 0 && levels < 32, "levels: expected 0 to 31");
     require(columns_.size == trees * ((int64_t(1) << levels) - 1), "columns: expected one of each split");
@@ -50,11 +56,12 @@ double Forest::leaves(const float* row, int64_t first) const {
 
 void bind_forest(nb::module_& module) {
     nb::class_<Forest>(module, "Forest")
-        .def(nb::init<int64_t, int64_t, int64_t, Forest::Flat<uint16_t>, Forest::Flat<float>, double>(),
-             nb::arg(), nb::arg(), nb::arg(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg())
-        .def("predict", [](const Forest& self, Array<const float, 2> matrix,
-                           Array<double, 1> sums) { self.predict(matrix, sums); },
-             nb::arg().noconvert(), nb::arg().noconvert());
+        .def(nb::init<int64_t, int64_t, int64_t, Forest::Flat<uint16_t>, Forest::Flat<float>, double>(), nb::arg(),
+             nb::arg(), nb::arg(), nb::arg().noconvert(), nb::arg().noconvert(), nb::arg())
+        .def(
+            "predict",
+            [](const Forest& self, Array<const float, 2> matrix, Array<double, 1> sums) { self.predict(matrix, sums); },
+            nb::arg().noconvert(), nb::arg().noconvert());
 }
 
 }  // namespace kernrec::query

@@ -8,7 +8,7 @@ namespace kernrec::query {
 // Trees of L levels over F features, padded to a multiple of eight. Nodes are numbered level by level, with the trees
 // side by side: the children of node n are 2 n + T and 2 n + T + 1.
 class Forest {
-   public:
+  public:
     template <class T>
     using Flat = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -16,7 +16,7 @@ class Forest {
     // Fill `sums` (C,) with the prediction of each row of features (C, F), whose NaNs are missing values.
     void predict(const Table<const float>& rows, const Row<double>& sums) const;
 
-   private:
+  private:
     double leaves(const float* row, int64_t first) const;
 
     int64_t features_, trees_, levels_;

@@ -5,18 +5,37 @@
 
 namespace kernrec::query {
 
-// Rows of a demand (kernrec/model/analytical/demand.py): clocks of each pipe, then other quantities. The last pipes, shared
-// memory and L1, are also included in the row of their port.
+// Rows of a demand (kernrec/model/analytical/demand.py): clocks of each pipe, then other quantities. The last pipes,
+// shared memory and L1, are also included in the row of their port.
 enum Quantity : int64_t {
-    kF64 = 4, kShared = 7, kPipes = 9, kPort = 9, kSectors, kBarriers, kCoreJ, kBetween, kBetweenGroups, kAlone,
-    kInTurn, kQuantityCount,
+    kF64 = 4,
+    kShared = 7,
+    kPipes = 9,
+    kPort = 9,
+    kSectors,
+    kBarriers,
+    kCoreJ,
+    kBetween,
+    kBetweenGroups,
+    kAlone,
+    kInTurn,
+    kQuantityCount,
 };
 
-// Rows of `LaunchWork` (kernrec/model/analytical/launch_time.py). From `kLoops` on, each loop has two rows: its trips over
-// all blocks, and in the longest block.
+// Rows of `LaunchWork` (kernrec/model/analytical/launch_time.py). From `kLoops` on, each loop has two rows: its trips
+// over all blocks, and in the longest block.
 enum WorkRow : int64_t {
-    kBlocks, kConcurrent, kWarps, kPrefetch, kDramBytes, kDramSlowdown, kSerialClk, kWaitRounds, kOverlapped,
-    kLoneWaits, kLoops,
+    kBlocks,
+    kConcurrent,
+    kWarps,
+    kPrefetch,
+    kDramBytes,
+    kDramSlowdown,
+    kSerialClk,
+    kWaitRounds,
+    kOverlapped,
+    kLoneWaits,
+    kLoops,
 };
 // Rows of `LaunchTime.rows`; the last is the index of the bottleneck in `RESOURCES`.
 enum TimeRow : int64_t { kCoreTime, kDramTime, kCoreJoules, kBusy, kLatency, kL2Time, kInTurnTime, kResource, kTimes };
@@ -58,7 +77,7 @@ struct Demand {
     // Return the quantities of each term of a variant.
     const double* of(int64_t variant) const { return rates + variant * terms * quantities; }
 
-   private:
+  private:
     Rates kept_;  // keeps Python's array alive
 };
 

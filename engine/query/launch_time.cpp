@@ -74,7 +74,7 @@ uint64_t bits(double value) {
 
 // Finds earlier launches with the same variant and work.
 class Twins {
-   public:
+  public:
     Twins(const Row<const int64_t>& variants, const Table<const double>& work) : variants_(variants), work_(work) {
         seen_.assign(kPlaces, -1);
     }
@@ -97,7 +97,7 @@ class Twins {
         return other;
     }
 
-   private:
+  private:
     static constexpr size_t kPlaces = 1024;  // a power of two
     Row<const int64_t> variants_;
     Table<const double> work_;
@@ -193,8 +193,7 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
             const double in_turn_clk = total[kInTurn] * each;
             const double in_turn = own_clk + maximum(in_turn_clk - block_clk, 0.0) * together_share;
             const double longest = maximum(alone, in_turn);
-            const double exposed =
-                exposed_clk(longest, wait - (alone - own_clk), dram_s * (clock_hz * sms) * each);
+            const double exposed = exposed_clk(longest, wait - (alone - own_clk), dram_s * (clock_hz * sms) * each);
             wait = wait + (longest - alone) + (in_turn_clk > 0.0 ? exposed * together_share : 0.0);
             const double in_turns =
                 full * round_clk(own_clk, wait, least) + uneven * round_clk(own_clk, wait, least_rest);
@@ -203,8 +202,7 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
         }
         sm_clk = sm_clk + maximum(longer_clk, longer * wait_clk);  // the tail after all other blocks
         sm_clk = sm_clk + work(kLoneWaits, i) * device.l2_latency_clk;
-        const double l2_s =
-            maximum(total[kSectors] * device.l2_clk_per_sector, work(kSerialClk, i)) * (1.0 / clock_hz);
+        const double l2_s = maximum(total[kSectors] * device.l2_clk_per_sector, work(kSerialClk, i)) * (1.0 / clock_hz);
         const double slower = device.core_time;
         times(kCoreTime, i) = smooth_maximum(sm_clk / clock_hz, l2_s) * slower;
         times(kDramTime, i) = dram_s * device.dram_time;

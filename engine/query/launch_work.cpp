@@ -4,8 +4,13 @@
 namespace kernrec::query {
 
 Demand::Demand(Rates rates_of, bool grouped, bool stretched)
-    : rates(rates_of.data()), variants(int64_t(rates_of.shape(0))), terms(int64_t(rates_of.shape(1))),
-      quantities(int64_t(rates_of.shape(2))), grouped(grouped), stretched(stretched), kept_(rates_of) {
+    : rates(rates_of.data()),
+      variants(int64_t(rates_of.shape(0))),
+      terms(int64_t(rates_of.shape(1))),
+      quantities(int64_t(rates_of.shape(2))),
+      grouped(grouped),
+      stretched(stretched),
+      kept_(rates_of) {
     require(terms > 0 && quantities >= (stretched ? kQuantityCount : kInTurn), "rates: expected (variants, terms, Q)");
 }
 
@@ -13,10 +18,20 @@ Launch::Launch(nb::object space, nb::object access, nb::object demand, nb::objec
                nb::list figures, nb::list tensors, Array<const int64_t, 1> variant, Array<const bool, 1> performed,
                Array<const double, 2> geometry, Array<const double, 3> quick, double start_clk, bool counted,
                std::optional<Array<const double, 2>> given)
-    : kept_{space, access, demand, device}, space_(nb::cast<Space&>(space)), access_(nb::cast<const Access&>(access)),
-      demand_(nb::cast<const Demand&>(demand)), device_(nb::cast<const Device&>(device)), loops_(loops),
-      variant_(copied(Row<const int64_t>(variant))), kept_geometry_(geometry), kept_quick_(quick), kept_given_(given),
-      geometry_(geometry), start_clk_(start_clk), counted_(counted), has_given_(given.has_value()) {
+    : kept_{space, access, demand, device},
+      space_(nb::cast<Space&>(space)),
+      access_(nb::cast<const Access&>(access)),
+      demand_(nb::cast<const Demand&>(demand)),
+      device_(nb::cast<const Device&>(device)),
+      loops_(loops),
+      variant_(copied(Row<const int64_t>(variant))),
+      kept_geometry_(geometry),
+      kept_quick_(quick),
+      kept_given_(given),
+      geometry_(geometry),
+      start_clk_(start_clk),
+      counted_(counted),
+      has_given_(given.has_value()) {
     const Row<const bool> some(performed);
     for (int64_t row = 0; row < some.size; row++) performed_.push_back(some[row]);
     for (const nb::handle figure : figures) figures_.push_back(figure.is_none() ? -1 : space_.add(figure));
@@ -147,11 +162,10 @@ void bind_launches(nb::module_& module) {
         .def("__init__",
              [](Device* self, double clock_hz, double sms, double l2_bytes, double dram_byte_s, double memory_clk,
                 double l2_clk_per_sector, double l2_latency_clk, bool few_f64, double core_time, double dram_time) {
-                 new (self) Device{clock_hz, sms, l2_bytes, dram_byte_s, memory_clk, l2_clk_per_sector, l2_latency_clk,
-                                   few_f64, core_time, dram_time};
+                 new (self) Device{clock_hz,       sms,     l2_bytes,  dram_byte_s, memory_clk, l2_clk_per_sector,
+                                   l2_latency_clk, few_f64, core_time, dram_time};
              });
-    nb::class_<Demand>(module, "Demand").def(nb::init<Demand::Rates, bool, bool>(), exact(), nb::arg(),
-                                             nb::arg());
+    nb::class_<Demand>(module, "Demand").def(nb::init<Demand::Rates, bool, bool>(), exact(), nb::arg(), nb::arg());
     nb::class_<Launch>(module, "Launch")
         .def(nb::init<nb::object, nb::object, nb::object, nb::object, int64_t, nb::list, nb::list,
                       Array<const int64_t, 1>, Array<const bool, 1>, Array<const double, 2>, Array<const double, 3>,
@@ -161,9 +175,12 @@ void bind_launches(nb::module_& module) {
     module.def("launch_times", &checked_launch_times, nb::arg(), nb::arg(), nb::arg(), exact(), exact(), exact(),
                exact());
     module.def("round_clk", &round_clk);
-    for (const auto& [name, value] : {std::pair{"LAUNCH_S", kLaunchS}, {"START_S", kStartS},
-                                      {"BARRIER_CLK", kBarrierClk}, {"BARRIER_WARP_CLK", kBarrierWarpClk},
-                                      {"SCHEDULERS", kSchedulers}, {"OVERLAP", kOverlap}})
+    for (const auto& [name, value] : {std::pair{"LAUNCH_S", kLaunchS},
+                                      {"START_S", kStartS},
+                                      {"BARRIER_CLK", kBarrierClk},
+                                      {"BARRIER_WARP_CLK", kBarrierWarpClk},
+                                      {"SCHEDULERS", kSchedulers},
+                                      {"OVERLAP", kOverlap}})
         module.attr(name) = value;
 }
 

@@ -1,8 +1,8 @@
 // Makes a backend never take longer for n items than for n + 1, because it can pad rows, images or sequences.
 //
 // Trees are not monotonic: they may predict less time for more rows. So they are only evaluated at item counts that
-// recordings usually contain (`chosen`). The time at such a count is the minimum of its own and of larger counts' predictions.
-// Between two counts, the monotonic bound interpolates.
+// recordings usually contain (`chosen`). The time at such a count is the minimum of its own and of larger counts'
+// predictions. Between two counts, the monotonic bound interpolates.
 //
 // All larger counts are considered up to the next point of a coarse grid; beyond this point, only points of the grid.
 #include <algorithm>
@@ -53,7 +53,7 @@ struct Points {
     // Largest grid point at or below the item count, then `near` chosen counts up to the next grid point, then further
     // grid points.
     std::vector<int64_t> numbers;
-    size_t near = 0;       // 0 if the item count is a grid point
+    size_t near = 0;  // 0 if the item count is a grid point
     bool between = false;  // strictly between the first two of the `near` counts
 
     Points(int64_t items, int64_t farthest) {
@@ -96,10 +96,10 @@ struct Points {
 
 // N problems of an op, each followed by its points.
 class MoreItems {
-   public:
+  public:
     // sizes: (N, D). alone, together: dimension that counts the items if the problem's first size is 1, or if it is
-    // larger; -1 if there is none. farthest: largest point that all item counts share. A count could else be faster only
-    // because it reaches a further point.
+    // larger; -1 if there is none. farthest: largest point that all item counts share. A count could else be faster
+    // only because it reaches a further point.
     MoreItems(Array<const double, 2> sizes_of, int64_t alone, int64_t together, int64_t farthest) {
         const Table<const double> sizes(sizes_of);
         columns_ = sizes.columns;
@@ -128,7 +128,8 @@ class MoreItems {
     nb::object starts() const { return numpy(starts_); }
 
     // Fill the seconds of the problems (S, N), given bounds (P,) and seconds (S, P) of the problems and their points.
-    void order(Array<const double, 1> bounds_of, Array<const double, 2> at_points_of, Array<double, 2> ordered_of) const {
+    void order(Array<const double, 1> bounds_of, Array<const double, 2> at_points_of,
+               Array<double, 2> ordered_of) const {
         const std::vector<double> bounds = copied(Row<const double>(bounds_of));
         const Table<const double> at_points(at_points_of);
         const Table<double> ordered(ordered_of);
@@ -139,13 +140,14 @@ class MoreItems {
             for (int64_t i = 0; i < ordered.columns; i++) {
                 const int64_t start = starts_[size_t(i)], count = at_points.columns - start - 1;
                 const auto& points = points_[size_t(i)];
-                ordered(row, i) = !points ? at_points(row, start)
-                                          : points->seconds(bounds[size_t(start)], bounds.data() + start + 1,
-                                                            {&at_points(row, start) + at_points.step, count, at_points.step});
+                ordered(row, i) =
+                    !points ? at_points(row, start)
+                            : points->seconds(bounds[size_t(start)], bounds.data() + start + 1,
+                                              {&at_points(row, start) + at_points.step, count, at_points.step});
             }
     }
 
-   private:
+  private:
     int64_t columns_ = 0;
     std::vector<double> rows_;
     std::vector<int64_t> starts_;  // row of each problem

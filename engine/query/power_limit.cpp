@@ -22,7 +22,7 @@ constexpr double kLeastSpareW = 1e-20;
 
 // Power limits and highest clocks of P operating points, and values that depend only on them.
 class PowerLimits {
-   public:
+  public:
     // limits_w: (P, N), or (P, 1) if all launches have the same limits.
     //
     // highest: values at the highest clock of each point, (4, P): clock over the boost clock, power of board and
@@ -35,8 +35,14 @@ class PowerLimits {
     PowerLimits(Array<const double, 2> limits_w, Array<const double, 2> highest, Array<const double, 1> highest_hz,
                 Array<const int64_t, 1> first, Array<const double, 2> table, Array<const double, 1> table_hz,
                 Array<const double, 2> search)
-        : kept_{limits_w, highest, table, search}, kept_rows_{highest_hz, table_hz}, limits_w_(limits_w),
-          highest_(highest), table_(table), search_(search), highest_hz_(highest_hz), table_hz_(table_hz),
+        : kept_{limits_w, highest, table, search},
+          kept_rows_{highest_hz, table_hz},
+          limits_w_(limits_w),
+          highest_(highest),
+          table_(table),
+          search_(search),
+          highest_hz_(highest_hz),
+          table_hz_(table_hz),
           first_(copied(Row<const int64_t>(first))) {
         const int64_t points = limits_w_.rows;
         require(highest_.rows == 4 && highest_.columns == points && highest_hz_.size == points &&
@@ -46,7 +52,8 @@ class PowerLimits {
                 "limits: expected as many points everywhere, and the clocks below each");
     }
 
-    // Fill the columns `places` (M,) of `costs` (kCostRows, P, N). `launches` (5, N) has a row per field of `NominalCosts`.
+    // Fill the columns `places` (M,) of `costs` (kCostRows, P, N). `launches` (5, N) has a row per field of
+    // `NominalCosts`.
     void fill(Array<const double, 2> launches_of, Array<const int64_t, 1> places_of, Array<double, 3> costs_of) const {
         const Table<const double> launches(launches_of);
         const Row<const int64_t> places(places_of);
@@ -79,12 +86,11 @@ class PowerLimits {
         for (int64_t place = 0; place < launches.columns; place++) {
             double cost[kCostRows];
             limit(0, launches, place, cost);
-            for (int64_t row = 0; row < kCostRows; row++)
-                costs[row * points * launches.columns + place] = cost[row];
+            for (int64_t row = 0; row < kCostRows; row++) costs[row * points * launches.columns + place] = cost[row];
         }
     }
 
-   private:
+  private:
     void limit(int64_t p, const Table<const double>& launches, int64_t place, double* cost) const {
         limit(p, launches(0, place), launches(1, place), launches(2, place), launches(3, place), launches(4, place),
               limits_w_(p, limits_w_.columns > 1 ? place : 0), cost);

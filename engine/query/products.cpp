@@ -10,7 +10,18 @@ enum Size : int64_t { kBatch, kM, kN, kK, kSizes };
 // Seconds of math, DRAM and L2 at data-sheet rates, and of the launch; the bound; the GPU's work only; seconds of DRAM
 // and L2 at a library's rates, and of the best tile; bytes.
 enum Work : int64_t {
-    kFlopsS, kDramS, kL2S, kLaunchS, kTotalS, kWorkS, kMemoryS, kTilesS, kMoved, kWeights, kResult, kWorkRows,
+    kFlopsS,
+    kDramS,
+    kL2S,
+    kLaunchS,
+    kTotalS,
+    kWorkS,
+    kMemoryS,
+    kTilesS,
+    kMoved,
+    kWeights,
+    kResult,
+    kWorkRows,
 };
 // Rows of tiles. `kSplit` is the number of parts of a split reduction. With tensor cores: FLOP/s of a tile, bytes and
 // FLOPs per element of its depth, and 1 if parts are joined. Otherwise: maximum concurrent tiles per SM, and their
@@ -19,8 +30,19 @@ enum TensorTile : int64_t { kRows, kColumns, kSplit, kRate, kReadBytes, kTileFlo
 enum SimtTile : int64_t { kFew = 3, kShare, kSimtRows };
 // First rows of features. Rows before `kFull` are logarithms.
 enum Figure : int64_t {
-    kShares = 0, kFirstSize = 4, kTotal = 8, kMovedOverL2 = 9, kTiles = 12, kAreas = 13, kFirstWaves = 16,
-    kFirstTime = 22, kAligned = 29, kFull = 32, kFilled = 38, kRest = 40, kFigures = 42,
+    kShares = 0,
+    kFirstSize = 4,
+    kTotal = 8,
+    kMovedOverL2 = 9,
+    kTiles = 12,
+    kAreas = 13,
+    kFirstWaves = 16,
+    kFirstTime = 22,
+    kAligned = 29,
+    kFull = 32,
+    kFilled = 38,
+    kRest = 40,
+    kFigures = 42,
 };
 // Number of tiles whose waves are features, the two square tiles, and the number of tiles whose time is a feature.
 constexpr int64_t kWaves = 6, kSquares[] = {2, 5}, kTimed = 7;
@@ -111,15 +133,13 @@ struct Products {
         std::vector<double> seconds(static_cast<size_t>(tile_count));
         for (int64_t i = 0; i < sizes.columns; i++) {
             fill_work(sizes, work, i);
-            if (tile_rows == kTensorRows)
-                fill_tensor_tiles(sizes, seconds, work, i);
-            else
-                fill_simt_tiles(sizes, seconds, work, i);
+            if (tile_rows == kTensorRows) fill_tensor_tiles(sizes, seconds, work, i);
+            else fill_simt_tiles(sizes, seconds, work, i);
             fill_figures(sizes, seconds, work, figures, i);
         }
     }
 
-   private:
+  private:
     // Fill the rows of `work` that do not depend on tiles.
     void fill_work(const Table<const double>& sizes, const Table<double>& work, int64_t i) const {
         const double batch = sizes(kBatch, i), m = sizes(kM, i), n = sizes(kN, i), k = sizes(kK, i);
@@ -228,16 +248,14 @@ struct Products {
         figure(kAreas + 1) = m * k;
         figure(kAreas + 2) = n * k;
         for (int64_t wave = 0; wave < kWaves; wave++) {
-            const double launched =
-                batch * std::ceil(m / wave_tiles[0][wave]) * std::ceil(n / wave_tiles[1][wave]);
+            const double launched = batch * std::ceil(m / wave_tiles[0][wave]) * std::ceil(n / wave_tiles[1][wave]);
             figure(kFirstWaves + wave) = launched / sms;
             figure(kFull + wave) = launched / (std::ceil(launched / sms) * sms);
         }
         for (int64_t square = 0; square < 2; square++) {
             const int64_t wave = kSquares[square];
             const double area = wave_tiles[0][wave] * wave_tiles[1][wave];
-            const double launched =
-                batch * std::ceil(m / wave_tiles[0][wave]) * std::ceil(n / wave_tiles[1][wave]);
+            const double launched = batch * std::ceil(m / wave_tiles[0][wave]) * std::ceil(n / wave_tiles[1][wave]);
             figure(kFilled + square) = m * n / (launched / batch * area);
         }
         for (int64_t t = 0; t < kTimed; t++)
@@ -256,11 +274,12 @@ struct Products {
 void bind_products(nb::module_& module) {
     const auto exact = [] { return nb::arg().noconvert(); };
     nb::class_<Products>(module, "Products")
-        .def("__init__",
-             [](Products* self, const std::vector<double>& figures, Array<const double, 2> wave_tiles) {
-                 new (self) Products(figures, wave_tiles);
-             },
-             nb::arg(), exact())
+        .def(
+            "__init__",
+            [](Products* self, const std::vector<double>& figures, Array<const double, 2> wave_tiles) {
+                new (self) Products(figures, wave_tiles);
+            },
+            nb::arg(), exact())
         .def("set_tensor_tiles", &Products::set_tensor_tiles, exact(), nb::arg(), nb::arg())
         .def("set_simt_tiles", &Products::set_simt_tiles, exact(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
              nb::arg(), nb::arg(), nb::arg(), nb::arg())

@@ -37,7 +37,8 @@ Rows Rows::with_tunable(int64_t choices) const {
     result.count = count * choices;
     for (const auto& column : digits) {
         result.digits.emplace_back();
-        for (const int32_t digit : column) result.digits.back().insert(result.digits.back().end(), size_t(choices), digit);
+        for (const int32_t digit : column)
+            result.digits.back().insert(result.digits.back().end(), size_t(choices), digit);
     }
     std::vector<int32_t> added(size_t(result.count));
     for (int64_t i = 0; i < result.count; i++) added[size_t(i)] = int32_t(i % choices);
@@ -223,8 +224,7 @@ int32_t Space::name(const std::string& name, int64_t depth) {
             result = leaf(Operation::kText, Kind::kText, interned(nb::cast<std::string>(fact)));
         else if (nb::isinstance<nb::float_>(fact))
             result = leaf(Operation::kNumber, Kind::kReal, bits(nb::cast<double>(fact)));
-        else
-            result = leaf(Operation::kNumber, Kind::kInteger, nb::cast<int64_t>(fact));
+        else result = leaf(Operation::kNumber, Kind::kInteger, nb::cast<int64_t>(fact));
     }
     if (result < 0) result = leaf(Operation::kInput, Kind::kInteger, interned(name));
     names_[name] = result;
@@ -240,12 +240,14 @@ int32_t Space::build(nb::handle tree, int64_t depth) {
     const auto operation = Operation(code);
     switch (operation) {
         case Operation::kNumber:
-            if (nb::isinstance<nb::float_>(parts[1])) return leaf(operation, Kind::kReal, bits(nb::cast<double>(parts[1])));
+            if (nb::isinstance<nb::float_>(parts[1]))
+                return leaf(operation, Kind::kReal, bits(nb::cast<double>(parts[1])));
             return leaf(operation, Kind::kInteger, nb::cast<int64_t>(parts[1]));
         case Operation::kText: return leaf(operation, Kind::kText, interned(nb::cast<std::string>(parts[1])));
         case Operation::kInput: return name(nb::cast<std::string>(parts[1]), depth + 1);
-        case Operation::kColumn: case Operation::kSpread: case Operation::kRefuse:
-            throw nb::value_error("tree: expected an operation");
+        case Operation::kColumn:
+        case Operation::kSpread:
+        case Operation::kRefuse: throw nb::value_error("tree: expected an operation");
         default: break;
     }
     size_t expected = 2;

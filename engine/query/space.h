@@ -10,9 +10,35 @@ namespace kernrec::query {
 
 // Operations in the order of `OPERATIONS` in kernrec/kernel/expression.py. The first ones do not occur in trees.
 enum class Operation : uint8_t {
-    kNumber, kText, kColumn, kInput, kSpread, kRefuse,
-    kAdd, kSubtract, kMultiply, kFloorDivide, kDivide, kModulo, kPower, kEqual, kLess, kLessEqual, kBoth, kEither,
-    kNegation, kTruth, kChoose, kMinimum, kMaximum, kAbsolute, kCeilDiv, kLog2, kPowerOfTwo, kMagicMul, kMagicShift,
+    kNumber,
+    kText,
+    kColumn,
+    kInput,
+    kSpread,
+    kRefuse,
+    kAdd,
+    kSubtract,
+    kMultiply,
+    kFloorDivide,
+    kDivide,
+    kModulo,
+    kPower,
+    kEqual,
+    kLess,
+    kLessEqual,
+    kBoth,
+    kEither,
+    kNegation,
+    kTruth,
+    kChoose,
+    kMinimum,
+    kMaximum,
+    kAbsolute,
+    kCeilDiv,
+    kLog2,
+    kPowerOfTwo,
+    kMagicMul,
+    kMagicShift,
     kFloorSum,
 };
 
@@ -34,8 +60,8 @@ struct Node {
     int32_t operands[4] = {-1, -1, -1, -1};
     uint64_t support = 0;  // mask of tunables that it depends on; the last bit stands for all tunables from the 64th on
     int32_t domain = 0, depth = 1;
-    int64_t place = -1;    // first register
-    int64_t number = 0;    // number or text of a leaf, index of a column, name or reason
+    int64_t place = -1;  // first register
+    int64_t number = 0;  // number or text of a leaf, index of a column, name or reason
 };
 
 // Some rows of the product of the tunables' values.
@@ -73,7 +99,7 @@ struct Reader {
 };
 
 class Space {
-   public:
+  public:
     struct Tunable {
         std::string name;
         std::vector<int64_t> values;
@@ -99,7 +125,7 @@ class Space {
     const Domain& domain(int32_t number) const { return domains_[size_t(number)]; }
     const std::string& text(int64_t number) const { return texts_[size_t(number)]; }
 
-   private:
+  private:
     friend class Problem;
     int32_t build(nb::handle tree, int64_t depth);
     int32_t name(const std::string& name, int64_t depth);
@@ -122,23 +148,23 @@ class Space {
     std::vector<Domain> domains_;
     std::vector<std::string> texts_;
     std::vector<int32_t> conditions_;
-    std::map<std::string, int32_t> names_;          // nodes of names
-    std::map<std::string, int32_t> columns_of_;     // nodes of the names of `add_column`
+    std::map<std::string, int32_t> names_;  // nodes of names
+    std::map<std::string, int32_t> columns_of_;  // nodes of the names of `add_column`
     std::map<std::string, int64_t> text_numbers_;
     std::map<uint64_t, int32_t> domain_of_;
     std::map<std::vector<int64_t>, int32_t> made_;  // nodes by operation and operands
-    std::map<int32_t, nb::object> roots_;           // expressions by node, for messages
-    std::map<void*, int32_t> expressions_;          // nodes by expression
+    std::map<int32_t, nb::object> roots_;  // expressions by node, for messages
+    std::map<void*, int32_t> expressions_;  // nodes by expression
     std::vector<nb::object> kept_;
-    std::vector<int64_t> fixed_;     // registers that do not depend on the problem
+    std::vector<int64_t> fixed_;  // registers that do not depend on the problem
     std::vector<uint8_t> computed_;  // whether the registers of a node that does not depend on the problem are filled
-    int64_t dynamic_ = 0;            // number of registers that depend on the problem
+    int64_t dynamic_ = 0;  // number of registers that depend on the problem
     std::vector<std::vector<int64_t>> spare_;  // registers of earlier problems
 };
 
 // Space on one problem; computes each value on first use.
 class Problem {
-   public:
+  public:
     Problem(nb::object space, nb::dict names, nb::dict tensor_bytes, bool too_large, double flops, double bytes);
     ~Problem();
     Problem(const Problem&) = delete;
@@ -151,7 +177,7 @@ class Problem {
 
     double flops, bytes;
 
-   private:
+  private:
     friend class Space;
     nb::object kept_;
     Space* space_;

@@ -41,8 +41,8 @@ Rows enumerated(const std::vector<Space::Tunable>& tunables, std::optional<Array
         if (fixed > 0) {
             const int64_t choices = int64_t(tunables[fixed - 1].values.size());
             if (choices && rows.count > most / choices)
-                throw nb::value_error(("over " + std::to_string(most) + " configs already at " +
-                                       tunables[fixed - 1].name).c_str());
+                throw nb::value_error(
+                    ("over " + std::to_string(most) + " configs already at " + tunables[fixed - 1].name).c_str());
             rows = rows.with_tunable(choices);
         }
         keep_decided(fixed, false);
@@ -76,8 +76,7 @@ nb::object value_of(Space& space, int32_t number, Problem* problem, std::optiona
         return numpy(std::move(values));
     }
     std::vector<int64_t> values(static_cast<size_t>(count));
-    for (int64_t i = 0; i < count; i++)
-        values[size_t(i)] = value.values[value.index ? value.index[row(i)] : row(i)];
+    for (int64_t i = 0; i < count; i++) values[size_t(i)] = value.values[value.index ? value.index[row(i)] : row(i)];
     return numpy(std::move(values));
 }
 
@@ -96,8 +95,7 @@ nb::object evaluated(nb::handle expression, const nb::dict& names, int64_t count
             std::vector<int64_t> values;
             for (const double each : copied(Row<const double>(real))) values.push_back(bits(each));
             space.add_column(nb::cast<std::string>(name), Kind::kReal, std::move(values));
-        } else
-            facts[name] = value;
+        } else facts[name] = value;
     }
     return value_of(space, space.add(expression), nullptr, std::nullopt);
 }
@@ -107,17 +105,18 @@ nb::object evaluated(nb::handle expression, const nb::dict& names, int64_t count
 void bind_spaces(nb::module_& module) {
     const auto exact = [] { return nb::arg().noconvert(); };
     nb::class_<Space>(module, "Space")
-        .def("__init__",
-             [](Space* self, nb::dict values, std::optional<Array<const int64_t, 2>> listed, nb::dict lets,
-                nb::dict facts, nb::list fixed, nb::list conditions, int64_t most) {
-                 auto tunables = tunables_of(values);
-                 Rows rows = enumerated(tunables, listed, lets, facts, fixed, most);
-                 new (self) Space(std::move(tunables), std::move(rows), lets, facts);
-                 std::vector<int32_t> nodes;
-                 for (const nb::handle condition : conditions) nodes.push_back(self->add(condition));
-                 self->set_conditions(std::move(nodes));
-             },
-             nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
+        .def(
+            "__init__",
+            [](Space* self, nb::dict values, std::optional<Array<const int64_t, 2>> listed, nb::dict lets,
+               nb::dict facts, nb::list fixed, nb::list conditions, int64_t most) {
+                auto tunables = tunables_of(values);
+                Rows rows = enumerated(tunables, listed, lets, facts, fixed, most);
+                new (self) Space(std::move(tunables), std::move(rows), lets, facts);
+                std::vector<int32_t> nodes;
+                for (const nb::handle condition : conditions) nodes.push_back(self->add(condition));
+                self->set_conditions(std::move(nodes));
+            },
+            nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
         .def_prop_ro("count", &Space::count)
         .def("holds",
              [](nb::object space, nb::dict names) {
@@ -128,10 +127,11 @@ void bind_spaces(nb::module_& module) {
                  return holds != 0;
              })
         .def("fixed", [](Space& space, nb::handle expression) { return !space.node(space.add(expression)).dynamic; })
-        .def("digits", [](const Space& space, size_t tunable) {
-            const auto& digits = space.rows().digits.at(tunable);
-            return numpy(std::vector<int64_t>(digits.begin(), digits.end()));
-        })
+        .def("digits",
+             [](const Space& space, size_t tunable) {
+                 const auto& digits = space.rows().digits.at(tunable);
+                 return numpy(std::vector<int64_t>(digits.begin(), digits.end()));
+             })
         .def("groups", [](const Space& space, std::vector<int64_t> tunables) {
             const Domain domain = space.groups(tunables);
             return nb::make_tuple(numpy(std::vector<int64_t>(domain.index.begin(), domain.index.end())),
@@ -139,16 +139,21 @@ void bind_spaces(nb::module_& module) {
         });
     nb::class_<Problem>(module, "Problem")
         .def(nb::init<nb::object, nb::dict, nb::dict, bool, double, double>())
-        .def("column", [](Problem& problem, nb::handle expression, std::optional<Places> rows) {
-            return value_of(problem.space(), problem.space().add(expression), &problem, rows);
-        }, nb::arg(), nb::arg().none().noconvert() = nb::none())
-        .def("test", [](Problem& problem, Array<bool, 1> holds) {
-            const Row<bool> bools(holds);
-            if (problem.too_large())
-                for (int64_t row = 0; row < bools.size; row++) bools[row] = false;
-            else
-                problem.space().test(&problem, {reinterpret_cast<uint8_t*>(bools.data), bools.size, bools.step});
-        }, exact());
+        .def(
+            "column",
+            [](Problem& problem, nb::handle expression, std::optional<Places> rows) {
+                return value_of(problem.space(), problem.space().add(expression), &problem, rows);
+            },
+            nb::arg(), nb::arg().none().noconvert() = nb::none())
+        .def(
+            "test",
+            [](Problem& problem, Array<bool, 1> holds) {
+                const Row<bool> bools(holds);
+                if (problem.too_large())
+                    for (int64_t row = 0; row < bools.size; row++) bools[row] = false;
+                else problem.space().test(&problem, {reinterpret_cast<uint8_t*>(bools.data), bools.size, bools.step});
+            },
+            exact());
     module.def("evaluated", &evaluated, nb::arg(), nb::arg(), nb::arg());
 }
 

@@ -82,16 +82,16 @@ void Space::execute(const Node& node, Problem* problem) {
     const int64_t count = domain.size;
     const auto operand = [&](int number) {
         const Node& from = nodes_[size_t(node.operands[number])];
-        return Operand{registers(from, problem), domains_[size_t(from.domain)].scalar ? 0 : 1, from.kind == Kind::kReal};
+        return Operand{registers(from, problem), domains_[size_t(from.domain)].scalar ? 0 : 1,
+                       from.kind == Kind::kReal};
     };
     const auto read = [&](int number) {
         compute(node.operands[number], problem);
         return operand(number);
     };
     switch (node.operation) {
-        case Operation::kNumber: case Operation::kText:
-            out[0] = node.number;
-            return;
+        case Operation::kNumber:
+        case Operation::kText: out[0] = node.number; return;
         case Operation::kColumn: {
             if (node.number < 0) {
                 const auto& values = columns_[size_t(-1 - node.number)];
@@ -121,7 +121,8 @@ void Space::execute(const Node& node, Problem* problem) {
                 out[i] = a.first[index[size_t(domain.first.empty() ? i : domain.first[size_t(i)])]];
             return;
         }
-        case Operation::kBoth: case Operation::kEither: {
+        case Operation::kBoth:
+        case Operation::kEither: {
             const Operand a = read(0);
             const bool either = node.operation == Operation::kEither;
             if (a.step == 0 && (a[0] != 0) == either) {  // the other operand does not matter
@@ -151,7 +152,8 @@ void Space::execute(const Node& node, Problem* problem) {
     const Operand a = read(0);
     if (node.operands[1] < 0) {
         switch (node.operation) {
-            case Operation::kNegation: case Operation::kTruth: {
+            case Operation::kNegation:
+            case Operation::kTruth: {
                 const bool wanted = node.operation == Operation::kTruth;
                 for (int64_t i = 0; i < count; i++) out[i] = (a.is_real ? a.real(i) != 0.0 : a[i] != 0) == wanted;
                 return;
@@ -196,10 +198,8 @@ void Space::execute(const Node& node, Problem* problem) {
         case Operation::kFloorDivide: return binary(out, count, a, b, Whole(arithmetic::floor_divide));
         case Operation::kModulo: return binary(out, count, a, b, Whole(arithmetic::modulo));
         case Operation::kPower: return binary(out, count, a, b, arithmetic::power);
-        case Operation::kMinimum:
-            return binary(out, count, a, b, [](int64_t x, int64_t y) { return std::min(x, y); });
-        case Operation::kMaximum:
-            return binary(out, count, a, b, [](int64_t x, int64_t y) { return std::max(x, y); });
+        case Operation::kMinimum: return binary(out, count, a, b, [](int64_t x, int64_t y) { return std::min(x, y); });
+        case Operation::kMaximum: return binary(out, count, a, b, [](int64_t x, int64_t y) { return std::max(x, y); });
         case Operation::kCeilDiv: return binary(out, count, a, b, Whole(arithmetic::ceil_div));
         default: {
             const Operand c = read(2), d = read(3);
@@ -248,14 +248,18 @@ void Space::test(Problem* problem, const Row<uint8_t>& holds) {
         if (index.empty())
             for (int64_t row = 0; row < holds.size; row++) holds[row] = holds[row] & truths[size_t(row)];
         else
-            for (int64_t row = 0; row < holds.size; row++)
-                holds[row] = holds[row] & truths[size_t(index[size_t(row)])];
+            for (int64_t row = 0; row < holds.size; row++) holds[row] = holds[row] & truths[size_t(index[size_t(row)])];
     }
 }
 
 Problem::Problem(nb::object space, nb::dict names, nb::dict tensor_bytes, bool too_large, double flops, double bytes)
-    : flops(flops), bytes(bytes), kept_(space), space_(&nb::cast<Space&>(space)), names_(names),
-      tensor_bytes_(tensor_bytes), too_large_(too_large) {
+    : flops(flops),
+      bytes(bytes),
+      kept_(space),
+      space_(&nb::cast<Space&>(space)),
+      names_(names),
+      tensor_bytes_(tensor_bytes),
+      too_large_(too_large) {
     auto& spare = space_->spare_;
     if (!spare.empty()) {
         values_ = std::move(spare.back());

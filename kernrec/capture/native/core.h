@@ -19,9 +19,19 @@
 namespace capture {
 
 enum Error : int {
-    kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidConfiguration = 9, kInvalidSymbol = 13,
-    kInvalidDeviceFunction = 98, kNoDevice = 100, kInvalidDevice = 101, kInvalidHandle = 400, kNotFound = 500,
-    kLaunchFailure = 719, kNotSupported = 801, kGraphUpdateFailure = 910,
+    kSuccess = 0,
+    kInvalidValue = 1,
+    kOutOfMemory = 2,
+    kInvalidConfiguration = 9,
+    kInvalidSymbol = 13,
+    kInvalidDeviceFunction = 98,
+    kNoDevice = 100,
+    kInvalidDevice = 101,
+    kInvalidHandle = 400,
+    kNotFound = 500,
+    kLaunchFailure = 719,
+    kNotSupported = 801,
+    kGraphUpdateFailure = 910,
 };
 
 struct Extent {
@@ -120,7 +130,7 @@ struct Node {
     int kind = 0;
     std::vector<Node*> before;
     std::shared_ptr<const void> parameters;  // parameters that a program can query
-    const void* original = nullptr;          // the node that this one was cloned from
+    const void* original = nullptr;  // the node that this one was cloned from
 };
 struct Graph {
     std::vector<std::unique_ptr<Node>> nodes, removed;
@@ -191,7 +201,7 @@ int fill(void* to, uint32_t value, int width, size_t count);
 struct Array {
     void* memory = nullptr;
     size_t width = 0, height = 0, depth = 0;  // texels; 0 for an extent that is absent
-    int bits[4] = {0, 0, 0, 0}, kind = 0;     // kind of a channel: 0 signed, 1 unsigned, 2 floating point
+    int bits[4] = {0, 0, 0, 0}, kind = 0;  // kind of a channel: 0 signed, 1 unsigned, 2 floating point
     unsigned flags = 0;
     int channels() const { return (bits[0] > 0) + (bits[1] > 0) + (bits[2] > 0) + (bits[3] > 0); }
     size_t texel() const { return (bits[0] + bits[1] + bits[2] + bits[3]) / 8; }

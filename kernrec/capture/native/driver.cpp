@@ -75,10 +75,10 @@ Side side_of(int type, const void* memory, Pointer address, const Array* array, 
     return {first + y * pitch + x, pitch};
 }
 int copy_2d(const Copy2D& c) {
-    const Side from = side_of(c.source_type, c.source_host, c.source, c.source_array, c.source_pitch, c.source_x,
-                              c.source_y);
-    const Side to = side_of(c.target_type, c.target_host, c.target, c.target_array, c.target_pitch, c.target_x,
-                            c.target_y);
+    const Side from =
+        side_of(c.source_type, c.source_host, c.source, c.source_array, c.source_pitch, c.source_x, c.source_y);
+    const Side to =
+        side_of(c.target_type, c.target_host, c.target, c.target_array, c.target_pitch, c.target_x, c.target_y);
     for (size_t row = 0; row < c.rows; row++)
         if (const int error = copy(to.first + row * to.pitch, from.first + row * from.pitch, c.bytes)) return error;
     return kSuccess;
@@ -161,9 +161,9 @@ API int cuGetProcAddress_v2(const char* symbol, void** function, int version, ui
     static const struct {
         const char* name;
         int since;
-    } kLater[] = {{"cuCtxCreate_v4", 12050}, {"cuEventElapsedTime_v2", 12080}, {"cuMemPrefetchAsync_v2", 12020},
-                  {"cuMemAdvise_v2", 12020}, {"cuGetProcAddress_v2", 12000},   {"cuStreamGetCaptureInfo_v3", 12030},
-                  {"cuCtxGetDevice_v2", 13000},    {"cuCtxSynchronize_v2", 13000}};
+    } kLater[] = {{"cuCtxCreate_v4", 12050},    {"cuEventElapsedTime_v2", 12080}, {"cuMemPrefetchAsync_v2", 12020},
+                  {"cuMemAdvise_v2", 12020},    {"cuGetProcAddress_v2", 12000},   {"cuStreamGetCaptureInfo_v3", 12030},
+                  {"cuCtxGetDevice_v2", 13000}, {"cuCtxSynchronize_v2", 13000}};
     const std::string base = symbol;
     *function = nullptr;
     for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
@@ -215,7 +215,9 @@ API int cuLibraryLoadData(void** library, const void* image, int*, void**, unsig
     return load_to(library, image);
 }
 API int cuLibraryGetModule(void** module, void* library) { return *module = library, kSuccess; }
-API int cuLibraryGetKernel(void** kernel, void* library, const char* name) { return function_to(kernel, library, name); }
+API int cuLibraryGetKernel(void** kernel, void* library, const char* name) {
+    return function_to(kernel, library, name);
+}
 API int cuLibraryGetGlobal(Pointer* pointer, size_t* bytes, void* library, const char* name) {
     return cuModuleGetGlobal_v2(pointer, bytes, library, name);
 }
@@ -229,12 +231,20 @@ API int cuFuncGetName(const char** name, void* function) {
 API int cuFuncGetAttribute(int* value, int name, void* handle) {
     Function& function = *static_cast<Function*>(handle);
     if (const int error = describe(function)) return error;
-    const int values[] = {function.most_threads, function.static_shared, function.constant, function.local,
-                          function.registers, function.version, function.version, 0,
+    const int values[] = {function.most_threads,
+                          function.static_shared,
+                          function.constant,
+                          function.local,
+                          function.registers,
+                          function.version,
+                          function.version,
+                          0,
                           std::max(function.dynamic_shared, attribute(8) - function.static_shared)};
     return *value = name < 9 ? values[name] : 0, kSuccess;
 }
-API int cuKernelGetAttribute(int* value, int name, void* kernel, int) { return cuFuncGetAttribute(value, name, kernel); }
+API int cuKernelGetAttribute(int* value, int name, void* kernel, int) {
+    return cuFuncGetAttribute(value, name, kernel);
+}
 API int cuFuncSetAttribute(void* function, int name, int value) {
     if (name == 8) static_cast<Function*>(function)->dynamic_shared = value;
     return kSuccess;
@@ -243,7 +253,8 @@ API int cuKernelSetAttribute(int name, int value, void* kernel, int) { return cu
 API int cuLinkCreate_v2(unsigned, int*, void**, void** state) { return *state = new Link, kSuccess; }
 API int cuLinkAddData_v2(void* state, int type, void* data, size_t bytes, const char*, unsigned, int*, void**) {
     if (type != 1) return kNotSupported;  // CU_JIT_INPUT_PTX
-    static_cast<Link*>(state)->ptx += std::string(static_cast<char*>(data), strnlen(static_cast<char*>(data), bytes)) + "\n";
+    static_cast<Link*>(state)->ptx +=
+        std::string(static_cast<char*>(data), strnlen(static_cast<char*>(data), bytes)) + "\n";
     return kSuccess;
 }
 API int cuLinkComplete(void* state, void** image, size_t* bytes) {
@@ -329,7 +340,8 @@ API int cuPointerGetAttribute(void* value, int name, Pointer pointer) {
     switch (name) {
         case 1: *static_cast<void**>(value) = &context; return kSuccess;
         case 2: *static_cast<int*>(value) = types[int(inside->kind)]; return kSuccess;
-        case 3: case 4: *static_cast<Pointer*>(value) = pointer; return kSuccess;
+        case 3:
+        case 4: *static_cast<Pointer*>(value) = pointer; return kSuccess;
         case 7: *static_cast<uint64_t*>(value) = inside->base; return kSuccess;
         case 8: *static_cast<int*>(value) = inside->kind == Kind::kManaged; return kSuccess;
         case 9: *static_cast<int*>(value) = 0; return kSuccess;
@@ -338,10 +350,10 @@ API int cuPointerGetAttribute(void* value, int name, Pointer pointer) {
         default: return kNotSupported;
     }
 }
-#define COPY(name, To, From)                                                                                   \
-    API int name##_v2(To to, From from, size_t bytes) { return copy((void*)to, (const void*)from, bytes); }    \
-    API int name##Async_v2(To to, From from, size_t bytes, void* stream) {                                     \
-        return submit(stream, 1, [=] { return copy((void*)to, (const void*)from, bytes); });                   \
+#define COPY(name, To, From)                                                                                \
+    API int name##_v2(To to, From from, size_t bytes) { return copy((void*)to, (const void*)from, bytes); } \
+    API int name##Async_v2(To to, From from, size_t bytes, void* stream) {                                  \
+        return submit(stream, 1, [=] { return copy((void*)to, (const void*)from, bytes); });                \
     }
 COPY(cuMemcpyHtoD, Pointer, const void*)
 COPY(cuMemcpyDtoH, void*, Pointer)
@@ -356,13 +368,13 @@ API int cuMemcpy2DAsync_v2(const Copy2D* given, void* stream) {
     const Copy2D from = *given;
     return submit(stream, 1, [from] { return copy_2d(from); });
 }
-#define FILL(name, row, type, width)                                                                           \
-    API int name##_v2(Pointer to, type value, size_t count) { return fill(host(to), value, width, count); }    \
-    API int name##Async(Pointer to, type value, size_t count, void* stream) {                                  \
-        return submit(stream, 2, [=] { return fill(host(to), value, width, count); });                         \
-    }                                                                                                          \
-    API int row##_v2(Pointer to, size_t pitch, type value, size_t columns, size_t rows) {                      \
-        return fill_2d(to, pitch, value, width, columns, rows);                                                \
+#define FILL(name, row, type, width)                                                                        \
+    API int name##_v2(Pointer to, type value, size_t count) { return fill(host(to), value, width, count); } \
+    API int name##Async(Pointer to, type value, size_t count, void* stream) {                               \
+        return submit(stream, 2, [=] { return fill(host(to), value, width, count); });                      \
+    }                                                                                                       \
+    API int row##_v2(Pointer to, size_t pitch, type value, size_t columns, size_t rows) {                   \
+        return fill_2d(to, pitch, value, width, columns, rows);                                             \
     }
 FILL(cuMemsetD8, cuMemsetD2D8, uint8_t, 1)
 FILL(cuMemsetD16, cuMemsetD2D16, uint16_t, 2)

@@ -21,7 +21,10 @@ std::string image_bytes(const void* image) {
         memcpy(&header, data + 6, 2), memcpy(&size, data + 8, 8);
         return std::string(data, header + size);
     }
-    if (!memcmp(data, "\x7f" "ELF", 4)) {  // in a cubin, the section headers come last
+    if (!memcmp(data,
+                "\x7f"
+                "ELF",
+                4)) {  // in a cubin, the section headers come last
         uint64_t sections;
         uint16_t entry, count;
         memcpy(&sections, data + 0x28, 8), memcpy(&entry, data + 0x3A, 2), memcpy(&count, data + 0x3C, 2);
@@ -147,10 +150,10 @@ int launch_packed(Function& function, const Launch& launch, const void* packed, 
     return submit(stream, 0, [&function, launch, arguments] {
         const Extent &grid = launch.grid, &block = launch.block, &cluster = launch.cluster;
         fflush(stdout);
-        const Reply reply = ask({"launch", join(function.module->id), function.name, join(grid.x, grid.y, grid.z),
-                                 join(block.x, block.y, block.z), join(launch.shared),
-                                 join(cluster.x, cluster.y, cluster.z), join(int(launch.cooperative)), arguments,
-                                 shared_allocations(function, arguments)});
+        const Reply reply =
+            ask({"launch", join(function.module->id), function.name, join(grid.x, grid.y, grid.z),
+                 join(block.x, block.y, block.z), join(launch.shared), join(cluster.x, cluster.y, cluster.z),
+                 join(int(launch.cooperative)), arguments, shared_allocations(function, arguments)});
         return reply.error;
     });
 }
@@ -186,10 +189,10 @@ void free_array(Array* array) {
 }
 
 uint64_t new_image(const Array& array, size_t pitch, const Sampler& sampler) {
-    const Reply reply = ask({"image", join(reinterpret_cast<uint64_t>(array.memory)),
-                             join(array.width, array.height, array.depth), join(array.bits[0], array.channels(), array.kind),
-                             join(pitch, array.flags),
-                             join(sampler.address, sampler.linear, sampler.unit_range, sampler.normalized)});
+    const Reply reply =
+        ask({"image", join(reinterpret_cast<uint64_t>(array.memory)), join(array.width, array.height, array.depth),
+             join(array.bits[0], array.channels(), array.kind), join(pitch, array.flags),
+             join(sampler.address, sampler.linear, sampler.unit_range, sampler.normalized)});
     return reply.error ? 0 : strtoull(reply.fields[0].c_str(), nullptr, 10);
 }
 

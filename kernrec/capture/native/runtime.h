@@ -60,7 +60,17 @@ std::shared_ptr<const KernelParameters> parameters_of(const Function& function, 
 // Return the graph's handle, which is valid until the program destroys the graph.
 Graph* handle_of(std::shared_ptr<Graph> graph);
 
-enum NodeKind { kKernelNode, kCopyNode, kFillNode, kHostNode, kChildNode, kEmptyNode, kWaitNode, kRecordNode,
-                kAllocateNode = 10, kFreeNode };
+enum NodeKind {
+    kKernelNode,
+    kCopyNode,
+    kFillNode,
+    kHostNode,
+    kChildNode,
+    kEmptyNode,
+    kWaitNode,
+    kRecordNode,
+    kAllocateNode = 10,
+    kFreeNode
+};
 
 }  // namespace capture

@@ -81,8 +81,7 @@ int new_object(uint64_t* object, const Resource& from, const Sampler& sampler) {
 }
 }  // namespace
 API int cudaCreateTextureObject(uint64_t* object, const Resource* from, const Texture* texture, const void*) {
-    return new_object(object, *from,
-                      {texture->address[0], texture->filter, texture->read == 1, texture->normalized});
+    return new_object(object, *from, {texture->address[0], texture->filter, texture->read == 1, texture->normalized});
 }
 API int cudaDestroyTextureObject(uint64_t object) { return free_image(object), kSuccess; }
 API int cudaCreateSurfaceObject(uint64_t* object, const Resource* from) { return new_object(object, *from, {}); }

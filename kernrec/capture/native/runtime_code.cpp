@@ -35,8 +35,8 @@ int launch_on(const void* key, const Launch& shape, void** arguments, void* stre
     if (!function) return done(kInvalidDeviceFunction);
     const int error = launch(*function, shape, arguments, stream);
     if (!error && stream_of(stream)->capturing())
-        stream_of(stream)->captured->nodes.back()->parameters = parameters_of(
-            *function, {key, shape.grid, shape.block, unsigned(shape.shared), arguments, nullptr});
+        stream_of(stream)->captured->nodes.back()->parameters =
+            parameters_of(*function, {key, shape.grid, shape.block, unsigned(shape.shared), arguments, nullptr});
     return done(error);
 }
 
@@ -119,7 +119,8 @@ API int cudaGetKernel(void** kernel, const void* host) { return __cudaGetKernel(
 
 // Launches.
 
-API int cudaLaunchKernel(const void* function, Extent grid, Extent block, void** arguments, size_t shared, void* stream) {
+API int cudaLaunchKernel(const void* function, Extent grid, Extent block, void** arguments, size_t shared,
+                         void* stream) {
     return launch_on(function, {grid, block, shared}, arguments, stream);
 }
 API int __cudaLaunchKernel(const void* function, Extent grid, Extent block, void** arguments, size_t shared,

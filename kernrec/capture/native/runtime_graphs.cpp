@@ -88,8 +88,8 @@ struct Fill {
 std::function<int()> fill_work(const Fill* given) {
     return [with = *given] {
         for (size_t y = 0; y < with.height; y++)
-            if (const int error = fill(static_cast<char*>(with.to) + y * with.pitch, with.value, int(with.element),
-                                       with.width))
+            if (const int error =
+                    fill(static_cast<char*>(with.to) + y * with.pitch, with.value, int(with.element), with.width))
                 return error;
         return int(kSuccess);
     };
@@ -165,7 +165,8 @@ API int cudaGraphNodeFindInClone(void** made, void* node, void* graph) {
 }
 API int cudaGraphDestroyNode(void* node) {
     for (auto& [graph, kept] : graphs()) {
-        const auto at = std::find_if(graph->nodes.begin(), graph->nodes.end(), [&](auto& n) { return n.get() == node; });
+        const auto at =
+            std::find_if(graph->nodes.begin(), graph->nodes.end(), [&](auto& n) { return n.get() == node; });
         if (at == graph->nodes.end()) continue;
         for (auto& each : graph->nodes)
             each->before.erase(std::remove(each->before.begin(), each->before.end(), node), each->before.end());

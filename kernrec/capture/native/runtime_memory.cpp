@@ -27,8 +27,8 @@ Side side_of(const Array* array, const Pitched& linear, const Position& at) {
 int copy_sides(Side to, Side from, size_t bytes, size_t rows, size_t slices) {
     for (size_t z = 0; z < slices; z++)
         for (size_t y = 0; y < rows; y++)
-            if (const int error = copy(to.first + z * to.slice + y * to.row, from.first + z * from.slice + y * from.row,
-                                       bytes))
+            if (const int error =
+                    copy(to.first + z * to.slice + y * to.row, from.first + z * from.slice + y * from.row, bytes))
                 return error;
     return kSuccess;
 }
@@ -61,9 +61,7 @@ int allocate_to(void** pointer, size_t bytes, Kind kind) {
 }
 char pool_handle;  // all pools share one handle
 
-int release_from(void* pointer) {
-    return done(!pointer || release(pointer) ? kSuccess : kInvalidValue);
-}
+int release_from(void* pointer) { return done(!pointer || release(pointer) ? kSuccess : kInvalidValue); }
 
 }  // namespace
 
@@ -130,8 +128,8 @@ API int cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, 
 API int cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t bytes, size_t rows, int) {
     return done(copy_rows(to, to_pitch, from, from_pitch, bytes, rows));
 }
-API int cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t bytes, size_t rows, int,
-                          void* stream) {
+API int cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t bytes, size_t rows,
+                          int, void* stream) {
     return done(submit(stream, kCopyNode, [=] { return copy_rows(to, to_pitch, from, from_pitch, bytes, rows); }));
 }
 API int cudaMemcpy3D(const Copy3D* given) { return done(copy_3d(*given)); }
@@ -152,7 +150,8 @@ API int cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t row
     return done(fill_rows(static_cast<char*>(to), pitch, value, width, rows));
 }
 API int cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t rows, void* stream) {
-    return done(submit(stream, kFillNode, [=] { return fill_rows(static_cast<char*>(to), pitch, value, width, rows); }));
+    return done(
+        submit(stream, kFillNode, [=] { return fill_rows(static_cast<char*>(to), pitch, value, width, rows); }));
 }
 API int cudaMemset3D(Pitched to, int value, Volume extent) {
     for (size_t z = 0; z < extent.depth; z++) {

@@ -60,9 +60,7 @@ API int cudaStreamEndCapture(void* stream, void** graph) {
     *graph = handle_of(std::move(stream_of(stream)->captured));
     return stream_of(stream)->captured = nullptr, kSuccess;
 }
-API int cudaStreamIsCapturing(void* stream, int* status) {
-    return *status = stream_of(stream)->capturing(), kSuccess;
-}
+API int cudaStreamIsCapturing(void* stream, int* status) { return *status = stream_of(stream)->capturing(), kSuccess; }
 API int cudaStreamGetCaptureInfo_v2(void* stream, int* status, unsigned long long* id, void** graph,
                                     void* const** before, size_t* count) {
     static thread_local void* last;
@@ -85,8 +83,8 @@ API int cudaStreamGetCaptureInfo(void* stream, int* status, unsigned long long* 
     return cudaStreamGetCaptureInfo_v2(stream, status, id, nullptr, nullptr, nullptr);
 }
 #else
-API int cudaStreamGetCaptureInfo(void* stream, int* status, unsigned long long* id, void** graph,
-                                 void* const** before, const void** edges, size_t* count) {
+API int cudaStreamGetCaptureInfo(void* stream, int* status, unsigned long long* id, void** graph, void* const** before,
+                                 const void** edges, size_t* count) {
     return cudaStreamGetCaptureInfo_v3(stream, status, id, graph, before, edges, count);
 }
 #endif

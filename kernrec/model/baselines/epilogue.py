@@ -1,8 +1,8 @@
 """Convert baselines of recorded matmuls to a matvec, or to a matmul with a bias, an activation or padded rows.
 
 Backends were recorded on plain matmuls. They fuse a bias and an activation, whose cost the analytical model predicts
-(`kernrec.model.analytical.launch_time`). The lower end of an interval assumes that the matmul hides this cost. The upper
-end assumes that the backend does not fuse, and reads and writes the result again.
+(`kernrec.model.analytical.launch_time`). The lower end of an interval assumes that the matmul hides this cost. The
+upper end assumes that the backend does not fuse, and reads and writes the result again.
 """
 
 from dataclasses import replace
