@@ -216,7 +216,7 @@ class HostProgram:
         return -(-end // most) * most, most
 
     def _constant(self, text: str) -> str:
-        """Return the extent of an array. If the text is the name of a macro or constant, return the value of the name."""
+        """Return the extent of an array. If the text names a macro or constant, return its value."""
         name = text.strip()
         if name in self.macros:
             return self.macros[name][1].strip("() ")

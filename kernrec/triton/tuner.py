@@ -55,7 +55,7 @@ class AutotunedLaunch:
         return {name: value for name, value in self.named.items() if name in self.tuned.arg_names}
 
     def check(self) -> None:
-        """Raise `UsageError` for a keyword argument that is neither a parameter of the function nor a compiler option."""
+        """Raise `UsageError` for a keyword that is neither a parameter of the function nor a compiler option."""
         strange = self.named.keys() - set(self.tuned.arg_names) - set(_OF_THE_LAUNCH)
         options = _compiler_options() if strange else ()
         for name in sorted(strange - set(options)):
