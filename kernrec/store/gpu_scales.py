@@ -9,8 +9,8 @@ model. So `db/schema/views.sql` divides each GPU's costs by a scale before it co
     scale       the ratio, moved toward 1 if items disagree: unusual cores beside average memory give no single scale
 
 With only two contributors, it is unclear which of their GPUs is unusual. Then neither is scaled, and answers show how
-far the two differ. Every GPU measures five such items, because they are in the part of the search space that all
-campaigns share (`kernrec.kernel.space`).
+far the two differ. Contributed measurements begin with a part that is the same on every GPU
+(`kernrec.kernel.fixed_part`); it contains five such items.
 """
 
 from typing import TYPE_CHECKING
