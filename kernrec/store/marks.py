@@ -107,7 +107,7 @@ def read_mark(path: Path) -> Mark:
 def write_mark(path: Path, mark: Mark) -> None:
     """Save a mark.
 
-    Do nothing if the cache folder cannot be written, or if the user has no home folder.
+    Do nothing if the cache folder cannot be written. A missing home folder is not created.
     """
     if not paths.cache().parent.parent.is_dir():
         return

@@ -57,7 +57,7 @@ _TOGETHER = 20_000
 _TAIL = 8
 """Number of bytes at the end of the file that hold the length of the index."""
 _INDEX = ("keys", "starts", "stops")
-"""Arrays of the index: hashes of the entries' names (ascending), and the first and last byte position of each entry."""
+"""Arrays of the index: hashes of the entries' names (ascending), and the start and end of each entry in bytes."""
 _TITLE = 21
 """Position of the database's title in an answer. The title is not stored; `QueryFile.log` fills it in."""
 _ANSWER, _FAILURE, _KERNEL = "SSSFffIITsfffffffsBBLSIffIf", "SSSSTB", "SSSs"

@@ -38,7 +38,7 @@ _REWRITTEN = {4: "block_open OR replayed"}
 these rows are computed again."""
 
 _VIEWS_APART = 5
-"""Number of the first migration that no longer creates views. Since then, `views.sql` defines them."""
+"""Number of the migration that moved the views to `views.sql`. Earlier migrations create the views themselves."""
 
 
 @dataclass(frozen=True)
