@@ -102,9 +102,8 @@ def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> 
 def import_to(path: Path, bundle: Bundle) -> int:
     """Add the rows of a bundle to the database at `path`, all or nothing, and return the number of new rows.
 
-    The rows are checked before the database is opened. A row of the bundle that differs from a stored row only in
-    private columns is not added, because it is the user's own row that somebody shared. Withdrawals in a bundle of
-    kernrec 0.1 are ignored.
+    The rows are checked before the database is opened. A row that differs from a stored row only in private columns is
+    the same measurement, so it is not added. Withdrawals in a bundle of kernrec 0.1 are ignored.
 
     Raises:
         UsageError: A file does not match the manifest, or a row is refused.
