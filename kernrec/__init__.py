@@ -411,9 +411,8 @@ def check(
         reference: for each output, the expected array or a NumPy expression over the arguments (`"alpha * x + y"`). It
             may also be a function that takes the arguments as a dictionary and returns the expected arrays. If it is
             None, outputs are not compared.
-        arguments: arguments by name, in the order of the kernel's parameters: NumPy arrays (the emulator works on
-            copies) and numbers. A Python `int` fits any integer parameter, and a Python `float` is passed as a C
-            `float`.
+        arguments: arguments by name, in the order of the kernel's parameters: NumPy arrays, which are not modified, and
+            numbers. A Python `int` fits any integer parameter, and a Python `float` is passed as a C `float`.
         grid: thread blocks, one to three extents.
         block: threads per block, one to three extents.
         gpu: GPU whose architecture to compile for.

@@ -41,12 +41,11 @@ class KernrecWarning(UserWarning):
 
 @contextmanager
 def file_errors(path: object, done: str) -> Iterator[None]:
-    """Convert an `OSError` in the `with` block to a `UsageError` whose message is "{path} cannot be {done}:
-    {reason}".
+    """Convert an `OSError` in the `with` block to a `UsageError`, which states what cannot be done with a file.
 
     Args:
         path: file or folder that the block accesses.
-        done: participle for the message, such as "read" or "written".
+        done: participle for the message "{path} cannot be {done}", such as "read" or "written".
     """
     try:
         yield

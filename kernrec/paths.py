@@ -65,17 +65,13 @@ def state() -> Path:
 
 
 def pulled() -> Path:
-    """Return the path of the database of rows pulled from remotes, next to the user's own database. It may not
-    exist.
-    """
+    """Return the path of the database of pulled rows, next to the user's own database. It may not exist."""
     own = user_database()
     return own.with_name(f"{own.stem}.pulled.duckdb")
 
 
 def remotes() -> Path:
-    """Return the path of the folder for rows that kernrec 0.1 pulled, with one subfolder per remote. It may not
-    exist.
-    """
+    """Return the path of the folder of rows that kernrec 0.1 pulled, with a subfolder per remote. It may not exist."""
     return user_database().parent / "remotes"
 
 
@@ -85,8 +81,6 @@ def models() -> Path:
 
 
 def query_log() -> Path | None:
-    """Return the path of the file that logs the problem of each query (`KERNREC_QUERY_LOG`), or None if it is
-    not set.
-    """
+    """Return the path of the log of queried problems (`KERNREC_QUERY_LOG`), or None if it is not set."""
     chosen = os.environ.get("KERNREC_QUERY_LOG")
     return Path(chosen) if chosen else None

@@ -132,8 +132,7 @@ class GPU:
         return self.sm < _FIRST_COMPILED_SM
 
     def peak_flops(self, dtype: str, tensor: bool = False) -> float:
-        """Return the peak operations per second at the data sheet's clock. A fused multiply-add counts as two
-        operations.
+        """Return the peak operations per second at the data sheet's clock. An FMA counts as two operations.
 
         Args:
             dtype: data type of the operations.
@@ -152,9 +151,7 @@ class GPU:
         return self.tensor_fma_per_clk_sm.get(_rate_name(dtype), 0)
 
     def multiplies(self, dtype: str) -> bool:
-        """Return whether the GPU can multiply matrices in a dtype. This is always true for 16-bit
-        floating-point types.
-        """
+        """Return whether the GPU can multiply matrices in a dtype. Any GPU can multiply `f16` and `bf16`."""
         return dtype in ("f16", "bf16") or self.tensor_rate(dtype) > 0 or self.fma_per_clk_sm.get(dtype, 0) > 0
 
 
@@ -264,8 +261,7 @@ def _round_up(value: Count, unit: int) -> Count:
 
 
 def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
-    """Return the bytes of L1 cache that remain while an SM runs a kernel, assuming the smallest sufficient
-    carve-out.
+    """Return the bytes of an SM that remain for the L1 cache while a kernel runs.
 
     The driver is assumed to select the smallest shared memory size in which all resident blocks fit.
 

@@ -87,9 +87,7 @@ def gpu_name(gpu: str | Path | GPU) -> str:
 
 
 def gpu_names(text: str) -> str:
-    """Read the GPU files in a value of `--gpu` (a comma-separated list), and replace each file by the name of
-    its GPU.
-    """
+    """Replace each GPU file in a value of `--gpu`, a comma-separated list, by the name of its GPU."""
     if ".toml" not in text.lower():
         return text
     parts = (part.strip() for part in text.split(","))
