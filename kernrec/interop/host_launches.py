@@ -331,8 +331,9 @@ class _Launch:
             case "call_expression":
                 return self._called(node, names, steps)
             case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
-                # A call that gets the address of a variable, such as scanf, sets it.
-                if re.search(rf"\w\s*\([^;{{}}]*&\s*{re.escape(text)}\b", text_of(_function_of(node))):
+                # A call that gets the address of a variable, such as scanf, sets it; a copy to a symbol only reads it.
+                setter = rf"(?<!ToSymbol)(?<!ToSymbolAsync)\s*\([^;{{}}()]*&\s*{re.escape(text)}\b"
+                if re.search(rf"\w{setter}", text_of(_function_of(node))):
                     raise UnknownError
                 for value in self._definitions(node):
                     with suppress(UnknownError):
