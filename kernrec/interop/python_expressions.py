@@ -153,7 +153,7 @@ def read_values(what: str, stated: object) -> list[Any]:
         stated: A list from a JSON file, or text with a list in Python notation.
 
     Raises:
-        UsageError: The values are not a list of integers.
+        UsageError: The text is not a list of values, or uses syntax that is not supported.
     """
     if isinstance(stated, list):
         return stated
