@@ -378,8 +378,8 @@ class _Launch:
             case "call_expression":
                 return self._called(node, names, steps)
             case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
-                # A function that is called with the address of a variable, such as scanf, may change the variable. A copy
-                # to a symbol only reads it.
+                # A function that gets the address of a variable, such as scanf, may change the variable. A copy to a
+                # symbol only reads the variable.
                 setter = rf"(?<!ToSymbol)(?<!ToSymbolAsync)\s*\([^;{{}}()]*&\s*{re.escape(text)}\b"
                 if re.search(rf"\w{setter}", text_of(_function_of(node))):
                     raise UnknownError
