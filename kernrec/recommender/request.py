@@ -293,8 +293,10 @@ def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) ->
 
 
 def measured_limits(gpu: GPU, evidence: Evidence, kernels: Iterable[Kernel]) -> list[float]:
-    """Return the power limits, in ascending watts, at which the databases contain measurements of any of the
-    kernels."""
+    """Return the power limits, in ascending watts, at which any of the kernels was measured on a GPU.
+
+    Limits outside the range of the GPU are skipped.
+    """
     if not evidence.measured:
         return []
     hashes = {kernel.hash for kernel in kernels}
