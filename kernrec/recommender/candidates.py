@@ -62,7 +62,7 @@ class KernelCandidates:
 
     @cached_property
     def measurements(self) -> KernelMeasurements | None:
-        """Measurements of the candidates; None if the databases contain no rows about the kernel."""
+        """Measurements of the candidates; None if no candidate was measured."""
         if (every := self._set.ranked.measurements.get(self.number)) is None or self._set.every_point:
             return every
         points = self._set.point_range

@@ -1,4 +1,4 @@
-"""Find the contenders, which are the configs that may be the best for a problem, and the expected loss without them.
+"""Find the contenders, which are the configs that may be the best for a problem, and estimate expected losses.
 
 A comparison of two configs depends on how much of their errors they share. Each estimate states the error of the
 individual config separately (`costs.Estimates.own`). Half of the remaining variance is assumed to be common to all
@@ -60,7 +60,7 @@ class ProblemContenders:
     weight: float = 1.0
     """Weight of the problem."""
     inputs: Array | None = None
-    """Model features of each contender, (C, F); None if predictions are not corrected during refinement."""
+    """Model features of each contender except its tunables, (C, F); None if they are not needed."""
 
     @cached_property
     def kernel_deviation(self) -> float:
@@ -111,7 +111,7 @@ def contenders_of(
 
 
 def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
-    """Return the model features of some candidates, (len(chosen), F).
+    """Return the model features of some candidates except their tunables, (len(chosen), F).
 
     Args:
         candidates: the candidate set.
@@ -165,7 +165,8 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
     The errors of two configs on different problems are correlated if they have the same kernel or the same values of
     tunables, and if the problems have similar sizes.
     """
-    columns: dict[tuple[object, ...], dict[str, int]] = {}  # Number of each feature, keyed by the kernel or the value of a tunable, then by dimension.
+    # Number of each feature, keyed by the kernel or the value of a tunable, then by dimension.
+    columns: dict[tuple[object, ...], dict[str, int]] = {}
     width = 0
     entries = []
     for contenders, sizes in zip(problems, _sizes([each.problem for each in problems]), strict=True):

@@ -224,8 +224,7 @@ class Context:
         return of_problem if any(table.variant_keys for table in of_problem.values()) else {}
 
     def _not_analyzed(self, kernel: Kernel, problem: Problem, gpu: GPU) -> KernrecError:
-        """Return the error for a user's kernel without profiles. The message names the command that creates
-        profiles."""
+        """Return the error for a user's kernel without profiles. Its message names the command that creates them."""
         again = f"`kernrec analyze {kernel.source_name} --spec ... --gpu {gpu.name}"
         if not self.stack.profiles(kernel.name, kernel.hash, gpu.sm):
             return KernrecError(f"kernel {kernel.name} was not analyzed for {gpu.arch}: run {again}`")
