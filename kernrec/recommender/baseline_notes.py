@@ -105,8 +105,10 @@ def no_baselines(context: "Context", problem: Problem) -> str:
 
 
 def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
-    """Return the data types of an op for which backends were recorded, or which run about as fast as a recorded
-    type."""
+    """Return the data types of an op for which backends were recorded.
+
+    Data types that run about as fast as a recorded data type are included.
+    """
     if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
         return []
     recorded = {name for entry in model.sets for name in (*entry.recorded.dtypes, *entry.recorded.alike)}

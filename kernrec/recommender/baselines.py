@@ -156,8 +156,7 @@ class Baseline(JsonForm):
 
 
 def short_title(name: str) -> str:
-    """Return a short title of a GPU: the model of a data-center GPU, such as `A100`, or else the title without
-    `NVIDIA`.
+    """Return a short title of a GPU, such as `A100` for a data-center GPU. Other titles only lose the word `NVIDIA`.
 
     Args:
         name: catalog name of the GPU.

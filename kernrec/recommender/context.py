@@ -115,8 +115,9 @@ class Context:
         return [kernel for kernel in kernels.values() if newest is not None and kernel.source == newest.source]
 
     def newest_by_file(self, name: str) -> list[Kernel]:
-        """Return all kernels of this name: the newest from each source file in the user's databases, then the
-        library's.
+        """Return all kernels with this name.
+
+        The newest kernel of each source file in the user's databases comes first, then the library's kernel.
         """
         newest: dict[tuple[str, str | None], _StoredKernel] = {}
         for stored in self._stored_kernels():

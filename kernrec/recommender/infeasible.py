@@ -79,8 +79,7 @@ def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
 
 
 def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """Return the first constraint of a kernel without which a config could run the problem, or None if there is
-    none."""
+    """Return the first constraint without which a config of a kernel could run the problem, or None."""
     form = kernel.form(problem)
     for field in ("constraints", "implied"):
         for index, constraint in enumerate(getattr(kernel, field)):

@@ -188,14 +188,12 @@ class RecommendationNames(IntervalNames, MeasuredNames):
 
     @property
     def signed_by(self) -> list[dict[str, str | None]]:
-        """People who shared the measurement, if it was pulled: their public keys, and the names that the user gave
-        them."""
+        """Public key and user-given name of each person who shared the measurement; empty if it was not pulled."""
         return self.measurement.signed_by() if self.measurement else []
 
     @property
     def contributors_latency_s(self) -> list[float] | None:
-        """Lowest and highest latency in seconds that any contributor measured; None if there is only one
-        contributor."""
+        """Lowest and highest latency in seconds that any contributor measured; None for a single contributor."""
         return list(self.measurement.spread_s) if self.measurement and self.measurement.spread_s else None
 
 

@@ -3,9 +3,10 @@
 A recording is valid at the GPU's default power limit and clock. At another operating point, the source of the baseline
 is `learned` instead of `published`. The source is also `learned` if the problem has a bias or an activation.
 
-An item is a unit of work whose number can be padded, such as a row of a matmul (`engine/query/more_items.cpp`). So a
-backend takes at most as long for n items as for n + 1 items. A recording of more items therefore also bounds the time
-of fewer items. Predictions are clamped between the recordings of fewer items and of more items.
+An item is a unit of work whose number can be padded, such as a row of a matmul or an image
+(`engine/query/more_items.cpp`). So a backend takes at most as long for n items as for n + 1 items. A recording of more
+items therefore also bounds the time of fewer items. Predictions are clamped between the recordings of fewer items and
+of more items.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -97,8 +98,7 @@ class Recordings:
         return with_epilogue(Estimate(seconds, low_s, high_s, Source.LEARNED), self.problem, self.gpu)
 
     def _at_least(self, rows: Sequence[Row]) -> float:
-        """Return the time of the fastest row with at least as many items as the problem, or infinity if there is
-        none."""
+        """Return the time of the fastest row with at least as many items as the problem, or infinity."""
         return self.latency(_least(rows, self.items)[1]).value if max(rows)[0] >= self.items else inf
 
     def _between(self, predicted: "BaselinePrediction") -> Estimate:

@@ -28,8 +28,7 @@ maximum slowdown as a fraction, and index of the only source that may be picked 
 
 
 def bounds_of(query: Query, top: int | None = None) -> Bounds:
-    """Return the bounds of a query in the engine's form. If given, `top` replaces the query's maximum number of
-    picks."""
+    """Return the bounds of a query in the engine's form. If `top` is given, it replaces `query.top`."""
     source = query.source if query.source in ("transferred", "learned", "measured") else ""
     return (
         OBJECTIVES.index(query.objective),

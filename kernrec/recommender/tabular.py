@@ -15,8 +15,7 @@ _COMMON = ("op", "problem", "dtype", "layout", "gpu", "objective")
 
 
 def plain_rows(answer: Any) -> list[dict[str, Any]]:
-    """Return a row for each recommendation and then for each baseline. Only rows of baselines have the key
-    `backend`."""
+    """Return a row for each recommendation, then for each baseline. Only rows of baselines have a key `backend`."""
     whole = answer.as_dict()
     common = {name: whole[name] for name in _COMMON}
     return [common | row for row in (*whole["recommendations"], *whole["baselines"])]
