@@ -199,12 +199,12 @@ def wave_metrics(
     busy: int | None = None,
     wanted: Collection[str] = (),
 ) -> dict[str, float]:
-    """Return `wave.<buffer>.<n>` of a launch; empty if neighboring blocks give the same information.
+    """Return `wave.<buffer>.<n>` of a launch. The result is empty if neighboring blocks give the same information.
 
     Args:
         budget: maximum number of instructions of a block.
         next_is_new: for each buffer, the fraction of a block's reads that the next block does not repeat.
-        busy: number of blocks with work, from the start of the grid; None for all.
+        busy: number of blocks with work, from the start of the grid, or None for all.
         wanted: buffers that the metrics must cover.
     """
     blocks = math.prod(launch.grid) if busy is None else busy
@@ -229,7 +229,7 @@ def wave_metrics(
 
 
 def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> FirstReads | None:
-    """Return the reads of a window's blocks, each within an instruction budget; None for clusters.
+    """Return the reads of a window's blocks, each within an instruction budget, or None for clusters.
 
     Blocks of a cluster wait for each other, which a single warp per block cannot do.
     """

@@ -57,7 +57,7 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
     Args:
         module: The code.
         entry: The kernel.
-        source: The module's CUDA C++, which declares the types; empty if there is only PTX.
+        source: The module's CUDA C++, which declares the types. The result is empty if there is only PTX.
     """
     used, types, aliases = _read(inlined(module, entry)), variable_types(source), type_aliases(source)
     variables = []
@@ -87,7 +87,9 @@ def _read(function: Function) -> set[str]:
 
 
 def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> str:
-    """Return a note on variables that nothing set, which the kernel reads as zero; empty if there are none."""
+    """Return a note on variables that nothing set, which the kernel reads as zero. The result is empty if there are
+    none.
+    """
     names = set(stated)
     unset = [variable for variable in variables if variable.unset and variable.name not in names]
     if not unset:
@@ -138,9 +140,9 @@ class CodeFacts:
     grid_axes: int
     """Number of grid axes with positions that the code reads, 1 to 3."""
     required_block: tuple[int, ...] | None
-    """Block size that the code was compiled for (`.reqntid`); None if any size is possible."""
+    """Block size that the code was compiled for (`.reqntid`), or None if any size is possible."""
     most_threads: int | None
-    """Maximum threads per block (`.maxntid`); None if not stated."""
+    """Maximum threads per block (`.maxntid`), or None if not stated."""
     static_shared: bool
     """Whether the code has shared memory of fixed size."""
     dynamic_shared: bool
@@ -157,7 +159,7 @@ def facts_of(module: Module, entry: str, source: str = "") -> CodeFacts:
     """Return the launch properties of the kernel `entry` of a module.
 
     Args:
-        source: CUDA C++ of the module; empty if unavailable.
+        source: CUDA C++ of the module. The result is empty if unavailable.
     """
     function = module.functions[entry]
     registers = {o.name for ins in function.instructions for o in ins.operands if isinstance(o, Register)}

@@ -119,7 +119,7 @@ def _arguments(bound: BoundLaunch) -> list[Any]:
 
 
 def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | None:
-    """Return how a launch's arguments differ from the parameters of the PTX kernel `name`; None if they fit."""
+    """Return how a launch's arguments differ from the parameters of the PTX kernel `name`, or None if they fit."""
     passed = [
         a.nbytes if isinstance(a, np.generic) else len(a) if isinstance(a, bytes) else 8 for a in _arguments(bound)
     ]

@@ -46,7 +46,7 @@ class EmulationCache:
         self._subject = (kernel.name, kernel.hash, problem.key, str(budget))
 
     def get(self, launch: Sequence[str], compiled: Compiled) -> Emulated | None:
-        """Return the cached result for the launches with this key; None if there is none.
+        """Return the cached result for the launches with this key, or None if there is none.
 
         Args:
             launch: key that includes the hash of the PTX.

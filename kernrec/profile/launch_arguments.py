@@ -60,12 +60,12 @@ class BufferDescription:
     path: Path | None = None
     """File with the content; the other fields describe a buffer without a file."""
     fill: str | None = None
-    """`zeros`, `nan` or `unwritten`; None for random values."""
+    """`zeros`, `nan` or `unwritten`, or None for random values."""
     dtype: str = ""
     shape: tuple[int, ...] = ()
     """Extents, slowest first."""
     value: float | int | None = None
-    """Value of each element; None to use `fill`."""
+    """Value of each element, or None to use `fill`."""
 
     @property
     def elements(self) -> int:
@@ -98,9 +98,9 @@ class MapDescription:
     box: tuple[int, ...]
     """Elements that one copy moves along each axis, slowest first."""
     swizzle: int = 0
-    """Swizzle width in bytes for shared memory; 0 for none."""
+    """Swizzle width in bytes for shared memory, or 0 for none."""
     steps: tuple[int, ...] = ()
-    """Element stride along each axis; empty for 1 everywhere."""
+    """Element stride along each axis, or empty for 1 everywhere."""
     fill_nan: bool = False
     """Whether elements outside of the tensor read as NaN."""
 

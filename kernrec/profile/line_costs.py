@@ -59,7 +59,7 @@ class LineCost:
 
 
 def line_costs(module: Module, launch: KernelLaunch, place_of: Callable[[int], Place]) -> list[LineCost]:
-    """Return the costs of a kernel's lines, most instructions first; empty if the engine cannot run it.
+    """Return the costs of a kernel's lines, most instructions first. The result is empty if the engine cannot run it.
 
     Args:
         module: Module compiled with line information.

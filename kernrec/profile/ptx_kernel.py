@@ -65,9 +65,9 @@ class FileLaunch:
     module: Module
     launch: KernelLaunch
     resources: Mapping[str, Resources]
-    """Registers and memory of each kernel; empty for PTX."""
+    """Registers and memory of each kernel, or empty for PTX."""
     unset: str = ""
-    """Note on `__constant__` and `__device__` variables that nothing set; empty if there are none."""
+    """Note on `__constant__` and `__device__` variables that nothing set, or empty if there are none."""
 
 
 def file_launch(
@@ -241,7 +241,7 @@ def kernel_of_ptx(
     """Return one kernel of a PTX file with its launch, and notes on it.
 
     Args:
-        entry: name of the kernel; None for the only kernel of the file.
+        entry: name of the kernel, or None for the only kernel of the file.
         grid, block: one to three extents each.
         arguments: as `kernrec check` takes them.
         shared: dynamic shared memory per block, bytes.
@@ -308,13 +308,13 @@ def kernel_of_ptx(
 
 
 def _oldest_sm(module: Module) -> dict[str, int]:
-    """Return the spec key `min_sm` for PTX that runs on GPUs before Turing; empty for newer PTX."""
+    """Return the spec key `min_sm` for PTX that runs on GPUs before Turing. The result is empty for newer PTX."""
     target = re.match(r"sm_(\d+)", module.target)
     return {"min_sm": int(target[1])} if target and int(target[1]) < 75 else {}
 
 
 def _why_fixed(facts: CodeFacts, shared: int) -> str:
-    """Return the reason why a kernel's block cannot change; empty if it can."""
+    """Return the reason why a kernel's block cannot change. The result is empty if it can."""
     if facts.required_block is not None:
         return "the code requires it (.reqntid)"
     if not facts.reads_block:

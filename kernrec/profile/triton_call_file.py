@@ -53,7 +53,7 @@ class TritonCall:
     grid: str | Sequence[Any] | Callable[..., Any]
     """Name of a function of the file; extents as numbers or expressions; or a function."""
     configs: Sequence[Mapping[str, Any]] | None = None
-    """Configs; None for the autotuner's configs, or for Triton's defaults if the function has no autotuner."""
+    """Configs, or None for the autotuner's configs, or for Triton's defaults if the function has no autotuner."""
     flops: str | None = None
     """Number of floating-point operations, as an expression."""
     place: str = "the call"
@@ -61,9 +61,9 @@ class TritonCall:
     configs_file: Path | None = None
     """File of another tool with the configs; its reader sets `configs`."""
     module: str = ""
-    """Module name for importing the file if it is installed; empty to execute the file."""
+    """Module name for importing the file if it is installed, or empty to execute the file."""
     decorated: Any = field(default=None, compare=False)
-    """Function object if this process has it; None to load the file in a separate process."""
+    """Function object if this process has it, or None to load the file in a separate process."""
 
 
 def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] | None = None) -> TritonCall:

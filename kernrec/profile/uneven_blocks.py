@@ -108,7 +108,7 @@ def _most_work(emulation: Emulation, launch: KernelLaunch) -> float:
 
 
 def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
-    """Return the levels of blocks 0 to `total` - 1; empty if all except the first and the last are equal.
+    """Return the levels of blocks 0 to `total` - 1. The result is empty if all except the first and the last are equal.
 
     Args:
         work: returns the work of a block by number; neighbors have similar work.
