@@ -98,7 +98,7 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
                 log,
             )
     if status and _TOO_OLD.search(log) and sm < _TURING:
-        # # Turing has the same number of registers as Volta, but different machine code.
+        # Turing has the same number of registers as Volta, but different machine code.
         turing = assemble(ptx, _TURING, name)
         return replace(turing, cubin=b"")
     if status:

@@ -129,8 +129,7 @@ class MachineLowering:
             entry: Name of the kernel.
         """
         self._code = (machine_code(ptx, sm) or {}).get(entry)
-        # # Keyed by identity, because functions cannot be hashed.
-        self._mixes: dict[int, tuple[Function, BlockMix]] = {}
+        self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # Keyed by identity, because functions cannot be hashed.
 
     def __call__(self, function: Function) -> Sequence[Mapping[str, float]]:
         """Return the machine instructions by class of each basic block of a function, which must not contain calls."""
@@ -155,7 +154,7 @@ class _Matching:
         self.starts = _starts(code)
         self.code = list(_main(code, self.starts))
         self.labels = code.labels
-        # # PTX line -> indices of the basic blocks that contain the line (several after inlining)
+        # PTX line -> indices of the basic blocks that contain the line (several after inlining)
         self.places: dict[int, list[int]] = defaultdict(list)
         self.ptx: dict[int, Instruction] = {}
         for block in function.blocks:
@@ -190,7 +189,7 @@ class _Matching:
         """Yield one charge for each basic block that contains the PTX line of a machine instruction."""
         name = machine_class(ins)
         if name is None or (name in ("ld_local", "st_local") and "local" not in self._modifiers(ins.line)):
-            return  # # Skip padding and spills. The costs of spills are computed from the kernel's resources.
+            return  # Skip padding and spills. The costs of spills are computed from the kernel's resources.
         blocks = self.places.get(ins.line, ())
         for block in blocks:
             yield _Charge(name, block, self._target(block, position), 1.0 / len(blocks), ins)
@@ -260,7 +259,7 @@ class _Matching:
             last = block.instructions[-1]
             following = successors(self.function, block.index)
             if last.opcode != "bra" or last.predicate is None or last.line in lines or min(following) <= block.index:
-                continue  # # The branch is not a conditional forward branch, or machine code still contains it.
+                continue  # The branch is not a conditional forward branch, or machine code still contains it.
             for after in following:
                 if entries[after] == 1:
                     heads[after] = heads.get(block.index, block.index)

@@ -266,7 +266,7 @@ def _encode(result: Result) -> bytes:
         "log": result.log,
         "ptx": result.ptx,
     }
-    # # Decompressing a truncated or altered file fails, because zlib verifies a checksum.
+    # Decompressing a truncated or altered file fails, because zlib verifies a checksum.
     return zlib.compress(json.dumps(header).encode() + b"\n" + result.cubin, level=3)
 
 

@@ -112,7 +112,7 @@ def _read(ptx: str, sm: int, programs: tuple[str, ...]) -> dict[str, MachineCode
             command = [ptxas, "--generate-line-info", f"--gpu-name={target}", str(source), "-o", str(cubin)]
             subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=True)
             with text.open("wb") as output:
-                # # nvdisasm's data flow analysis doubles the run time, and only finds the targets of indirect branches.
+                # nvdisasm's data flow analysis doubles the run time, and only finds the targets of indirect branches.
                 command = [nvdisasm, "-c", "-gp", "-ndf", str(cubin)]
                 subprocess.run(command, stdout=output, stderr=subprocess.DEVNULL, timeout=_LIMIT_S, check=True)
         except (OSError, subprocess.SubprocessError):
@@ -198,7 +198,7 @@ def machine_class(ins: MachineInstruction) -> str | None:
     if opcode == "IMAD" and "MOV" in ins.modifiers:
         return "move"
     if opcode.startswith("HFMA2") and _ZERO in ins.operands:
-        return "move"  # # the f16 pipe executes this load of a constant
+        return "move"  # the f16 pipe executes this load of a constant
     if opcode == "F2F" and "64" in "".join(ins.modifiers):
         return "cvt64"
     if opcode in ("F2I", "I2F") and any("64" in mark for mark in ins.modifiers):

@@ -90,7 +90,7 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
         (context, {"__init__": _on_cpu(torch, context.__init__)}),
         (torch.version, {} if torch.version.cuda else {"cuda": "13.0"}),
         (torch.autocast, {"__init__": _on_cpu(torch, torch.autocast.__init__)}),
-        # # Torch runs `backward` without the mode, but wrappers of Triton functions launch kernels there, too.
+        # Torch runs `backward` without the mode, but wrappers of Triton functions launch kernels there, too.
         (torch.autograd, {"_engine_run_backward": _within(mode, torch.autograd._engine_run_backward)}),
         (torch.library.Library, {"impl": _for_both_devices(mode, torch.library.Library.impl)}),
     ]
@@ -336,7 +336,7 @@ def has_driver() -> bool:
 
     try:
         return any(backend.driver.is_active() for backend in backends.values() if backend.driver is not None)
-    except Exception:  # # If a driver library cannot be loaded, Triton raises various exceptions.
+    except Exception:  # If a driver library cannot be loaded, Triton raises various exceptions.
         return False
 
 

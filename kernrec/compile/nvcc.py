@@ -84,7 +84,7 @@ def quoted_names(source: str) -> frozenset[str]:
 def _directives(text: str) -> Iterator[tuple[str, int]]:
     """Yield (word, position of its operand) of each directive that reads a file. The search takes linear time."""
     ends = [match.end() for match in re.finditer(r"\*/", text)]
-    after: dict[int, int] = {}  # # position after a comment -> position after the blanks and comments that follow it
+    after: dict[int, int] = {}  # position after a comment -> position after the blanks and comments that follow it
 
     def skipped(place: int) -> int:
         passed = []
@@ -167,7 +167,7 @@ def compile_program(job: CompileJob) -> Compiled:
         CompileError: nvcc refuses the program.
         NoCompilerError: nvcc is not installed.
     """
-    from kernrec.compile.assemble import assemble  # # Import late, because this module reads PTX with NumPy.
+    from kernrec.compile.assemble import assemble  # Import late, because this module reads PTX with NumPy.
     from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER
 
     path = required_nvcc()
@@ -211,7 +211,7 @@ def _run(command: Sequence[str | Path], folder: Path, toolkits: Sequence[Path]) 
             try:
                 output, errors = process.communicate(timeout=_LIMIT_S)
             except BaseException as error:
-                kill_group(process)  # # Compilers that nvcc started may still hold the other ends of its pipes.
+                kill_group(process)  # Compilers that nvcc started may still hold the other ends of its pipes.
                 if isinstance(error, subprocess.TimeoutExpired):
                     raise CompileError(f"nvcc took longer than {_LIMIT_S:g} s", reason="timeout") from None
                 raise

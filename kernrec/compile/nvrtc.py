@@ -53,7 +53,7 @@ class Library:
     def __init__(self, file: Path) -> None:
         """Load the library. Raises `OSError` if that fails."""
         self._library = ctypes.CDLL(str(file))
-        # # Load NVRTC's builtins now. At the first compilation, NVRTC may no longer be able to open libraries.
+        # Load NVRTC's builtins now. At the first compilation, NVRTC may no longer be able to open libraries.
         self._builtins = [ctypes.CDLL(str(each)) for each in file.parent.glob("libnvrtc-builtins.so*")]
         self.folder = file.parent
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
@@ -115,7 +115,7 @@ def _strings(texts: list[str]) -> "ctypes.Array[ctypes.c_char_p]":
 def nvrtc_library() -> Library | ModuleType:
     """Return NVRTC. Raises `ImportError` if neither a wheel of it nor CuPy is installed."""
     files = _libraries() if sys.platform == "linux" else []
-    if len(files) == 1:  # # If there are several versions, CuPy selects the version that it was built for.
+    if len(files) == 1:  # If there are several versions, CuPy selects the version that it was built for.
         try:
             return Library(files[0])
         except OSError:
@@ -125,18 +125,18 @@ def nvrtc_library() -> Library | ModuleType:
 
 
 def _libraries() -> list[Path]:
-    # # `nvidia` is a namespace package, which is found without importing anything.
+    # `nvidia` is a namespace package, which is found without importing anything.
     package = importlib.util.find_spec("nvidia")
     places = (package.submodule_search_locations or []) if package else []
     files = (file for place in places for wheel in _WHEELS for file in Path(place, wheel, "lib").glob("libnvrtc.so.*"))
     return [file for file in files if file.suffix[1:].isdigit()]
 
 
-# # Options other than architecture, headers and defines. C++17 is NVRTC's default; stating it keeps the code unchanged
-# if the default changes. -v makes the assembler report registers and spills. The last option compiles functions without
-# an execution space (`constexpr` functions, members of structs) for the device.
+# Options other than architecture, headers and defines. C++17 is NVRTC's default; stating it keeps the code unchanged if
+# the default changes. -v makes the assembler report registers and spills. The last option compiles functions without an
+# execution space (`constexpr` functions, members of structs) for the device.
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
-_REFUSED = 6  # # NVRTC_ERROR_COMPILATION (nvrtc.h). Other errors, such as out of memory, are not caused by the source.
+_REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h). Other errors, such as out of memory, are not caused by the source.
 _MINIMAL = "--minimal"
 """Option that compiles faster, because it omits the declarations of textures and of the CUDA runtime."""
 _NOT_MINIMAL = re.compile(r"#\s*include|\?\?=|%:|cuda|CUDA|tex|surf|<<<|NVRTC|CU_")
@@ -159,7 +159,7 @@ def _library() -> tuple[Library | ModuleType, tuple[int, int]]:
         raise NoCompilerError(f"compiling CUDA needs CuPy and NVRTC; {extra}") from None
     try:
         major, minor = nvrtc.getVersion()
-    # # CuPy only loads the library at the first call, and then raises errors of its own loader.
+    # CuPy only loads the library at the first call, and then raises errors of its own loader.
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise NoCompilerError(f"CuPy finds no NVRTC library ({reason}); {extra}") from None
@@ -190,7 +190,7 @@ def header_folders() -> tuple[Path, ...]:
     """
     major = _library()[1][0]
     candidates: list[Path] = []
-    # # `nvidia` is a namespace package, which is found without importing anything.
+    # `nvidia` is a namespace package, which is found without importing anything.
     wheels = importlib.util.find_spec("nvidia")
     for folder in (wheels.submodule_search_locations or []) if wheels else []:
         candidates += [Path(folder, f"cu{major}", "include"), Path(folder, "cuda_runtime", "include")]
@@ -264,7 +264,7 @@ def cache_key(job: CompileJob) -> str:
 
         types = (f"{name}={kind}" for name, kind in target.signature.items())
         code = (target.function, *types, *job.macros, target.key or job.source, *(() if fp_fusion() else ("unfused",)))
-        # # kernrec 0.1.0 stored functions with `@triton.jit(repr=...)` under the name from `repr`. The word "named" in
+        # kernrec 0.1.0 stored functions with `@triton.jit(repr=...)` under the name from `repr`. The word "named" in
         # the key excludes these entries.
         return CompileCache.key("named", triton_compiler(), f"sm_{job.sm}", *code)
     by = nvcc_version() if job.host_code else compiler()
@@ -291,7 +291,7 @@ def compile_alone(job: CompileJob) -> Compiled:
     options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *defaults, *job.options, *job.macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
     if _NOT_MINIMAL.search(job.source) is None:
-        # # An older NVRTC does not know the option. Compile again without it, and report the error of that run.
+        # An older NVRTC does not know the option. Compile again without it, and report the error of that run.
         with suppress(CompileError):
             return _compiled(job, [*options, _MINIMAL])
     return _compiled(job, options)

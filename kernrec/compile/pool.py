@@ -42,7 +42,7 @@ _MOST_MEMORY = 8 * 2**30
 """Maximum address space of a compiling process in bytes. A process with CuPy and NVRTC needs less than 2 GiB."""
 _MOST_WAITING = 5
 """Maximum elapsed time of a job, as a multiple of its limit of processor time."""
-_START_LIMIT_S = 120.0  # # Seconds to start an interpreter and load CuPy on a machine that is busy compiling.
+_START_LIMIT_S = 120.0  # Seconds to start an interpreter and load CuPy on a machine that is busy compiling.
 
 
 def compile_many(
@@ -89,10 +89,10 @@ class CompilingProcesses:
         """
         cache = cache if cache is not None else CompileCache.default()
         workers, most = self._workers, MOST_TOGETHER
-        if isinstance(jobs, Sized):  # # If there are few jobs, distribute them evenly over the processes.
+        if isinstance(jobs, Sized):  # If there are few jobs, distribute them evenly over the processes.
             most = max(1, min(most, len(jobs) // (2 * self._limit)))
         groups = _groups(jobs, most, cache)
-        # # Jobs to compile one at a time: a process that compiled them together died, and any of them may be the cause.
+        # Jobs to compile one at a time: a process that compiled them together died, and any of them may be the cause.
         alone: deque[CompileJob] = deque()
         try:
             while True:
@@ -138,8 +138,7 @@ def _groups(
     """Group the jobs that are compiled together, at most `most` per group, and yield the groups. Yield a job with a
     cached result directly.
     """
-    # # jobs of the current group, which have the same source
-    groups: dict[tuple[str | int, ...], list[CompileJob]] = {}
+    groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # jobs of the current group, which have the same source
     for job in jobs:
         if (cached := cached_result(job, cache)) is not None:
             yield job, cached
@@ -167,8 +166,7 @@ class _Worker:
         self.process = context.Process(target=_serve, args=(theirs, cache_folder, of_triton), daemon=True)
         with interrupts_blocked(context):
             self.process.start()
-        # # Close our copy of the child's end, so that reading returns end-of-file when the process ends.
-        theirs.close()
+        theirs.close()  # Close our copy of the child's end, so that reading returns end-of-file when the process ends.
         self.timeout_s = 0.0
         self.deadline = time.monotonic() + _START_LIMIT_S
         self._begun = self._limit_s = self._processor_s = 0.0  # of the first job
@@ -211,14 +209,14 @@ class _Worker:
 
     def stop(self) -> None:
         self.alive = False
-        self.process.kill()  # # Killing the process needs no cleanup, because it writes cache files atomically.
+        self.process.kill()  # Killing the process needs no cleanup, because it writes cache files atomically.
         self.process.join()
         self.connection.close()
 
     def _send(self, jobs: list[CompileJob]) -> None:
         self._together = False
         self._begin()
-        with suppress(OSError):  # # The process may have died while it was idle. The next read reports that.
+        with suppress(OSError):  # The process may have died while it was idle. The next read reports that.
             self.connection.send(jobs)
 
     def _begin(self) -> None:
@@ -281,7 +279,7 @@ def _processor_s(pid: int | None) -> float:
     if sys.platform != "linux" or pid is None:
         return time.monotonic()
     try:
-        return time.clock_gettime(~pid << 3 | 2)  # # This is the clock id that clock_getcpuclockid(3) returns.
+        return time.clock_gettime(~pid << 3 | 2)  # This is the clock id that clock_getcpuclockid(3) returns.
     except OSError:
         return math.inf
 
@@ -298,7 +296,7 @@ def limit_memory() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = _MOST_MEMORY if hard == resource.RLIM_INFINITY else min(_MOST_MEMORY, hard)
     with suppress(ValueError, OSError):
-        # # NVRTC raises the soft limit to the hard limit, so limit both.
+        # NVRTC raises the soft limit to the hard limit, so limit both.
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
@@ -317,11 +315,11 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
         if not hasattr(signal, "pthread_sigmask"):
             yield
             return
-        # # The resource tracker already ignores other signals.
+        # The resource tracker already ignores other signals.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         try:
             if context.get_start_method() == "spawn":
-                # # Start the tracker here: if a process started it later, that would unblock Ctrl-C.
+                # Start the tracker here: if a process started it later, that would unblock Ctrl-C.
                 resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             yield

@@ -102,7 +102,7 @@ class Together:
         yield None.
         """
         rest, source = list(jobs), _source_of(jobs[0])
-        # # Compile the first job alone, to learn the names of the source's kernels and the compile time.
+        # Compile the first job alone, to learn the names of the source's kernels and the compile time.
         if source not in self._kernels:
             yield self._alone(rest.pop(0))
         kernel = self._kernels.get(source)
@@ -193,7 +193,7 @@ def _parts(ptx: str) -> dict[str, str] | None:
     """
     head, start, rest = ptx.partition(_START)
     functions: dict[str, list[str]] = {}
-    declared: list[tuple[str, str]] = []  # # (declared symbol, or empty for a comment; line)
+    declared: list[tuple[str, str]] = []  # (declared symbol, or empty for a comment; line)
     function: list[str] | None = None
     for line in (start + rest).splitlines():
         if function is not None:

@@ -68,7 +68,7 @@ def compile_triton(job: CompileJob) -> Compiled:
             f"{job.name}: the assembler of {triton_compiler()} did not report the resources of {name}", text
         )
     used = replace(reported, static_smem_bytes=shared)
-    # # Write the size of the shared memory into the PTX. Otherwise, each launch would have to set it.
+    # Write the size of the shared memory into the PTX. Otherwise, each launch would have to set it.
     ptx = _DYNAMIC.sub(rf"\g<1>.shared\g<2>[{shared}]", ptx) if shared else ptx
     own = sum(parameters_of(kind, needs) for kind in target.signature.values())
     ptx = with_needs(_with_scratch(ptx, name, own), needs)
@@ -85,7 +85,7 @@ def _set_up(folder: str) -> Iterator[None]:
     wanted = {"TRITON_CACHE_DIR": folder, "TRITON_DUMP_PTXAS_LOG": "1"}
     before = {name: os.environ.get(name) for name in wanted}
     modules: list[Any] = [import_module(name) for name in ("triton.runtime.cache", "triton.compiler.compiler")]
-    # # Only some releases of Triton have this.
+    # Only some releases of Triton have this.
     keys = [(module, module.triton_key) for module in modules if hasattr(module, "triton_key")]
     try:
         os.environ.update(wanted)
@@ -168,12 +168,12 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
 
     parameters = [parameter.name for parameter in function.params]
     defines = {name: text if isinstance(text, int) else python_value(text) for name, text in job.defines.items()}
-    # # A keyword argument of a launch sets both a compiler option of Triton and the function's parameter of that name.
+    # A keyword argument of a launch sets both a compiler option of Triton and the function's parameter of that name.
     options = {name: defines[name] for name in OPTIONS if name in defines}
     if not options.get("maxnreg"):
         options.pop("maxnreg", None)
     defines = {name: value for name, value in defines.items() if name not in OPTIONS or name in parameters}
-    # # kernrec passes a data type and a layout to every kernel, but a Triton function may lack these parameters.
+    # kernrec passes a data type and a layout to every kernel, but a Triton function may lack these parameters.
     defines = {k: v for k, v in defines.items() if k in parameters or not k.startswith(("DTYPE_", "LAYOUT_"))}
     fields = {name: defines.pop(fields_name(name)) for name in parameters if fields_name(name) in defines}
     items = {name: items_of(name, {*defines, *target.signature}) for name in parameters}
@@ -264,7 +264,7 @@ def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
 
     def inspect(backend: Any = None, stages: Any = None, *rest: Any) -> tuple[str, str] | None:
         if stages is None:
-            return "kernrec", "kernrec"  # # the part of Triton's cache key that belongs to the hook
+            return "kernrec", "kernrec"  # the part of Triton's cache key that belongs to the hook
         assemble = stages["cubin"]
 
         def assembled(source: Any, metadata: Any) -> Any:

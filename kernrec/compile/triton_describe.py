@@ -21,8 +21,8 @@ from kernrec.errors import UsageError
 from kernrec.kernel.triton_function import OPTIONS
 from kernrec.util.files import write_whole
 
-_LIMIT_S = 60.0  # # Seconds for loading a file and computing the grids of all configs.
-# # Seconds for loading an installed module, whose package may import torch and a serving engine.
+_LIMIT_S = 60.0  # Seconds for loading a file and computing the grids of all configs.
+# Seconds for loading an installed module, whose package may import torch and a serving engine.
 _PACKAGE_LIMIT_S = 240.0
 
 Description = dict[str, Any]
@@ -90,20 +90,20 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
     arguments = {name: _argument(value) for name, value in request["arguments"].items()}
     configs = []
     for constants, options, extents in _chosen_configs(request.get("configs"), layers):
-        # # A keyword argument of a launch sets both the compiler option and the function's parameter of that name.
+        # A keyword argument of a launch sets both the compiler option and the function's parameter of that name.
         for p in parameters:
             name, default = p["name"], p["value"]
             if name in OPTIONS and name not in arguments and (name in options or type(default) is int):
                 constants[name] = options[name] = options.get(name, default)
         names = {**arguments, **constants}
         for layer in layers:
-            # # The decorator `triton.heuristics` adds these constants.
+            # The decorator `triton.heuristics` adds these constants.
             for name, value in getattr(layer, "values", {}).items():
-                # # If the launch was captured, it already has the value.
+                # If the launch was captured, it already has the value.
                 if name not in arguments and name not in constants:
                     names[name] = constants[name] = value(names)
         unknown = constants.keys() - {parameter["name"] for parameter in parameters}
-        # # Do not evaluate the grid of a config with an unknown name. It would fail, and the caller rejects the config
+        # Do not evaluate the grid of a config with an unknown name. It would fail, and the caller rejects the config
         # anyway.
         shape = list(_extents(extents)) if extents is not None else None
         if shape is None and grid and not unknown:

@@ -12,7 +12,7 @@ from kernrec.util.human import Note
 from kernrec.util.optional import require_optional
 
 OLDEST = (3, 4)
-_UNFUSED = (3, 10)  # # First release that does not fuse multiply and add by default, as Triton 3.9 announces.
+_UNFUSED = (3, 10)  # First release that does not fuse multiply and add by default, as Triton 3.9 announces.
 TESTED = ("3.4", "3.8", "3.9")
 """Releases of Triton with which kernrec's tests have run."""
 

@@ -111,7 +111,7 @@ def probe_problems(
     """Return the small problems on which launch number `launch` of a config is emulated, to compute the launch's
     profile.
     """
-    # # The dimensions are missing here, because each probe defines them.
+    # The dimensions are missing here, because each probe defines them.
     names = kernel.static_names(config, dtype, layout, sm)
     place = f"{kernel.name}: {kernel.launches[launch].entry}: probes"
     return tuple(

@@ -103,7 +103,7 @@ def signatures(source: str) -> tuple[Signature, ...]:
             continue
         end = _closing(text, declared.end())
         inside = text[declared.end() : end - 1]
-        # # This is a declaration without a body.
+        # This is a declaration without a body.
         if (mark := re.compile(r"[^;{]*([;{])").match(text, end)) and mark[1] == ";":
             continue
         parameters = tuple(_parameter(part, i, aliases) for i, part in enumerate(_parts(inside)))

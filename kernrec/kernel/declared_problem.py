@@ -150,7 +150,7 @@ def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _Decl
     texture = table.take("texture", dict, "a table", None)
     image = None if texture is None else _image_layout(table.inner("texture", texture), own_dtype)
     values = _tensor_values(table, "values", "zeros" if role == "output" else "normal", dims)
-    for digest in ("digest", "reference_digest"):  # # When a spec is read, digests of the files with values are added.
+    for digest in ("digest", "reference_digest"):  # When a spec is read, digests of the files with values are added.
         table.string(digest, "")
     table.done()
     return _DeclaredTensor(shape, own_dtype, role, values, reference, symbol, image)
@@ -160,7 +160,7 @@ def _image_layout(table: Table, dtype: str) -> ImageLayout:
     """Return how textures and surfaces read a tensor with elements of this type, or None if the tensor's table has no
     `texture`.
     """
-    from kernrec.ptx.state.descriptors import Image, Sampler  # # Import late, because queries do not need this module.
+    from kernrec.ptx.state.descriptors import Image, Sampler  # Import late, because queries do not need this module.
 
     number = "a whole number"
     layout = ImageLayout(

@@ -67,8 +67,8 @@ class Expression:
 
     def __init__(self, text: str, names: frozenset[str], tree: Tree, is_truth: bool) -> None:
         self.text = text
-        self.names = names  # # Names of the variables in the expression, without names of functions.
-        self.is_truth = is_truth  # # Whether the value is a truth value instead of a number.
+        self.names = names  # Names of the variables in the expression, without names of functions.
+        self.is_truth = is_truth  # Whether the value is a truth value instead of a number.
         self.tree = tree
 
     @property
@@ -186,7 +186,7 @@ def literal(value: float) -> Expression:
 
 def _short(text: str) -> str:
     shown = repr(text if len(text) <= 80 else text[:77] + "...")
-    return shown if len(shown) <= 160 else f"{shown[:157]}..."  # # Escaping can make a character ten times as long.
+    return shown if len(shown) <= 160 else f"{shown[:157]}..."  # Escaping can make a character ten times as long.
 
 
 def _refuse(text: str, column: int, reason: str) -> UsageError:
@@ -195,7 +195,7 @@ def _refuse(text: str, column: int, reason: str) -> UsageError:
 
 class _Function(NamedTuple):
     operation: str
-    least: int  # # Minimum number of arguments of each function.
+    least: int  # Minimum number of arguments of each function.
     most: int
     kind: str
 

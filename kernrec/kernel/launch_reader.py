@@ -13,10 +13,9 @@ from kernrec.kernel.spec import SCALAR_RANGES, BytesArgument, Launch, PointerArg
 from kernrec.kernel.tensor_map import ImageArgument, ImageLayout, MapArgument
 from kernrec.kernel.toml_table import Table, mentions
 
-# # A list in the engine's suggestions may be incomplete.
+# A list in the engine's suggestions may be incomplete.
 _KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")
-# # Maximum length of a name. Mangled names of templates are long.
-_ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,4095}")
+_ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,4095}")  # Maximum length of a name. Mangled names of templates are long.
 _BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
 _DECIMAL = re.compile(r" *-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)? *")
 
@@ -123,7 +122,7 @@ class LaunchReader:
         if not value:
             if ctype not in self._pointers:
                 raise table.error(f"{key}: {unknown('tensor', ctype, sorted(self._pointers))}")
-            # # A late dimension with the name of a tensor decides whether the problem has this tensor.
+            # A late dimension with the name of a tensor decides whether the problem has this tensor.
             table.named.add(ctype)
             return PointerArgument(ctype)
         if value.startswith("+"):

@@ -62,7 +62,7 @@ def line_origins(path: Path, include: Sequence[str] = ()) -> list[tuple[str, int
         if not text:
             continue
         begins = text.endswith("\n")
-        if begins:  # # The next piece starts within this line.
+        if begins:  # The next piece starts within this line.
             origins.pop()
     return origins
 
@@ -204,7 +204,7 @@ def read_toml(path: Path, place: str) -> dict[str, Any]:
 
     try:
         return tomllib.loads(read_text(path, place))
-    # # This is a TOMLDecodeError, or the ValueError that Python raises for an integer with thousands of digits.
+    # This is a TOMLDecodeError, or the ValueError that Python raises for an integer with thousands of digits.
     except ValueError as error:
         raise UsageError(f"{place}: not TOML: {error}") from None
     except RecursionError:
@@ -304,7 +304,7 @@ def _flags_of(words: Sequence[str], folder: Path) -> CompileFlags:
                 defines[name] = value or "1"
         elif word.startswith("-I"):
             path = folder / (word[2:] or following)
-            # # Skip the folders of the CUDA toolkit, because compilers find these themselves.
+            # Skip the folders of the CUDA toolkit, because compilers find these themselves.
             is_toolkit = (path / "cuda_runtime.h").is_file()
             if str(path).isprintable() and not is_toolkit:
                 include.append(str(path))

@@ -110,7 +110,7 @@ class Space:
                     place = place * len(digit) + position
                 else:
                     places[number] = place
-        # # Rows are sorted by their position in the product of all tunables' values.
+        # Rows are sorted by their position in the product of all tunables' values.
         rows = np.searchsorted(self._places, places)
         inside = rows < len(self)
         inside[inside] = self._places[rows[inside]] == places[inside]

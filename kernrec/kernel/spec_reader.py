@@ -140,7 +140,7 @@ class _Reader:
             lets=lets,
             constraints=constraints,
             implied=(
-                # # If a spec does not use a late dimension of its op (`Dim.late`), the kernel supports only the
+                # If a spec does not use a late dimension of its op (`Dim.late`), the kernel supports only the
                 # dimension's default.
                 *(parse(f"{name} == {value}") for name, value in op.late.items() if name not in top.named),
                 *(constraint for launch in launches for constraint in launch_limits(launch)),

@@ -80,7 +80,7 @@ class Table:
         self.taken.append(key)
         value = self.data.get(key, default)
         if value is _REQUIRED:
-            # # If an unread key is similar to the missing key, the user probably misspelled it.
+            # If an unread key is similar to the missing key, the user probably misspelled it.
             close = [k for k in nearest(key, self.data) if k not in self.taken]
             hint = f" (is {close[0]!r} a misspelling of it?)" if close else ""
             raise self.error(f"{key} is missing, expected {expected}{hint}")
