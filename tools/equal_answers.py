@@ -1,7 +1,7 @@
 """Compare the complete answers of two versions to random queries.
 
     git worktree add ../before main && python tools/equal_answers.py --before ../before [--queries 10000] [--seed 1]
-    python tools/equal_answers.py --release 0.1.0 [--queries 10000]
+    python tools/equal_answers.py --release 0.2.0 [--queries 10000]
     python tools/equal_answers.py --pinned [--update]
 
 `--release` takes the commit of a release from git's history. `tools/changed_answers.toml` lists differences that are
@@ -60,18 +60,6 @@ import kernrec
 from kernrec.errors import KernrecError
 from kernrec.recommender import Query, Recommender, Request
 from kernrec.recommender.many import answer_many
-from kernrec.recommender.request import SOURCES
-
-FORMER = {"predicted": "prior", "published": "recorded"}
-NAMES = {
-    "choices": "recommendations", "lines": "baselines", "stack": "backend", "stacks": "backends",
-    "leading_stack": "leading_backend",
-}
-
-def in_new_names(value):
-    if isinstance(value, dict):
-        return {NAMES.get(name, name): in_new_names(each) for name, each in value.items()}
-    return [in_new_names(each) for each in value] if isinstance(value, list | tuple) else value
 
 def plain(value):
     if isinstance(value, np.generic | np.ndarray):
@@ -79,12 +67,7 @@ def plain(value):
     return dict(value) if hasattr(value, "keys") else value.key if hasattr(value, "key") else str(value)
 
 def answer(recommender, asked):
-    wanted = dict(asked["query"])
-    if wanted.get("source", SOURCES[0]) not in SOURCES:
-        wanted["source"] = FORMER[wanted["source"]]
-    if "backends" in wanted and not hasattr(Query(), "backends"):
-        wanted["stacks"] = wanted.pop("backends")
-    query = Query(**wanted)
+    query = Query(**asked["query"])
     dtype, layout = asked["dtype"], asked["layout"]
     if "shapes" in asked:
         several = asked["op"], asked["gpu"], asked["shapes"], query
@@ -104,7 +87,7 @@ for line in open(sys.argv[1], encoding="utf-8"):
             said = {"refused": str(error), "kind": type(error).__name__}
         except Exception:
             said = {"crashed": traceback.format_exc().splitlines()[-4:]}
-        print(json.dumps(in_new_names(json.loads(json.dumps(said, default=plain)))), file=answers, flush=True)
+        print(json.dumps(said, default=plain), file=answers, flush=True)
 """
 
 
