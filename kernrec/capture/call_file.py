@@ -43,7 +43,7 @@ class CudaCall:
         Args:
             gpu: GPU for which to predict.
             database: Path of the database for the profiles.
-            budget: Maximum number of PTX instructions for profiling.
+            budget: Maximum number of PTX instructions that a thread block may execute in the emulator.
         """
         kernel, _ = self.kernel()
         problem = kernel.definition.problem()

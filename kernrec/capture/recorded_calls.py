@@ -313,7 +313,7 @@ _NUMPY: dict[str, np.dtype[Any]] = {
 
 
 def _shape(image: Image) -> list[int]:
-    """Return the shape of the array that contains a texture's texels: layers, axes from slowest to fastest, channels."""
+    """Return the shape of an array of a texture's texels: layers, then axes from slowest to fastest, then channels."""
     layers, channels = ([count] if count > 1 else [] for count in (image.layers, image.channels))
     return [*layers, *reversed(image.extents), *channels]
 

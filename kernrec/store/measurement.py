@@ -53,7 +53,7 @@ class LatencyReport:
     latency_window_s: float | None = None
     """Length of the time during which samples were taken, in seconds."""
     l2_policy: str | None = None
-    """Treatment of the L2 cache between launches."""
+    """Treatment of the L2 cache between launches in words, such as `flushed`."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class EnergyReport:
 
 @dataclass(frozen=True)
 class GpuState:
-    """State of the GPU while the config ran."""
+    """State of the GPU while the config ran: temperatures, clocks and clock event reasons."""
 
     temperature_start_c: float | None = None
     temperature_end_c: float | None = None
@@ -208,19 +208,19 @@ class Outcome(StrEnum):
 
     OK = "ok"
     COMPILE = "compile"
-    """The code did not compile."""
+    """The kernel did not compile with this config."""
     CONSTRAINT = "constraint"
     """The config cannot be launched on this device or for this problem."""
     TIMEOUT = "timeout"
     CRASH = "crash"
     INCORRECT = "incorrect"
-    """The result differs from the reference by more than rounding explains; the config is not timed."""
+    """The result differs from the reference by more than rounding errors explain. Such a config is not timed."""
     QUARANTINED = "quarantined"
     """The GPU was disturbed during the measurement, so the result is not valid for the config."""
 
 
 class Tier(StrEnum):
-    """Thoroughness of a measurement, in ascending order."""
+    """Thoroughness of a measurement. The members are in ascending order."""
 
     SCREEN = "screen"
     """Only latency is measured."""
@@ -300,21 +300,21 @@ class MeasurementOrigin:
 
 @dataclass(frozen=True)
 class CodeInfo:
-    """The compiled code that ran."""
+    """Properties of the compiled code that ran, and the compiler that produced it."""
 
     cubin_hash: str | None = None
     compiler: str | None = None
     compiler_flags: str | None = None
     registers: int | None = None
-    """Registers per thread."""
+    """Number of registers per thread."""
     smem_bytes: int | None = None
-    """Shared memory per block, static and dynamic."""
+    """Shared memory per block in bytes, static and dynamic together."""
     spill_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class InputInfo:
-    """Contents of the input tensors."""
+    """Description of the values in the input tensors."""
 
     input_generator: str | None = None
     input_seed: int | None = None
@@ -323,7 +323,7 @@ class InputInfo:
 
 @dataclass(frozen=True)
 class MeasuredDevice:
-    """GPU, software and settings of a measurement."""
+    """GPU, software and settings with which a config was measured."""
 
     device: str | None = None
     """Name of the GPU that the driver reports."""

@@ -67,7 +67,7 @@ class MeasuredAnswer:
     """Lowest of the contributors' latencies, in seconds. The highest is `spread_high_s`."""
     spread_high_s: float | None = None
     rescaled: int = 0
-    """Number of contributors whose rows were scaled to their GPU's model."""
+    """Number of contributors whose rows were scaled to the typical speed of their GPU's model."""
     others_s: float | None = None
     """If these rows are the user's own: median latency that other people measured for the same config, power limit and
     clocks, in seconds. Otherwise None."""
@@ -75,7 +75,7 @@ class MeasuredAnswer:
 
 @dataclass(frozen=True)
 class FailedConfig:
-    """A config that failed on one GPU and problem."""
+    """A config of a kernel that failed for one problem on one GPU."""
 
     kernel: str
     kernel_hash: str
@@ -90,7 +90,7 @@ class Evidence:
     """All that some databases contain about one GPU and problem."""
 
     measured: tuple[MeasuredAnswer, ...] = ()
-    """Measurements of the requested kernels, fastest first."""
+    """Measured costs of configs of the requested kernels, fastest first."""
     failed: tuple[FailedConfig, ...] = ()
     """Configs of the requested kernels that failed and did not succeed later. Configs whose result was incorrect are
     included even if they succeeded later, because races are intermittent. A config that succeeded in the user's own

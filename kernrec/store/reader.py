@@ -60,7 +60,7 @@ class Limits:
             address_bytes=2**32,
             file_bytes=2**26 + 16 * size,
             rows=1000 + size // 8,
-            # Starting a thread is worth it for 16 MiB of rows.
+            # Another thread is worth its start for each 16 MiB of rows.
             threads=max(1, min(8, os.cpu_count() or 1, size // 2**24)),
         )
 

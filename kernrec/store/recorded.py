@@ -37,7 +37,7 @@ relative half-width for power. All rows of one GPU, backend and data type have t
 
 @dataclass(frozen=True)
 class RecordedBaseline:
-    """Published time and power of a backend for a problem on a GPU."""
+    """Published time and power of a backend, such as vLLM or cuBLAS, for a problem on a GPU."""
 
     backend: str
     version: str

@@ -19,7 +19,7 @@ namespace capture {
 
 namespace {
 
-constexpr int kShift = 40;  // equals BUFFER_SHIFT of kernrec.ptx.state.launch_layout
+constexpr int kShift = 40;  // Equals BUFFER_SHIFT in kernrec.ptx.state.launch_layout.
 constexpr int kSlots = 80;  // Linux loads programs at slot 84 and above.
 constexpr uint64_t kPool = uint64_t(kSlots) << kShift;
 constexpr size_t kPoolBytes = size_t(1) << 36;
@@ -108,7 +108,8 @@ const Device& device() {
 }
 
 std::map<uint64_t, Allocation>& allocations() {
-    static auto* made = new std::map<uint64_t, Allocation>;  // never freed, because destructors may still use it
+    // This is never freed, because destructors may still use it.
+    static auto* made = new std::map<uint64_t, Allocation>;
     return *made;
 }
 

@@ -39,7 +39,7 @@ class PullReport:
     """Result of a pull."""
 
     measurements: int = 0
-    """Number of new measurements."""
+    """Number of measurements that were added to the database of pulled rows."""
     withdrawn: int = 0
     """Number of measurements that are no longer used, because their signer withdrew them."""
     refused: dict[str, str] = field(default_factory=dict)
