@@ -27,6 +27,12 @@ _DRIVER, _NVML, _RUNTIMES = "libcuda.so.1", "libnvidia-ml.so.1", (12, 13)
 _DEFINED = re.compile(r"^API (?:[\w:]+[ *]+)+(\w+)\(", re.MULTILINE)
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=default", "-fno-strict-aliasing")
 _LINKED = ("-shared", "-static-libstdc++", "-static-libgcc", "-pthread", "-ldl", "-Wl,-s")
+_EXPORTS = {
+    "cuda": "cu*; _ZN7capture*; _ZNK7capture*; _ZT[ISV]N7capture*",
+    "nvidia-ml": "nvml*",
+    "cudart": "cuda*; __cuda*",
+}
+"""Exported symbols of each library. An exported C++ library would replace that of other libraries in the program."""
 
 
 def libraries() -> Path:
@@ -35,7 +41,7 @@ def libraries() -> Path:
     """
     if not sys.platform.startswith("linux"):
         raise KernrecError("kernrec capture runs CUDA programs on Linux only")
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(repr((_FLAGS, _LINKED, _EXPORTS)).encode())
     for path in sorted(NATIVE.iterdir()):
         digest.update(path.name.encode() + path.read_bytes())
     folder = paths.cache() / f"capture-{digest.hexdigest()[:16]}"
@@ -72,18 +78,21 @@ def compile_libraries(folder: Path) -> None:
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = dict(zip(jobs, pool.map(compiled, jobs), strict=True))
-        linked = [objects[source, 0] for source in driver]
-        _run_tool([compiler, *linked, f"-Wl,-soname,{_DRIVER}", *_LINKED, "-o", str(made / _DRIVER)])
-        nvml = [str(NATIVE / "nvml.cpp"), str(made / _DRIVER), f"-Wl,-soname,{_NVML}"]
-        _run_tool([compiler, *_FLAGS, *nvml, *_LINKED, "-o", str(made / _NVML)])
+
+        def link(library: str, inputs: Sequence[str]) -> None:
+            exports, name = scratch / "exports", library.partition(".")[0].removeprefix("lib")
+            version = library if name == "cudart" else ""  # Programs ask for this version of its symbols.
+            exports.write_text(f"{version} {{ global: {_EXPORTS[name]}; local: *; }};")
+            named = [f"-Wl,-soname,{library}", f"-Wl,--version-script={exports}"]
+            _run_tool([compiler, *inputs, *named, *_LINKED, "-o", str(made / library)])
+
+        link(_DRIVER, [objects[source, 0] for source in driver])
+        link(_NVML, [*_FLAGS, str(NATIVE / "nvml.cpp"), str(made / _DRIVER)])
         # Programs compiled with a default stream per thread call functions with these suffixes.
         aliases = [f"-Wl,--defsym={call}{suffix}={call}" for call in _defined() for suffix in ("_ptsz", "_ptds")]
         for version in _RUNTIMES:
-            library = f"libcudart.so.{version}"
-            (exports := scratch / "exports").write_text(f"{library} {{ global: cuda*; __cuda*; local: *; }};")
             linked = [objects.get((source, version)) or objects[source, 0] for source in runtime]
-            flags = [f"-Wl,-soname,{library}", f"-Wl,--version-script={exports}", *_LINKED]
-            _run_tool([compiler, *linked, *aliases, str(made / _DRIVER), *flags, "-o", str(made / library)])
+            link(f"libcudart.so.{version}", [*linked, *aliases, str(made / _DRIVER)])
         try:
             made.rename(folder)
         except OSError:
