@@ -271,7 +271,7 @@ class Block:
 
 
 class BlockControl:
-    """Begins and ends the blocks of a campaign."""
+    """Control of a campaign's blocks, which begins each block and ends it when it is due."""
 
     def __init__(self, session: DeviceSession, journal: Records, name: str, note: Callable[[str], None]) -> None:
         """Create a control. `begin` must be called to start the first block.

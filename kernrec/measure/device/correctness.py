@@ -200,7 +200,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue the restoring of those tensors in the first copy that launches both read and change."""
+        """Queue the restoring, in the first copy, of each tensor that launches both read and change."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(
