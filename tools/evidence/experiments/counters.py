@@ -122,8 +122,8 @@ KERNELS = {
         _point_in_polygon, lowering=_dividing_zeros,
     ),
     "coulomb": _COULOMB,
-    # These configs have no aim: the loop over an array of sums is only partly unrolled, and the machine code depends on
-    # the version of the assembler.
+    # In these configs, the loop over an array of sums is only partly unrolled, and its machine code depends on the
+    # version of the assembler.
     "coulomb-array": replace(_COULOMB, chosen=lambda row: row["INNER_UNROLL_FACTOR"] > 0),
 }  # fmt: skip
 
