@@ -24,7 +24,8 @@ class MeasuredAnswer:
     The costs combine all matching rows of a database (`db/schema/views.sql`). The user's own rows take precedence over
     merged rows of other people, and then only rows of the newest protocol version count. Rows from MIG slices are
     excluded. Other people's rows are first scaled to the typical speed of their GPU's model. Each session then gives
-    the median of its most thorough tier. The result is the median over the contributors of the medians over their sessions.
+    the median of its most thorough tier. The result is the median over the contributors of the medians over
+    their sessions.
 
     The 90 % intervals cover the uncertainty within sessions and the differences between sessions and between
     contributors. They are None if there is only one session and it has no interval.
