@@ -29,7 +29,7 @@ gpu-latency; for an RTX 2070, sjfeng1999/gpu-arch-microbenchmark)."""
 _ROW_BYTES = 123.0
 """Bytes that DRAM can move in the time between two row activations.
 
-The value is fitted to `add_strided` in the anchor textbook_rtx3060_rtx3070ti.csv, at 4096 x 4096. This kernel reads
+The value follows from `add_strided` in the anchor textbook_rtx3060_rtx3070ti.csv, at 4096 x 4096. This kernel reads
 runs of 64 bytes, and L2 merges its writes. It reaches 0.62 and 0.65 of the bandwidth of a copy.
 
 A bank can activate a row while other banks move data. So the longer of the two times counts, combined by the same
