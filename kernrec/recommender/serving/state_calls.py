@@ -32,9 +32,7 @@ def state_call(shape: StateShape, batch: int, tiles: Sequence[Tiles], path: Path
     """
     heads, width, state = shape.heads, shape.width, shape.state
     mixed = heads * width + 2 * shape.groups * state  # Number of outputs of the preceding convolution for each token.
-    sequences = np.arange(
-        1, batch + 1, dtype=np.int32
-    )  # vLLM reserves entry 0 of the cache, which belongs to no sequence.
+    sequences = np.arange(1, batch + 1, dtype=np.int32)  # Entry 0 of the cache belongs to no sequence.
     of_tokens = {"dtype": "bf16", "shape": [batch, mixed]}
     of_heads = {"dtype": "bf16", "shape": [heads]}
     cache = {"float32": "f32", "float16": "bf16"}[shape.cache_dtype]
