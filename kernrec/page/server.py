@@ -39,9 +39,8 @@ class PageServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    request_queue_size = (
-        512  # Maximum number of waiting connections. With the default of 5, further connections would be reset.
-    )
+    # Maximum number of waiting connections. With the default of 5, further connections would be reset.
+    request_queue_size = 512
     # If a second server used the same port, it would get requests that are meant for the first.
     allow_reuse_address = False
 

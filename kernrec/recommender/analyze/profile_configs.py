@@ -187,7 +187,7 @@ class ConfigProfiler:
         kernel, problem, sm = self.kernel, self.target.problem, self.target.sm
         try:
             job = compile_job_for(kernel, failure.config, problem, sm)
-            if job.triton is not None:  # Compiling Triton code executes it, so only worker processes may do it.
+            if job.triton is not None:  # This runs the user's Python code, so only workers may do it.
                 return KernrecError(f"{config_text(failure.config)}: {failure.message}")
             ((_, compiled),) = compile_many([job], processes=1)  # The result is usually cached.
             if isinstance(compiled, CompileError):
