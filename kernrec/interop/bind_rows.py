@@ -34,7 +34,7 @@ from kernrec.util.human import config_text, counted
 
 
 def names_of(kernel: Kernel) -> tuple[str, ...]:
-    """Return every name that a recording may use for a tunable or macro of a kernel."""
+    """Return all names that a file of results may use for the tunables and macros of a kernel."""
     return tuple(dict.fromkeys([n for t in kernel.tunables for n in (t.name, t.macro)] + list(kernel.macros)))
 
 

@@ -134,7 +134,7 @@ class Translator:
 
 
 class _RefusedError(Exception):
-    """A part of an expression cannot be translated."""
+    """Part of an expression is not supported."""
 
 
 def _called(function: ast.expr) -> str:
