@@ -391,7 +391,7 @@ class JointPosterior:
         return float(np.average(self.record.factor * stated + misjudged, weights=self._problem_weights))
 
     def regret_bound(self) -> float:
-        """Return a bound below which the weighted mean regret of the current choices is with probability `LEVEL`."""
+        """Return an upper bound on the weighted mean regret of all problems, which holds with probability `LEVEL`."""
         stated, misjudged = self._all_stated()
         losses = self.record.mean_losses(stated, misjudged, self._problem_weights, self._seed)
         return float(np.quantile(losses, LEVEL)) + self.overlooked()
