@@ -88,15 +88,18 @@ def recommend(
     source: str | None = None,
     **dims: int,
 ) -> "Answer":
-    """Recommend configs for an op on a GPU: the latency/energy Pareto front, or the best for an objective.
+    """Recommend kernel configs for an op on a GPU: the latency/energy Pareto front, or the best configs for one
+    objective.
 
-    All calls of a process share one `Recommender`. To use other databases than the user's and the shipped one, create
-    your own `Recommender`.
+    All calls in a process share one `Recommender`, which reads the user's database and the shipped one. To use other
+    databases, create your own `Recommender`.
 
     Args:
         op: the operator; None if you name a kernel.
-        gpu: common name of the GPU. For a GPU that the catalog lacks, the `Path` of its .toml, or a `GPU`.
-        kernel: name of a single kernel instead of an op: your own (after `kernrec analyze`) or one of the library.
+        gpu: common name of the GPU. If the catalog does not have the GPU, pass a `Path` to a .toml file that describes
+            it, or a `GPU` object.
+        kernel: name of one kernel to use instead of an op: a kernel of kernrec's library, or your own kernel that
+            `kernrec analyze` has profiled.
         dtype: data type; the op's first one by default.
         layout: tensor layout; the best one on the GPU by default.
         objective: `pareto`, `latency`, `energy` or `edp`.
@@ -106,16 +109,18 @@ def recommend(
             choose a config together with a power limit.
         clock_hz: locked core clock in hertz; None if the clock is not locked.
         clocks: whether to also try locked core clocks.
-        inputs: the kernel's input data: `random` numbers, or `zeros`, which reduce the power of arithmetic.
+        inputs: data that the kernel computes on: `random` numbers, or `zeros`, with which arithmetic draws less
+            power.
         top: maximum number of recommendations.
-        backend: backends whose baselines to return, such as `vllm` or `["cublas", "pytorch"]`; all by default.
-        source: only source to use: `predicted`, `transferred`, `learned`, `measured` or `published`. By default, the
-            best available source.
+        backend: backends whose baselines to return, such as `vllm` or `["cublas", "pytorch"]`. By default, baselines of
+            all backends are returned.
+        source: the only source of figures to use: `predicted`, `transferred`, `learned`, `measured` or `published`. By
+            default, each figure comes from the best available source.
         **dims: the op's dimensions by name.
 
     Returns:
         An `Answer` with `recommendations`, best first, and `baselines`, fastest first. If no kernel can run the
-            problem, it has only baselines, and the reason is in `no_kernel`.
+            problem, the answer has no recommendations, and `no_kernel` gives the reason.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, or a value impossible.
@@ -146,20 +151,23 @@ def recommend_many(
 ) -> "ManyAnswers":
     """Recommend the best config for each of many shapes, faster than one call of `recommend` per shape.
 
-    All shapes are estimated together; measured shapes are looked up one by one.
+    Predictions for all shapes are computed together. Only shapes with measurements are looked up one by one.
 
     Arguments that are not listed are those of `recommend`.
 
     Args:
         objective: `latency`, `energy` or `edp`.
-        **dims: the op's dimensions by name: arrays of N integers, or numbers for all shapes.
+        **dims: the op's dimensions by name. A dimension is an array of N integers (one per shape), or one integer that
+            applies to all shapes.
 
     Returns:
-        Arrays (N,) in SI units. A shape that no kernel can run has NaN, and a reason in `failures`.
+        A `ManyAnswers` with arrays of shape (N,) in SI units. If no kernel can run a shape, its values are NaN and
+            `failures` gives the reason.
 
     Raises:
-        kernrec.errors.UsageError: a name is unknown, a value is impossible, or arrays have different lengths.
-        kernrec.errors.KernrecError: there are no profiles to predict from.
+        kernrec.errors.UsageError: a name is unknown, a value is impossible, or the arrays of dimensions have different
+            lengths.
+        kernrec.errors.KernrecError: there are no kernel profiles from which to predict.
     """
     from kernrec.recommender.many import answer_many
 
@@ -196,16 +204,18 @@ def recommend_network(
         workload: name of a shipped workload, path of a .toml, .csv, .jsonl or .onnx file, or a model's `config.json` or
             its folder.
         op: op whose layers to use; all layers by default.
-        dtype: data type of all layers; the network's by default. A type of 8 or 4 bits applies to the layers that a
-            quantized network runs in it.
-        layout: layout of layers whose op supports it; by default the network's, or else the best layout.
+        dtype: data type of all layers; by default, the network's own. An 8-bit or 4-bit type applies only to the layers
+            that a quantized network runs in such a type.
+        layout: layout of the layers whose op supports it. By default, layers have the network's layout, or the best one
+            if the network does not specify any.
         batch: number of items, such as images or sequences, per pass; the network's by default.
-        tp: number of tensor-parallel GPUs; the answer is for one of them.
-        context: tokens that a generated token attends to, or tokens of the prompt; the workload's by default.
+        tp: number of tensor-parallel GPUs. The answer describes one of these GPUs.
+        context: number of tokens that a generated token attends to or, for a prompt, its length; by default, the
+            workload's.
         phase: phase of a model's `config.json`: `decode` (the default) or `prefill`.
         ignore_memory: whether to answer even if the network does not fit in the GPU's memory.
-        backend: backend of the total `today`, such as `vllm`; by default the fastest one with all layers. `mixed` uses
-            the fastest backend of each layer, and `kernrec` none.
+        backend: backend for the total `today`, such as `vllm`. The default is the fastest backend that has baselines
+            for all layers. `mixed` uses the fastest backend for each layer, and `kernrec` uses no backend.
         power_limit_w: power limit for all layers in watts; None for the GPU's default limit.
 
     Raises:
@@ -227,7 +237,7 @@ def recommend_network(
 
 @cache
 def _recommender() -> "Recommender":
-    """Return the recommender of the process."""
+    """Return the `Recommender` that all functions of this module share."""
     from kernrec.recommender import Recommender
 
     return Recommender()
@@ -243,10 +253,11 @@ def build(
     power_limit_w: float | None = None,
     **dims: "int | range | Sequence[int]",
 ) -> "BuiltKernel":
-    """Build the recommended kernel as a function: `kernel = build("matmul", m=range(1, 8193), n=4096, k=4096)`.
+    """Build the recommended kernel as a Python function: `kernel = build("matmul", m=range(1, 8193), n=4096,
+    k=4096)`.
 
-    Each shape runs the config that `recommend` chooses (`kernel.variant(m=17)`). A config is compiled when a shape
-    first needs it. Triton kernels need Triton.
+    For each shape, the function runs the config that `recommend` chooses; `kernel.variant(m=17)` shows it. A config is
+    compiled when a shape first needs it. Triton kernels need the package `triton`.
 
     Args:
         op: the operator.
@@ -255,12 +266,12 @@ def build(
         layout: tensor layout; the op's first one by default.
         objective: `latency`, `energy` or `edp`.
         power_limit_w: power limit of the GPU in watts; None for its default limit.
-        **dims: the op's dimensions by name: a number, a `range`, or a list of numbers. Each call reads dimensions with
-            several values from the shapes of the arrays.
+        **dims: the op's dimensions by name: a number, a `range`, or a list of numbers. If a dimension has several
+            values, each call reads its value from the shapes of the arrays.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, or a value impossible.
-        kernrec.errors.KernrecError: `auto` is given but there is no GPU, or no kernel can run a shape.
+        kernrec.errors.KernrecError: `gpu` is `auto` but there is no GPU, or no kernel can run a shape.
     """
     from kernrec.op import find_op
     from kernrec.run.built_kernel import build_kernel
@@ -281,29 +292,32 @@ def analyze(
     block: Sequence[int] = (128,),
     inputs: str = "random",
 ) -> "Analysis":
-    """Analyze your own kernel for a GPU, without having it: its bottleneck, and better configs.
+    """Analyze your own kernel for a GPU that you need not have: find its bottleneck and better configs.
 
-    For a Triton function, kernrec compares its configs. The code of CUDA C++ or PTX is fixed, so kernrec compares
-    blocks and power limits (`kernrec analyze --spec` compares the configs of a source with tunables). Worker processes
-    compile the code and emulate a sample of its blocks. So the calling program needs the `if __name__ == "__main__":`
-    guard. The profiles are stored in the user's database.
+    For a Triton function, kernrec compares its configs. CUDA C++ and PTX sources have fixed code, so kernrec compares
+    block sizes and power limits. (For a source with tunables, use `kernrec analyze --spec`.) Worker processes compile
+    the code and emulate a sample of its thread blocks, so the calling program needs an `if __name__ == "__main__":`
+    guard. The resulting profiles are stored in the user's database.
 
     Args:
         function: a `@triton.jit` function, possibly autotuned; the text `kernels.py:matmul`; the CUDA C++ or PTX source
-            of one kernel; or the .toml file of a captured call, which describes the whole launch.
+            of one kernel; or the .toml file of a captured Triton call, which describes the whole launch.
         gpu: common name of the GPU.
-        arguments: arguments by name; for a source, in the order of its parameters. Numbers, and tensors or any objects
-            with `dtype` and `shape`. For Triton, the values of integer arrays are used, because addresses may depend on
-            them. For a source also texts in the form of `kernrec check`: `["x=f32[4096]", "i32:4096"]`.
-        grid: extents; for Triton also a function of all arguments and constants by name, as in a launch.
-        configs: for Triton, tables such as `{"BLOCK_M": 128, "num_warps": 4}`; the autotuner's list if None.
+        arguments: arguments by name; for a CUDA C++ or PTX source, in the order of its parameters. An argument is a
+            number, a tensor, or any object with `dtype` and `shape`. For Triton, the values of integer arrays matter,
+            because addresses may depend on them. For a source, arguments may also be a list of texts as in `kernrec
+            check`: `["x=f32[4096]", "i32:4096"]`.
+        grid: extents of the grid. For Triton, it may also be a function that receives all arguments and constants by
+            name, as in a Triton launch.
+        configs: for Triton, dictionaries such as `{"BLOCK_M": 128, "num_warps": 4}`; None for the autotuner's
+            configs.
         objective: `pareto`, `latency`, `energy` or `edp`.
         top: maximum number of recommendations.
-        block: for a source, threads per block: one to three extents.
-        inputs: as in `recommend`.
+        block: for a CUDA C++ or PTX source, threads per block (one to three extents).
+        inputs: data that the kernel computes on, as in `recommend`.
 
     Raises:
-        kernrec.errors.UsageError: the function or source, its arguments or its configs cannot be used.
+        kernrec.errors.UsageError: the function or source cannot be used, or its arguments or configs are invalid.
         kernrec.errors.KernrecError: a compiler is not installed, or no config could be profiled.
     """
     from kernrec.checking.analyze_source import analyze_any
@@ -328,25 +342,28 @@ def serve_audit(
     write: "str | Path | None" = None,
     download: bool = False,
 ) -> "ServingAudit":
-    """List the tuned files that vLLM or SGLang looks for to serve a model, and what each missing file could save.
+    """List the tuned config files that vLLM or SGLang reads to serve a model, and what each missing file could save.
 
-    With `compare`, worker processes compile and emulate code, so the calling program needs the `if __name__ ==
+    If `compare` is true, worker processes compile and emulate kernels, so the calling program needs an `if __name__ ==
     "__main__":` guard.
 
     Args:
-        model: folder with a Hugging Face `config.json`, or the file itself; with `download`, also a name on the Hub.
+        model: folder with a Hugging Face `config.json`, or that file. If `download` is true, it may also be a model's
+            name on the Hugging Face Hub.
         gpu: common name of the GPU.
         engine: `vllm` or `sglang`.
         tp: tensor-parallel size.
-        ep: expert-parallel size: number of GPUs among which experts are distributed.
-        triton: release of Triton, which SGLang's file names contain; by default the installed release.
-        release: release of the engine; by default the installed release, or else the newest that kernrec knows.
-        tokens: numbers of tokens per step to compare.
-        lora_rank: LoRA rank whose files to list as well; None for no LoRA.
-        compare: whether to compare kernrec's configs for missing files with the engine's defaults.
-        everything: whether to also compare files that the engine already has, or reads only with a flag.
-        write: folder for new files that save time.
-        download: whether to download from the Hugging Face Hub if `model` is not a file.
+        ep: expert-parallel size, the number of GPUs among which experts are distributed.
+        triton: release of Triton, for which SGLang has separate folders; by default, the installed release.
+        release: release of the engine. The default is the installed release or, if the engine is not installed, the
+            newest that kernrec knows.
+        tokens: numbers of tokens per step for which to compare configs.
+        lora_rank: LoRA rank. If it is not None, files for LoRA kernels of this rank are listed as well.
+        compare: whether to compare kernrec's configs for each missing file with the engine's default configs.
+        everything: whether to also compare configs for files that the engine already has, or that it reads only if a
+            flag is set.
+        write: folder to which to write the missing files that are expected to save time; None to write nothing.
+        download: whether to download the config from the Hugging Face Hub if `model` is not a file.
 
     Raises:
         kernrec.errors.UsageError: a name or release is unknown, the model's config lacks a field, or a file cannot be
@@ -385,29 +402,29 @@ def check(
 ) -> "CheckResult":
     """Check a kernel without a GPU: emulate one launch and compare its outputs with a reference.
 
-    The check finds accesses that are out of bounds or misaligned, data races in shared memory, deadlocks and endless
-    loops, and names the PTX line. A separate process with limits compiles and runs the source, and can read only the
-    compiler's files.
+    The check finds out-of-bounds and misaligned accesses, data races in shared memory, deadlocks and endless loops, and
+    reports the PTX line of each. A separate process compiles the source and emulates it. The process has limited
+    resources and can read only the compiler's files.
 
     Args:
         source: CUDA C++ or PTX; it may include CUDA's headers.
-        reference: for each output, the expected array or a NumPy expression over the arguments (`"alpha * x + y"`). Or
-            a function that takes the arguments as a dictionary and returns the expected arrays. None to compare
-            nothing.
-        arguments: arguments by name, in the order of the kernel's parameters: NumPy arrays, which do not change, and
-            numbers. A Python `int` fits any integer parameter, and a Python `float` is a C `float`.
+        reference: for each output, the expected array or a NumPy expression over the arguments (`"alpha * x + y"`). It
+            may also be a function that takes the arguments as a dictionary and returns the expected arrays. If it is
+            None, outputs are not compared.
+        arguments: arguments by name, in the order of the kernel's parameters: NumPy arrays, which are not modified, and
+            numbers. A Python `int` fits any integer parameter, and a Python `float` is passed as a C `float`.
         grid: thread blocks, one to three extents.
         block: threads per block, one to three extents.
         gpu: GPU whose architecture to compile for.
-        entry: name of the kernel; None for the only one.
+        entry: name of the kernel in the source; None if the source has only one kernel.
         shared_bytes: dynamic shared memory per block.
-        defines: macros with their values.
-        tolerance: maximum error, relative to the larger of the element and the output's RMS; by default the error that
-            rounding can cause, and 0 for integers.
+        defines: preprocessor macros and their values.
+        tolerance: maximum error of an element, relative to the larger of its value and the RMS of the output. The
+            default is the error that rounding can cause, and 0 for integers.
         time_limit_s: maximum processor time for compiling and emulating, in seconds.
 
     Raises:
-        kernrec.errors.UsageError: arguments, launch or reference cannot be used.
+        kernrec.errors.UsageError: the arguments, the launch or the reference cannot be used.
         kernrec.errors.KernrecError: no compiler is installed.
     """
     from kernrec.checking.check import SourceLaunch

@@ -1,4 +1,4 @@
-"""Define kernrec's exceptions, and the message for an unknown name, which suggests similar names.
+"""Define kernrec's exceptions, and error messages for unknown names, which suggest similar names.
 
 The command line prints a `KernrecError` on one line and exits with its `exit_status`.
 """
@@ -28,7 +28,7 @@ class UsageError(KernrecError):
 
 
 class NoKernelError(KernrecError):
-    """No kernel of the library can run a problem; a backend may."""
+    """No kernel of the library can run a problem. A backend may still be able to run it."""
 
 
 class NoSuchKernelError(UsageError, NoKernelError):
@@ -41,7 +41,12 @@ class KernrecWarning(UserWarning):
 
 @contextmanager
 def file_errors(path: object, done: str) -> Iterator[None]:
-    """Convert an `OSError` of the `with` block to a `UsageError`: `path` cannot be `done`, such as "written"."""
+    """Convert an `OSError` in the `with` block to a `UsageError`, which states what cannot be done with a file.
+
+    Args:
+        path: file or folder that the block accesses.
+        done: participle for the message "{path} cannot be {done}", such as "read" or "written".
+    """
     try:
         yield
     except OSError as error:
@@ -49,7 +54,13 @@ def file_errors(path: object, done: str) -> Iterator[None]:
 
 
 def cannot_be(done: str, path: object, error: OSError) -> str:
-    """Return a one-line message that a file cannot be `done`, such as "read" or "written", with the reason."""
+    """Return the one-line message "{path} cannot be {done}: {reason}".
+
+    Args:
+        done: participle for the message, such as "read" or "written".
+        path: file or folder that could not be accessed.
+        error: the error, which contains the reason.
+    """
     if isinstance(error, FileNotFoundError):
         why = f"there is no such {'folder' if done in ('written', 'created') else 'file'}"
     else:
@@ -65,8 +76,8 @@ def fold(name: str) -> str:
 def nearest(typed: str, names: Iterable[str], count: int = 3) -> list[str]:
     """Return at most `count` names that are most similar to `typed`, ignoring case, spaces and punctuation.
 
-    These are names that begin with `typed`, shortest first. If there are none, the most similar names by `difflib`. If
-    none is similar enough, the longest name that `typed` begins with.
+    If names begin with `typed`, return these names, shortest first. Otherwise, return the names that `difflib` rates
+    most similar. If no name is similar enough, return the longest name that is a prefix of `typed`.
     """
     wanted = fold(typed)
     folded: dict[str, str] = {}
@@ -83,19 +94,25 @@ def nearest(typed: str, names: Iterable[str], count: int = 3) -> list[str]:
 
 
 _LONGEST = 80
-"""Maximum characters of a typed name to compare."""
+"""Maximum number of characters of a typed name that are compared with known names."""
 _SHORTEST_PREFIX = 3
-"""Minimum length of a name to suggest because the typed name begins with it; many words begin with `m`."""
+"""Minimum length of a name that is suggested because the typed name begins with it. Shorter names, such as `m`, are
+prefixes of too many words.
+"""
 _LEAST_SIMILARITY = 0.5
-"""Minimum similarity of a suggestion: half of the letters in the same order, like `u7` and `u8`."""
+"""Minimum `difflib` ratio of a suggestion. A ratio of 0.5 means that half of the letters match in order, as in `u7` and
+`u8`.
+"""
 _NEAR = 0.6
-"""Similarity from which a suggestion replaces the list of all names; `speed` and `edp` have 0.5."""
+"""Minimum `difflib` ratio at which the message shows a suggestion instead of the list of all names. The unrelated names
+`speed` and `edp` have a ratio of 0.5.
+"""
 _FEW = 12
-"""Maximum number of names to list in full if none is similar."""
+"""Maximum number of names that a message lists in full if no name is similar to the typed name."""
 
 
 def _similarity(wanted: str, name: str) -> tuple[float, bool]:
-    """Return (similarity of two names from 0 to 1, whether they have the same letters in any order)."""
+    """Return the `difflib` ratio of two names (0 to 1), and whether one name is an anagram of the other."""
     from difflib import SequenceMatcher  # imported only for an error
 
     return SequenceMatcher(None, wanted, name, autojunk=False).ratio(), sorted(wanted) == sorted(name)
@@ -108,10 +125,13 @@ def _is_near(wanted: str, name: str) -> bool:
 
 
 def unknown(kind: str, typed: object, choices: Iterable[str], see: str | None = None) -> UsageError:
-    """Return a `UsageError` for an unknown `kind` (such as "GPU") that suggests similar choices.
+    """Return a `UsageError` for an unknown name; its message suggests similar names.
 
     Args:
-        see: command that lists all choices, if there is one.
+        kind: kind of thing that the name should denote, such as "GPU".
+        typed: the unknown name.
+        choices: all known names.
+        see: command that lists all known names, or None if there is no such command.
     """
     names = list(choices)
     wanted = str(typed)[:_LONGEST]

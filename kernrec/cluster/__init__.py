@@ -1,1 +1,1 @@
-"""Run one campaign on all GPUs of a cluster; Ray starts and connects the processes."""
+"""Run one measuring campaign on all GPUs of a cluster. Ray starts the processes and connects them."""

@@ -1,10 +1,11 @@
-"""Run one campaign on all GPUs of a cluster: the library call behind `collect --cluster`.
+"""Run one measuring campaign on all GPUs of a cluster: the library call behind `kernrec collect --cluster`.
 
-Each GPU model has its own chooser. All GPUs of a model share a budget of configs; each GPU has its own budget of
-seconds.
+Each GPU model has its own `Chooser`, which selects what to measure next. All GPUs of a model share one limit on the
+number of configs. The time limit applies to each GPU separately.
 
-With `Strategy.ALL`, the GPU that begins a problem measures it to its end, in time slices: finals compare configs, and
-GPUs of one model differ by more than good configs do. Searches and refinement divide one problem among all GPUs.
+With `Strategy.ALL`, the GPU that begins a problem measures all of it, one time slice after another: the final
+measurements compare configs with each other, and two GPUs of one model differ by more than good configs do. The other
+strategies divide the measurements of one problem among all GPUs of the model.
 """
 
 import math
@@ -26,7 +27,7 @@ from kernrec.store import canonical_json
 from kernrec.store.measurement import Measurement
 
 _SLICE_S = 20.0
-"""Seconds of a time slice, after which a GPU reports its measurements and continues."""
+"""Seconds after which a GPU interrupts a problem and reports its measurements. Its next visit continues the problem."""
 
 
 @dataclass
@@ -35,20 +36,25 @@ class _Problem:
     most: int
     result: ProblemResult
     tasks: set[tuple[str, str, str]]
-    """Keys of the problem's tasks."""
+    """Keys (`Task.key`) of the configs that are measured for this problem."""
     rows: list[Measurement] = field(default_factory=list)
     home: str | None = None
-    """GPU that measures the problem."""
+    """Name of the GPU that measures the problem; None if no GPU has begun it."""
     busy: bool = False
-    """Whether a visit is in progress."""
+    """Whether a GPU is measuring the problem right now."""
     done: bool = False
 
 
 class SharedProblems(Chooser):
-    """Chooser for problems that are all planned from the start."""
+    """Chooser that divides a fixed list of planned problems among the GPUs of one model."""
 
     def __init__(self, problems: Sequence[PlannedProblem], configs: int | None) -> None:
-        """Create a chooser; `configs` is the maximum to screen, over all problems."""
+        """Create a chooser.
+
+        Args:
+            problems: Planned problems.
+            configs: Maximum number of configs to screen for all problems together; None for no limit.
+        """
         self._problems: dict[str, _Problem] = {}
         part = None if configs is None else math.ceil(configs / max(1, len(problems)))
         for planned in problems:
@@ -59,7 +65,7 @@ class SharedProblems(Chooser):
 
     @property
     def results(self) -> tuple[ProblemResult, ...]:
-        """Return the results so far, by problem."""
+        """Return the results so far, one entry per problem."""
         return tuple(problem.result for problem in self._problems.values())
 
     @property
@@ -110,7 +116,10 @@ def collect_on(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> CollectResult:
-    """Measure the requested problems on a cluster, then close it. Arguments and errors are those of `collect`."""
+    """Measure the requested problems on a cluster, and close the cluster at the end.
+
+    The other arguments, the result and the errors are those of `kernrec.measure.collect.collect`.
+    """
     kinds: dict[str, Chooser] = {}
 
     def chooser(gpu: str, limits: Limits) -> Chooser:
@@ -128,7 +137,8 @@ def collect_on(
         if request.strategy is Strategy.PLAN:
             raise UsageError("give --op, and --shape or --workload: --strategy plan cannot be used with a cluster")
         request.check(many_gpus=True)
-        if request.recording is not None and request.strategy.searches:  # The GPUs are unknown until they have joined.
+        # Check the recordings now, because the cluster's GPUs are unknown until they have joined.
+        if request.recording is not None and request.strategy.searches:
             for gpu in chosen_gpus(request.recording, request.gpu):
                 chooser_on(gpu, request)
         with open_journal(request, report) as (journal, leftover):

@@ -1,10 +1,11 @@
-"""Drive a campaign on all GPUs of a cluster: assign visits, and store their measurements.
+"""Drive a campaign on all GPUs of a cluster: assign visits to GPUs, and store the measurements.
 
-    chooser (of each GPU model) -> visit -> a call of a GPU's actor -> journal, fsync -> chooser learns
+    chooser of a GPU model -> visit -> call of a GPU's actor -> journal on disk -> chooser learns
 
-Each GPU has at most one call in progress. The driver writes each record to the journal before it reads the next one.
-The chooser learns only rows of completed blocks. If a GPU is lost, another GPU completes the visit, except for rows of
-completed blocks.
+A visit is a batch of measurements of one problem. Each GPU makes at most one visit at a time. The driver writes each
+record to the journal before it reads the next one. A block is the measurements between two runs of the reference
+kernels; the chooser learns only from completed blocks. If a GPU is lost, another GPU repeats the lost GPU's visit,
+except for measurements of completed blocks.
 """
 
 import time
@@ -29,32 +30,40 @@ _LOOK_S = 2.0
 _OPEN_S = 20.0
 """Seconds to wait for the first GPUs to open before work is distributed."""
 _STORE_S = 60.0
-"""Minimum seconds between two additions to the database."""
+"""Minimum seconds between two transfers of measurements from the journal to the database."""
 _NO_GPU_S = 60.0
-"""Seconds without any GPU, for example while machines restart, after which the campaign ends."""
+"""Seconds without any responding GPU after which the campaign ends. Machines may be restarting until then."""
 _MOST_LOSSES = 3
-"""Number of successive losses of a GPU, without a completed visit, after which it is excluded."""
+"""Number of successive crashes, without a completed visit between them, after which a GPU is excluded."""
 
 
 class GpuLost(Exception):  # noqa: N818 - a GPU's end is no error of this program
-    """Reply if a GPU's process or machine has ended; the message is the one-line reason."""
+    """Reply that reports the end of a GPU's process or machine. The message is a one-line reason."""
 
 
 Reply = Greeting | Answer | GpuLost | Mapping[str, Any]
-"""Reply of a GPU: answer to `hello`, to `open` or to a visit, its loss, or a record of a visit."""
+"""Reply from a GPU's actor: a `Greeting`, an `Answer` to `open` or `measure`, the loss of the GPU, or one record of a
+visit.
+"""
 
 
 class Cluster(Protocol):
-    """The actors of a campaign's GPUs."""
+    """The actors of a campaign, one per GPU."""
 
     def join(self) -> Iterable[str]:
-        """Start an actor for each GPU that has none; return the new actors' names."""
+        """Start an actor for each GPU that has none, and return the names of the new actors."""
 
     def call(self, device: str, method: str, *arguments: object) -> None:
-        """Call a method of an actor's `GpuActor`; `wait` yields its answer. Restart the actor first if it has ended."""
+        """Call a `GpuActor` method on the actor with the name `device`. `wait` later yields the reply.
+
+        If the actor's process has ended, it is restarted first.
+        """
 
     def wait(self, seconds: float) -> Iterable[tuple[str, Reply]]:
-        """Yield (GPU, reply) for calls that reply within `seconds`; a visit yields its records before its answer."""
+        """Yield (actor name, reply) for each reply that arrives within `seconds`.
+
+        A call of `measure` yields its records one by one, and then its `Answer`.
+        """
 
     def close(self) -> None:
         """End all actors."""
@@ -64,34 +73,35 @@ class Cluster(Protocol):
 class _Device:
     number: int
     greeted: bool = False
-    """Whether the GPU's actor has answered."""
+    """Whether the GPU's actor has replied to `hello`."""
     identity: GpuIdentity | None = None
-    """Identity of the GPU; None until it is open."""
+    """Identity of the GPU; None until the actor has opened the GPU."""
     busy: bool = True
     visit: Visit | None = None
     records: list[Mapping[str, Any]] = field(default_factory=list)
-    """Records of the visit in progress."""
+    """Records received from the visit in progress."""
     resting: bool = False
-    """Whether the chooser had no work for the GPU after the latest change."""
+    """Whether the chooser had no visit for this GPU. Reset when another GPU of the model joins, leaves or ends a visit.
+    """
     spent: bool = False
-    """Whether the GPU's time is used up."""
+    """Whether the GPU has used up its time budget."""
     losses: int = 0
 
 
 @dataclass
 class _Kind:
-    """A GPU model: the settings of its GPUs, and the remaining work."""
+    """A GPU model in the campaign: the limits that all its GPUs must have, and the remaining work."""
 
     limits: Limits
     chooser: Chooser
     lost: list[Visit] = field(default_factory=list)
-    """Visits of lost GPUs, which other GPUs must complete."""
+    """Visits that were interrupted by the loss of a GPU, to be completed by other GPUs."""
     over: bool = False
-    """Whether enough is measured, or the time of all GPUs is used up."""
+    """Whether the chooser needs no more measurements, or all GPUs of the model have used up their time."""
 
 
 class Driver:
-    """Driver of one campaign."""
+    """Loop that runs one campaign on a cluster."""
 
     def __init__(
         self,
@@ -105,29 +115,34 @@ class Driver:
         """Prepare a campaign.
 
         Args:
-            cluster: GPUs of the cluster.
-            request: Devices, effort and time; the request's problems are ignored.
-            chooser: Function that returns the chooser of a GPU model, from its name and the limits of its GPUs.
-            journal: Journal of the database.
-            report: Function to call with each measurement and note.
+            cluster: Actors of the cluster's GPUs.
+            request: Request with the GPUs, effort and time. Its problems are not used, because the chooser has them.
+            chooser: Function that creates the chooser of a GPU model from the model's name and its GPUs' limits.
+            journal: Journal of the campaign's database.
+            report: Function to call with each measurement and each note.
             stopping: Function that is called often; once it returns true, the campaign ends.
 
         Raises:
-            UsageError: There is no recording to replay.
+            UsageError: The request names a recording, but there is nothing in it to replay.
         """
         self._cluster, self._request, self._make_chooser = cluster, request, chooser
         self._journal, self._report, self._stopping = journal, report, stopping
-        self._stored = 0  # rows in the database
-        self._store_s = time.monotonic() + _STORE_S  # time at which to add more
+        self._stored = 0  # number of rows in the database
+        self._store_s = time.monotonic() + _STORE_S  # time of the next transfer to the database
         self._replayed = chosen_gpus(request.recording, request.gpu) if request.recording is not None else ()
         self._devices: dict[str, _Device] = {}
         self._number = 0
         self._kinds: dict[str, _Kind] = {}
-        self._first: set[str] | None = None  # GPUs of the first check without an answer so far.
-        self._counts: Counter[tuple[str, str, str]] = Counter()  # Number of measurements by GPU, problem and tier.
+        # Actors found by the first `join` that have not replied yet; None before it.
+        self._first: set[str] | None = None
+        # Number of measurements, keyed by (GPU, problem, tier).
+        self._counts: Counter[tuple[str, str, str]] = Counter()
 
     def run(self) -> CollectResult:
-        """Run the campaign to its end; rows that have not entered the database are in the journal."""
+        """Run the campaign to its end, and return its result.
+
+        Rows that are not in the database yet remain in the journal.
+        """
         error, stopped = None, False
         try:
             stopped = not self._serve()
@@ -136,7 +151,7 @@ class Driver:
         return CollectResult(stored=self._stored, stopped=stopped, error=error)
 
     def _serve(self) -> bool:
-        """Serve replies; return True when enough was measured, and False if the campaign was stopped."""
+        """Process replies until the campaign ends; return False if the caller stopped it, and True otherwise."""
         looked_s, begun_s = -_LOOK_S, time.monotonic()
         alone_s = begun_s
         while not (self._kinds and all(kind.over for kind in self._kinds.values())):
@@ -160,10 +175,13 @@ class Driver:
         return True
 
     def _store(self) -> None:
-        """Add rows of completed blocks to the database occasionally, using at most a twentieth of the time."""
+        """Move rows of completed blocks from the journal to the database if the last transfer was long enough ago.
+
+        Transfers take at most about one twentieth of the time.
+        """
         if (begun_s := time.monotonic()) < self._store_s:
             return
-        with suppress(UsageError):  # The database may be in use; the rows stay in the journal.
+        with suppress(UsageError):  # If another process uses the database, the rows stay in the journal.
             self._stored += ingest(self._journal, self._request.database, ended_only=True)
         now_s = time.monotonic()
         self._store_s = now_s + max(_STORE_S, 20.0 * (now_s - begun_s))
@@ -251,7 +269,7 @@ class Driver:
         return request
 
     def _welcome(self, name: str, device: _Device, answer: Answer) -> None:
-        """Let an open GPU take part, unless the campaign must refuse it."""
+        """Add a GPU that its actor has just opened to the campaign, or exclude it with a reason."""
         self._heard(name)
         identity = answer.identity
         if identity is None or answer.error is not None:
@@ -288,7 +306,7 @@ class Driver:
         return [identity for identity in identities if gpu in (None, identity.gpu)]
 
     def _refuse(self, name: str, node: str, reason: str) -> None:
-        """Exclude a GPU, but keep its actor, so that no new actor starts on the GPU."""
+        """Exclude a GPU from the campaign, but keep its actor running, so that Ray starts no new actor on that GPU."""
         self._drop(name)
         self._report(Progress(node, "", "", 0, 0, note=f"{node} is excluded: {reason}"))
 
@@ -299,7 +317,10 @@ class Driver:
             self._wake(device.identity.gpu)
 
     def _lose(self, name: str, why: str) -> None:
-        """Restart a GPU's process that has ended, if a node has room for it."""
+        """Handle the end of a GPU's process: queue its visit for another GPU, and restart the process.
+
+        After `_MOST_LOSSES` successive losses, exclude the GPU instead.
+        """
         device = self._devices[name]
         title = name if device.identity is None else device.identity.title
         if device.identity is not None and (visit := device.visit) is not None:
@@ -326,7 +347,7 @@ class Driver:
                 device.resting = False
 
     def _learned(self, device: _Device, title: str) -> list[Measurement]:
-        """End a GPU's visit; learn, report and return its rows of completed blocks."""
+        """End a GPU's visit: pass its rows of completed blocks to the chooser, report them, and return them."""
         assert device.visit is not None
         planned, records = device.visit.planned, device.records
         device.visit, device.records = None, []

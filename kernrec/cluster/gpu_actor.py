@@ -1,8 +1,8 @@
-"""Define the actor that owns one GPU of a cluster and makes the visits that the driver assigns.
+"""Define the actor process that owns one GPU of a cluster and makes the measurements that the driver assigns.
 
-The actor sends each record of a visit to the driver at once, and the answer at the end. The driver writes the records
-to its journal. An actor stores nothing, so its process or machine may die at any time. All machines of a campaign must
-have the same sources.
+During a visit, the actor sends each record to the driver at once, and an `Answer` at the end. The driver writes the
+records to its journal. The actor itself stores nothing, so its process or machine may die at any time. All machines of
+a campaign must have the same version and sources of kernrec.
 """
 
 import queue
@@ -35,74 +35,83 @@ _SUFFIXES = (".py", ".cu", ".cuh", ".toml")
 
 @cache
 def sources_hash() -> str:
-    """Return kernrec's version with a hash of its sources and kernels."""
+    """Return kernrec's version and a hash of its sources and kernels, as one text."""
     files = (path for path in _PACKAGE.rglob("*") if path.suffix in _SUFFIXES)
     return f"{__version__}-{files_hash(_PACKAGE, files)[:12]}"
 
 
 Limits = tuple[float | None, float | None, float | None, bool]
-"""Power limit in W, locked core and memory clocks in Hz, whether the GPU is divided (MIG)."""
+"""Settings of a GPU: power limit in W, locked core clock and locked memory clock in Hz (None if not set), and whether
+the GPU is divided by MIG.
+"""
 
 
 def limits_of(device: MeasuredDevice) -> Limits:
-    """Return the present limits and clocks of a GPU; measurements at other limits do not count as done."""
+    """Return the limits and clocks at which a device measured.
+
+    A measurement from a device with other limits must be repeated.
+    """
     return device.power_limit_w, device.locked_sm_clock_hz, device.locked_memory_clock_hz, bool(device.mig)
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """Answer to `hello`. Other answers may have incompatible classes if the machines' sources differ."""
+    """Reply to `hello`. It is a separate class, because other replies are only readable if both machines have the same
+    sources.
+    """
 
     node: str
     """Name of the machine."""
     sources: str
-    """Hash of kernrec's sources on that machine."""
+    """Version of kernrec and hash of its sources on that machine (`sources_hash`)."""
 
 
 @dataclass(frozen=True)
 class GpuIdentity:
-    """Identity of an open GPU, and the software of its machine."""
+    """Identity of a GPU that an actor has opened, and the software on its machine."""
 
     gpu: str
-    """Name in the catalog."""
+    """Name in the GPU catalog."""
     node: str
-    """Name of the GPU's machine."""
+    """Name of the machine with the GPU."""
     uuid_hash: str | None = None
-    """Hash of the GPU's UUID; None for a recording."""
+    """Hash of the GPU's UUID; None if the device replays a recording."""
     driver: str | None = None
     compiler: str | None = None
-    """Name and version of the compiler; None for a recording, which needs no compiler."""
+    """Name and version of the compiler; None if the device replays a recording, which needs no compiler."""
     measures_energy: bool = True
     limits: Limits = (None, None, None, False)
 
     @property
     def title(self) -> str:
-        """Return a readable name."""
+        """Return the GPU's name and machine as readable text."""
         return f"{self.gpu} on {self.node}"
 
 
 @dataclass
 class Answer:
-    """Answer to `open` or `measure`."""
+    """Reply to `open` or `measure`."""
 
     title: str
-    """Name of the GPU, as far as known."""
+    """Name of the GPU and its machine, or only of the machine before the GPU is open."""
     identity: GpuIdentity | None = None
     """Identity of the GPU; None if it could not be opened."""
     notes: list[str] = field(default_factory=list)
     """Remarks for the user, one line each."""
     seconds: float = 0.0
-    """Seconds of the visit on the device's clock."""
+    """Duration of the visit in seconds, on the device's clock."""
     over: bool = False
-    """Whether the visit is complete."""
+    """Whether the visit is complete. If not, its time slice ended first."""
     spent: bool = False
-    """Whether the GPU's time is spent."""
+    """Whether the GPU has used up its time budget."""
     error: str | None = None
-    """Reason in one line why the GPU leaves the campaign; empty if nobody requested the GPU."""
+    """One-line reason why the GPU leaves the campaign; None if it stays. The reason is an empty text if the request is
+    for other GPUs, so that nothing is reported.
+    """
 
 
 class SentRecords:
-    """Queue of a visit's records on their way to the driver; replaces a journal."""
+    """Queue of the records that a visit sends to the driver. It takes the place of a journal on the actor's machine."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Mapping[str, Any] | Answer] = queue.SimpleQueue()
@@ -113,7 +122,7 @@ class SentRecords:
             self._queue.put(record)
 
     def until(self, answer: Callable[[], Answer]) -> Iterator[Mapping[str, Any] | Answer]:
-        """Run `answer` in another thread; yield the records appended meanwhile, then its result."""
+        """Run `answer` in another thread. Yield each record appended while it runs, and then its result."""
         threading.Thread(target=lambda: self._queue.put(answer()), daemon=True).start()
         while not isinstance(item := self._queue.get(), Answer):
             yield item
@@ -121,10 +130,10 @@ class SentRecords:
 
 
 class GpuActor:
-    """The actor of one GPU."""
+    """Actor that measures on one GPU."""
 
     def __init__(self) -> None:
-        """Prepare a GPU; `open` opens it."""
+        """Prepare the actor without opening its GPU, which `open` does."""
         self._answer = Answer(socket.gethostname())
         self._records = SentRecords()
         self._campaign: Campaign | None = None
@@ -135,7 +144,7 @@ class GpuActor:
         return Greeting(socket.gethostname(), sources_hash())
 
     def open(self, request: CollectRequest) -> Answer:
-        """Open the GPU unless it is open; the request contains the device, effort and time."""
+        """Open the GPU, if it is not open yet, with the effort and time of the request."""
         opening = self._answer.identity is None
         return self._answered(lambda: self._open(request) if opening else None)
 
@@ -160,7 +169,7 @@ class GpuActor:
         )  # fmt: skip
 
     def measure(self, visit: Visit) -> Iterator[Mapping[str, Any] | Answer]:
-        """Make a visit; yield each record, then the answer."""
+        """Make the measurements of a visit. Yield each record at once, and the `Answer` at the end."""
         campaign = self._campaign
         assert campaign is not None
 
@@ -189,7 +198,10 @@ class GpuActor:
 
 
 def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
-    """Replace the driver's kernels in a problem by this process's equal kernels, whose compiled forms are cached."""
+    """Return a copy of the problem with this process's own `Kernel` objects instead of the objects sent by the driver.
+
+    The kernels are equal, but this process's objects already hold cached results.
+    """
     tasks = [
         task if task.kernel is None else replace(task, kernel=find_kernel(task.kernel_name)) for task in planned.tasks
     ]
@@ -203,5 +215,5 @@ def _device(request: CollectRequest, scratch: Path) -> MeasuringDevice:
 
     (present,) = choose_gpus("auto")
     if request.gpu not in ("auto", "all") and find_gpu(request.gpu).name != find_gpu(present.name).name:
-        raise UsageError("")  # This is no error, because nobody requested this GPU.
+        raise UsageError("")  # The message is empty, because it is no error if the request is for other GPUs.
     return gpu_device(present, scratch)

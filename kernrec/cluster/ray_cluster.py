@@ -1,7 +1,7 @@
-"""Run the actors of a campaign on a Ray cluster: one actor per GPU, with exclusive use.
+"""Run the actors of a campaign on a Ray cluster: one actor per GPU, with exclusive use of that GPU.
 
-Ray places the actors. If an actor's process or node dies, Ray restarts the actor where a GPU is free. Actors end with
-the driver. kernrec must be installed on every node: classes are sent by name.
+Ray decides where actors run. If an actor's process or node dies, Ray restarts the actor where a GPU is free. All actors
+end with the driver. kernrec must be installed on every node, because Ray sends classes only by name.
 """
 
 import os
@@ -18,32 +18,32 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.util.optional import import_optional
 
 CONNECT_S = 10.0
-"""Maximum seconds to wait for an address to answer."""
+"""Seconds to wait for a server to respond at the cluster's address."""
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """Start of an HTTP/2 connection (RFC 9113, 3.4) with empty settings, to which a head node replies."""
 _NAMESPACE, _NAME = "kernrec", "campaign"
 
 
 class _Holder:
-    """Actor whose name marks a running campaign; it ends with the driver."""
+    """Named actor that marks a cluster as used by a campaign. It ends with the driver."""
 
     def __init__(self, who: str) -> None:
         self._who = who
 
     def who(self) -> str:
-        """Return a description of the driver's machine, process and database."""
+        """Return the process ID, machine and database of the campaign."""
         return self._who
 
 
 def connect(address: str) -> Any:
-    """Connect to a cluster, and return the module `ray`.
+    """Connect to a Ray cluster, and return the module `ray`.
 
     Args:
         address: `auto` for the cluster of this machine, or host:port of a head node.
 
     Raises:
         KernrecError: Ray is not installed.
-        UsageError: There is no cluster, or it does not answer within `CONNECT_S`.
+        UsageError: There is no cluster at the address, or it does not respond within `CONNECT_S`.
     """
     ray = import_optional("ray", "--cluster", "ray")
     if address != "auto":
@@ -73,7 +73,7 @@ def connect(address: str) -> Any:
 
 
 def check_answers(address: str) -> None:
-    """Raise `UsageError` if an address is not host:port, or no server answers within `CONNECT_S`."""
+    """Raise `UsageError` if an address is not host:port, or if no server responds there within `CONNECT_S`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536 or "/" in host:
         raise UsageError(f"--cluster {address!r}: expected auto or host:port of the head node, such as 10.0.0.1:6379")
@@ -93,25 +93,25 @@ def check_answers(address: str) -> None:
 
 
 class RayCluster:
-    """Implementation of the driver's `Cluster` on a Ray cluster."""
+    """Ray implementation of the `Cluster` protocol."""
 
     def __init__(self, address: str, database: object, replays: bool) -> None:
-        """Join a cluster.
+        """Connect to a cluster and reserve it for this campaign.
 
         Args:
-            address: See `connect`.
-            database: Database of the campaign, shown to users who try to start another campaign.
+            address: Address of the cluster, as for `connect`.
+            database: Database of the campaign. Users who try to start a second campaign see its name.
             replays: Whether to replay recordings, with one actor per core instead of one per GPU.
 
         Raises:
-            UsageError: See `connect`. Another campaign is running, or no node has a GPU.
-            KernrecError: Ray is not installed.
+            UsageError: There is no cluster at the address, another campaign is running on it, or no node has a GPU.
+            KernrecError: Ray is not installed, or the cluster cannot start a process.
         """
         self._ray = connect(address)
         self._needs = {"num_cpus": 1} if replays else {"num_cpus": 0, "num_gpus": 1}
         self._resource = "CPU" if replays else "GPU"
         self._actors: dict[str, Any] = {}
-        self._pending: dict[Any, str] = {}  # GPUs by call.
+        self._pending: dict[Any, str] = {}  # names of actors, keyed by the call in progress
         try:
             self._claim(f"PID {os.getpid()} on {socket.gethostname()}, {database}")
             if not self._places():
@@ -136,7 +136,7 @@ class RayCluster:
                 other = ray.get(ray.get_actor(_NAME).who.remote(), timeout=CONNECT_S)
             except ray.exceptions.RayError:
                 other = "one that is too busy to name its owner"
-            except ValueError:  # No campaign has this name, so the error has another reason.
+            except ValueError:  # No campaign has this name, so the error has another cause.
                 raise KernrecError(f"the cluster starts no process: {' '.join(str(error).split())[:200]}") from None
             raise UsageError(f"a campaign runs on this cluster already ({other}); wait for it to end") from None
         except ray.exceptions.RayError as error:
@@ -186,7 +186,7 @@ class RayCluster:
 
 
 def on_node(node: str) -> Any:
-    """Return Ray's scheduling strategy that starts a process only on the node with this ID."""
+    """Return the Ray scheduling strategy that allows a process only on the node with this ID."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node, soft=False)

@@ -1,8 +1,10 @@
-"""Provide the cores of a Ray cluster as `Processors`, to compile and emulate configs for `analyze` and the database.
+"""Provide the CPU cores of a Ray cluster as `Processors`, which compile and emulate configs for `analyze` and the
+database.
 
-Ray places each task on a free core, and on another core if the node dies. Results are cached on this machine, so the
-cluster never repeats work. If a node has another kernrec or compiler, the work ends with a one-line error. Tasks are
-functions of kernrec with plain values, which Ray sends between the user's nodes.
+Ray runs each task on a free core, and repeats it on another node if the node dies. Results are cached on this machine,
+so a repeated command does not repeat finished work. If a node has another version of kernrec or of the compiler, the
+work ends with a one-line error. Tasks are functions of kernrec with plain arguments, which Ray sends between the user's
+own machines.
 """
 
 import socket
@@ -23,13 +25,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _LOOK_S = 2.0
-"""Seconds between two checks for live nodes."""
+"""Seconds between two checks whether any node is alive."""
 _NO_NODE_S = 60.0
-"""Seconds without any node after which the work ends."""
+"""Seconds without any live node after which all work is abandoned."""
 _RETRIES = 2
-"""Number of times that Ray retries a task whose process died."""
+"""Number of times that Ray repeats a task whose process died."""
 _AHEAD = 2
-"""Number of queued sources per core."""
+"""Number of compile jobs to submit per core, so that no core waits for the next job."""
 
 
 def _here() -> dict[str, str]:
@@ -37,7 +39,11 @@ def _here() -> dict[str, str]:
 
 
 def _run(expected: dict[str, str], task: Callable[..., R], arguments: Sequence[Any], named: Mapping[str, Any]) -> R:
-    """Run a task on a node; raise `ProcessorsLostError` if its kernrec or compiler differs from the driver's."""
+    """Run a task on a node.
+
+    Raises:
+        ProcessorsLostError: The node has another version of kernrec or of the compiler than the driver.
+    """
     for what, there in _here().items():
         if there != expected[what]:
             raise ProcessorsLostError(
@@ -53,16 +59,20 @@ def _compiling() -> CompilingProcesses:
 
 
 def compiled_there(job: CompileJob, timeout_s: float) -> Compiled | tuple[str, str, Reason]:
-    """Compile a job on a node; return the code, or the message, log and reason of a `CompileError`."""
+    """Compile a job on the node that runs this function.
+
+    Returns:
+        The compiled code, or the message, log and reason of the `CompileError`.
+    """
     ((_, result),) = _compiling().compile([job], timeout_s, CompileCache(None))
     return result if isinstance(result, Compiled) else (str(result), result.log, result.reason)
 
 
 class RayProcessors:
-    """Cores of a cluster, available until the end of a `with` block."""
+    """CPU cores of a Ray cluster, available during a `with` block."""
 
     def __init__(self, address: str) -> None:
-        """Join the cluster at an address; raise the errors of `connect`."""
+        """Connect to the cluster at an address. Raises the errors of `kernrec.cluster.ray_cluster.connect`."""
         self._ray = connect(address)
         self._expected = _here()
         self._task = self._ray.remote(_run).options(num_cpus=1, max_retries=_RETRIES)
@@ -84,7 +94,7 @@ class RayProcessors:
 
     @property
     def count(self) -> int:
-        """Return the present number of cores."""
+        """Return the number of cores that the cluster has now."""
         return max(1, self._cores)
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
@@ -122,7 +132,7 @@ class RayProcessors:
                 yield job, result
 
     def _take(self, done: "Future[Any]", future: "Future[Any]") -> None:
-        """Forward the result of a task, unless the task was abandoned."""
+        """Copy the result of Ray's future `done` to `future`, unless `_watch` has abandoned the task."""
         with self._lock:
             if future not in self._running:
                 return
@@ -132,16 +142,16 @@ class RayProcessors:
             future.set_result(done.result())
         elif isinstance(error, self._ray.exceptions.RayTaskError):
             future.set_exception(error.cause if isinstance(error.cause, Exception) else MemoryError())
-        else:  # The task's processes died.
+        else:  # The process that ran the task died.
             future.set_exception(MemoryError())
 
     def _watch(self) -> None:
-        """Abandon all tasks if no node is alive for a while, because Ray would wait forever."""
+        """Abandon all tasks if no node is alive for `_NO_NODE_S` seconds, because Ray would wait forever."""
         alive_s = time.monotonic()
         while self._lost is None and not self._ended.wait(_LOOK_S):
             try:
                 self._cores = self._count_cores()
-            except Exception as error:  # Ray's head node is gone.
+            except Exception as error:  # The cluster's head node is gone.
                 self._give_up(f"the cluster is lost: {' '.join(str(error).split())[:160]}")
             if self._cores:
                 alive_s = time.monotonic()

@@ -1,7 +1,7 @@
 """Assemble PTX with the programs of the CUDA toolkit.
 
-`assemble` returns the machine code and resources of any PTX. Without an assembler, it estimates the resources from the
-text.
+`assemble` returns the machine code of a PTX text and the registers and memory that each kernel needs. If no assembler
+is installed, it estimates the registers and memory from the text.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ from kernrec.ptx.analysis.liveness import live_registers
 from kernrec.ptx.ir.program import Module
 
 NEWEST_ISA = (9, 5)
-"""Newest PTX ISA version that kernrec supports. A newer version may change the meaning of an instruction."""
+"""Newest PTX ISA version that kernrec accepts. A newer version may change the meaning of an instruction."""
 
 ESTIMATED = "registers estimated from PTX"
 _ASSEMBLER_LIMIT_S = 120.0
@@ -29,13 +29,16 @@ VERSION_LINE = re.compile(r"^([ \t]*\.version[ \t]+)(\d+)\.(\d+)", re.MULTILINE)
 _TOO_NEW = re.compile(r"Unsupported \.version ([\d.]+); current version is '([\d.]+)'")
 _TOO_OLD = re.compile(r"Value '\w+' is not defined for option 'gpu-name'")
 _TURING = 75
-"""Oldest compute capability of CUDA 13's assembler."""
+"""Oldest compute capability that CUDA 13's assembler supports (7.5)."""
 _MESSAGE = re.compile(r"line (\d+); (?:error|fatal)\s*: (.+)")
 
 
 @once
 def toolkit_program(name: str) -> str | None:
-    """Return the path of a CUDA toolkit program in NVIDIA's wheels, CUDA_PATH, CUDA_HOME or PATH; None if missing."""
+    """Return the path of a program of the CUDA toolkit, or None if it is not installed.
+
+    The program is searched in NVIDIA's wheels, CUDA_PATH, CUDA_HOME and PATH.
+    """
     folders: list[Path] = []
     wheels = importlib.util.find_spec("nvidia")
     for folder in (wheels.submodule_search_locations or []) if wheels else []:
@@ -46,13 +49,15 @@ def toolkit_program(name: str) -> str | None:
 
 
 def assembler() -> str | None:
-    """Return the path of `ptxas`; None if it is not installed."""
+    """Return the path of `ptxas`, or None if it is not installed."""
     return toolkit_program("ptxas")
 
 
 def check_target(module: Module, sm: int) -> None:
-    """Check that PTX can be compiled for `sm`. Raises `UsageError` if the PTX ISA is too new or the PTX targets a newer
-    architecture.
+    """Check that a PTX module can be compiled for the compute capability `sm`.
+
+    Raises:
+        UsageError: The PTX ISA version of the module is too new, or the module targets a newer architecture than `sm`.
     """
     major, _, minor = module.version.partition(".")
     if not (major.isdigit() and minor.isdigit()) or (int(major), int(minor)) > NEWEST_ISA:
@@ -64,7 +69,9 @@ def check_target(module: Module, sm: int) -> None:
 
 
 def assemble(ptx: str, sm: int, name: str) -> Compiled:
-    """Return PTX text with the resources of its kernels on `sm`. `cubin` is empty without an assembler.
+    """Assemble PTX text and return it with its machine code and the resources of its kernels on `sm`.
+
+    If no assembler is installed, `Compiled.cubin` is empty and the resources are estimates.
 
     If the assembler is too old for the PTX ISA version, the PTX is assembled again with the assembler's own version.
 
@@ -91,7 +98,8 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
                 log,
             )
     if status and _TOO_OLD.search(log) and sm < _TURING:
-        turing = assemble(ptx, _TURING, name)  # Turing has Volta's register counts, but other machine code
+        # Turing has the same number of registers as Volta, but different machine code.
+        turing = assemble(ptx, _TURING, name)
         return replace(turing, cubin=b"")
     if status:
         raise CompileError(_refusal(log, name), log)
@@ -104,8 +112,13 @@ def _refusal(log: str, name: str) -> str:
 
 
 def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str, bytes]:
-    """Return exit status, output and machine code of `ptxas` on PTX for a target such as `sm_90a`. Raises
-    `CompileError` on a timeout; the exit status reports other failures.
+    """Assemble PTX with `ptxas`, and return the exit status, the output and the machine code.
+
+    Args:
+        target: Architecture, such as `sm_90a`.
+
+    Raises:
+        CompileError: The assembler exceeds its time limit. The exit status reports other failures.
     """
     with tempfile.TemporaryDirectory() as folder:
         path, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")

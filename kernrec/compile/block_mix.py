@@ -1,17 +1,18 @@
-"""Count the machine instructions of each PTX basic block in machine code, by class.
+"""Count, by class, the machine instructions that the assembler generated for each PTX basic block.
 
-Line information names the PTX line of each machine instruction, and the emulator counts the executions of each PTX
-block. The assembler keeps neither the blocks nor the loops of PTX:
+The emulator counts how often each PTX block runs. To convert that to machine instructions, this module relates machine
+code to PTX by line information, which states the PTX line of each machine instruction. This is not a simple count,
+because the assembler keeps neither the blocks nor the loops of PTX:
 
 - It unrolls loops. If a block's loads, stores, barriers and arithmetic occur n times in machine code, each machine
-  instruction counts 1/n times per execution.
+  instruction counts 1/n times per execution of the block.
 - It moves code out of loops and between blocks. An instruction that left its loop counts for the block before the loop.
 - It replaces branches by predicates. The code after such a branch counts for the block before the branch.
 
-If a block does not match, its count is the estimate of `kernrec.ptx.analysis.lowering`. A block matches only if its
-loads and stores move the same number of bytes in machine code, if it calls no subroutine, and if it is related to
-machine code. Slow paths of divisions and roots for extreme operands do not
-count.
+A block matches machine code if machine instructions can be related to it, if its loads and stores move the same number
+of bytes in PTX and in machine code, and if it calls no subroutine. For a block that does not match, the count is the
+estimate of `kernrec.ptx.analysis.lowering`. The slow paths that divisions and roots take for extreme operands are not
+counted.
 """
 
 from bisect import bisect_right
@@ -29,38 +30,44 @@ from kernrec.util.light_dataclass import dataclass
 
 _MEMORY = frozenset({"ld_global", "st_global", "ld_shared", "st_shared", "atomic", "cp_async"})
 _KEPT = _MEMORY | {"bar", "shfl", "mma"}
-"""Classes whose instructions the assembler may merge, but neither adds nor removes."""
+"""Classes of instructions that the assembler may merge with each other, but neither adds nor removes."""
 _ARITHMETIC = frozenset({"fma32", "mufu", "f64"})
-"""Classes whose instructions are counted to find the copies of a block that has no instruction of `_KEPT`."""
+"""Classes whose instructions show how often a block was copied, if the block has no instruction of a class in
+`_KEPT`.
+"""
 _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
-"""First character of the labels of subroutines that ptxas adds."""
+"""First character of the labels of the subroutines that ptxas adds to a kernel."""
 _FEW = 6
-"""Maximum machine instructions of a block of which all may have moved to other blocks."""
+"""Maximum number of machine instructions of a block that may have disappeared because all moved to other blocks."""
 _TOLERANCE = 0.25
-"""Maximum relative difference in the bytes moved by loads and stores for a block to match."""
+"""Maximum relative difference, for a matching block, between the bytes that its loads and stores move in PTX and in
+machine code.
+"""
 _NEAR, _MOST = 1.5, 3.0
-"""Maximum of estimated / actual and of actual / estimated machine instructions for a block to match if nothing else
-relates the block to machine code.
+"""Maximum ratios of estimated to actual and of actual to estimated machine instructions of a block. They decide whether
+a block matches if nothing else relates it to machine code.
 """
 _LARGEST = 10_000_000
-"""Maximum product of machine instructions and branches."""
+"""Maximum product of the numbers of machine instructions and branches for which machine code is related to PTX."""
 _UNROLLING = 40
-"""Machine instructions before an unrolled loop that choose how many trips to run."""
+"""Number of machine instructions that unrolling may add to the block before a loop, where they choose how many trips to
+run.
+"""
 
 
 @dataclass(frozen=True)
 class BlockMix:
-    """Machine instructions of each basic block of a function."""
+    """Machine instructions of each basic block of a PTX function."""
 
     issue: Sequence[Mapping[str, float]]
-    """Machine instructions by class of each basic block."""
+    """For each basic block, the machine instructions of one execution by class."""
     from_code: list[bool]
-    """Whether the instructions of each block were taken from machine code."""
+    """For each basic block, whether its instructions were counted in machine code instead of estimated from PTX."""
 
 
 def block_mix(function: Function, code: MachineCode) -> BlockMix:
-    """Return the machine instructions of each basic block of a function without calls.
+    """Return the machine instructions of each basic block of a PTX function, which must not contain calls.
 
     Args:
         function: the PTX, with its line numbers.
@@ -71,14 +78,14 @@ def block_mix(function: Function, code: MachineCode) -> BlockMix:
 
 @dataclass(frozen=True)
 class _Loop:
-    """A loop of the PTX that machine code keeps."""
+    """Loop of a PTX function that is still a loop in machine code."""
 
     first: int
-    """Index of its first basic block in text order."""
+    """Index of the loop's first basic block in text order."""
     last: int
-    """Index of its last basic block."""
+    """Index of the loop's last basic block in text order."""
     ranges: tuple[tuple[int, int], ...]
-    """First and last machine instruction of each of its copies."""
+    """First and last machine instruction of each copy of the loop in machine code."""
 
     def holds(self, block: int) -> bool:
         """Return whether a basic block of the PTX is in the loop."""
@@ -91,38 +98,45 @@ class _Loop:
 
 @dataclass(frozen=True)
 class _Charge:
-    """Fraction of a machine instruction that counts for one basic block."""
+    """Fraction of a machine instruction that is counted for one basic block."""
 
     name: str
-    """Class."""
+    """Class of the machine instruction."""
     origin: int
-    """Basic block that contains the instruction's PTX line."""
+    """Index of the basic block that contains the instruction's PTX line."""
     target: int
-    """Basic block whose executions issue the instruction."""
+    """Index of the basic block for which the instruction is counted: each execution of this block issues the
+    instruction.
+    """
     share: float
-    """1 / number of basic blocks that contain the line."""
+    """1 / number of basic blocks that contain the instruction's PTX line."""
     machine: MachineInstruction
 
 
 class MachineLowering:
-    """Lowering of a kernel from its machine code, or by rules without machine code (`EmulationOptions.lowering`)."""
+    """Function that returns the machine instructions of each basic block of a kernel, for `EmulationOptions.lowering`.
+
+    The instructions are counted in the kernel's machine code. If machine code is not available, they are estimated from
+    PTX.
+    """
 
     def __init__(self, ptx: str, sm: int, entry: str) -> None:
-        """Assemble the kernel.
+        """Assemble and disassemble the kernel.
 
         Args:
-            sm: compute capability.
-            entry: name of the kernel.
+            ptx: PTX text of the kernel.
+            sm: Compute capability, such as 89.
+            entry: Name of the kernel.
         """
         self._code = (machine_code(ptx, sm) or {}).get(entry)
-        self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # keyed by identity, because functions cannot be hashed
+        self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # Keyed by identity, because functions cannot be hashed.
 
     def __call__(self, function: Function) -> Sequence[Mapping[str, float]]:
-        """Return the machine instructions by class of each basic block of a function without calls."""
+        """Return the machine instructions by class of each basic block of a function, which must not contain calls."""
         return self.mix(function).issue
 
     def mix(self, function: Function) -> BlockMix:
-        """Return the machine instructions of a function, and which blocks were counted in machine code."""
+        """Return the machine instructions of each basic block, and which blocks were counted in machine code."""
         if id(function) not in self._mixes:
             self._mixes[id(function)] = function, self._mix(function)
         return self._mixes[id(function)][1]
@@ -140,7 +154,8 @@ class _Matching:
         self.starts = _starts(code)
         self.code = list(_main(code, self.starts))
         self.labels = code.labels
-        self.places: dict[int, list[int]] = defaultdict(list)  # PTX line -> basic block of each instance
+        # PTX line -> indices of the basic blocks that contain the line (several after inlining)
+        self.places: dict[int, list[int]] = defaultdict(list)
         self.ptx: dict[int, Instruction] = {}
         for block in function.blocks:
             for ins in block.instructions:
@@ -174,7 +189,7 @@ class _Matching:
         """Yield one charge for each basic block that contains the PTX line of a machine instruction."""
         name = machine_class(ins)
         if name is None or (name in ("ld_local", "st_local") and "local" not in self._modifiers(ins.line)):
-            return  # Skip padding and spills; the costs of spills follow from the resources.
+            return  # Skip padding and spills. The costs of spills are computed from the kernel's resources.
         blocks = self.places.get(ins.line, ())
         for block in blocks:
             yield _Charge(name, block, self._target(block, position), 1.0 / len(blocks), ins)
@@ -183,7 +198,7 @@ class _Matching:
         return self.ptx[line].modifiers if line in self.ptx else ()
 
     def _target(self, block: int, position: int) -> int:
-        """Return the basic block whose executions issue a machine instruction with a PTX line of `block`."""
+        """Return the basic block for which to count a machine instruction whose PTX line is in `block`."""
         around = [loop for loop in self.loops if loop.runs(position)]
         if around and not around[-1].holds(block):
             block = around[-1].first  # The instruction moved into a loop.
@@ -197,8 +212,9 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return (copies of each basic block in machine code, blocks that are related to machine code by an
-        instruction)."""
+        """Return the number of copies of each basic block in machine code, and the blocks to which at least one machine
+        instruction is related.
+        """
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):
@@ -223,7 +239,9 @@ class _Matching:
         return copies, related
 
     def _bytes_moved(self, charges: Sequence[_Charge], copies: Sequence[float]) -> list[float]:
-        """Return the bytes that loads and stores in machine code move per lane and execution of each basic block."""
+        """Return, for each basic block, the bytes per lane and execution that its loads and stores move in machine
+        code.
+        """
         moved = [0.0] * len(self.function.blocks)
         for charge in charges:
             if _moves_bytes(self.ptx[charge.machine.line]) and charge.name in _MEMORY and self._is_inside(charge):
@@ -231,7 +249,9 @@ class _Matching:
         return moved
 
     def _heads(self) -> dict[int, int]:
-        """Map basic blocks after a branch that a predicate replaced to the block before the branch."""
+        """Map each basic block that is skipped by a branch to the block before the branch, if a predicate replaced the
+        branch.
+        """
         lines = {ins.line for _, ins in self.code if ins.opcode in _LEAVES}
         entries = Counter(after for block in self.function.blocks for after in successors(self.function, block.index))
         heads: dict[int, int] = {}
@@ -239,14 +259,14 @@ class _Matching:
             last = block.instructions[-1]
             following = successors(self.function, block.index)
             if last.opcode != "bra" or last.predicate is None or last.line in lines or min(following) <= block.index:
-                continue  # This is no conditional forward branch, or machine code keeps the branch.
+                continue  # The branch is not a conditional forward branch, or machine code still contains it.
             for after in following:
                 if entries[after] == 1:
                     heads[after] = heads.get(block.index, block.index)
         return heads
 
     def _loops(self) -> list[_Loop]:
-        """Return the loops of the PTX that machine code keeps, outer ones first."""
+        """Return the loops of the PTX function that are still loops in machine code, outer loops first."""
         loops = _ptx_loops(self.function)
         ranges: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
         for position, ins in self.code:
@@ -261,7 +281,10 @@ class _Matching:
         return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in surviving]
 
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield pieces of machine code outside a loop that run some trips, so that they repeat the loop's accesses."""
+        """Yield the parts of machine code that are outside of a loop but run some of its trips.
+
+        Such a part repeats the memory accesses of the loop.
+        """
         inside, outside = set(), []
         for position, ins in self.code:
             if machine_class(ins) in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):
@@ -276,13 +299,15 @@ class _Matching:
 
 
 def _is_small(code: MachineCode) -> bool:
-    """Return whether machine code is small enough to relate it to PTX in about a second."""
+    """Return whether machine code is small enough that relating it to PTX takes at most about a second."""
     branches = sum(ins.opcode == "BRA" for ins in code.instructions)
     return len(code.instructions) * (1 + branches) <= _LARGEST
 
 
 def _starts(code: MachineCode) -> list[int]:
-    """Return the index of the first machine instruction of each basic block of a kernel, and the end of the last."""
+    """Return the index of the first machine instruction of each basic block of a kernel, followed by the end of the
+    last block.
+    """
     ends = [position for label, position in code.labels.items() if label.startswith(_SUBROUTINE)]
     end = min(ends, default=len(code.instructions))
     leaves = (i + 1 for i, ins in enumerate(code.instructions) if ins.opcode in _LEAVES)
@@ -290,7 +315,7 @@ def _starts(code: MachineCode) -> list[int]:
 
 
 def _main(code: MachineCode, starts: Sequence[int]) -> Iterator[tuple[int, MachineInstruction]]:
-    """Yield the machine instructions of a kernel by index, without its subroutines, slow paths and padding."""
+    """Yield (index, machine instruction) of a kernel, without its subroutines, slow paths and padding."""
     for first, last in pairwise(starts):
         block = code.instructions[first:last]
         if any(_calls(ins) and "slowpath" in ins.operands for ins in block):
@@ -305,7 +330,7 @@ def _calls(ins: MachineInstruction) -> bool:
 
 
 def _ptx_loops(function: Function) -> list[tuple[int, int]]:
-    """Return the first and last basic block of each loop, in text order."""
+    """Return the first and last basic block of each loop of a PTX function, in text order."""
     last: dict[int, int] = {}
     for block in function.blocks:
         for after in successors(function, block.index):
@@ -320,7 +345,7 @@ def _moves_bytes(ins: Instruction) -> bool:
 
 
 def _bytes_of(block: BasicBlock) -> float:
-    """Return the bytes that the loads and stores of a basic block move for a lane."""
+    """Return the bytes that the loads and stores of a PTX basic block move per lane."""
     widths = {"v2": 2, "v4": 4, "v8": 8}
     total = 0
     for ins in block.instructions:

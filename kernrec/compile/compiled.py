@@ -1,4 +1,4 @@
-"""Define and cache compilations: `CompileJob`, `Compiled`, `Resources`, `CompileError`, `CompileCache`."""
+"""Define the input, the result, the errors and the cache of compilations."""
 
 import hashlib
 import json
@@ -21,18 +21,18 @@ Reason = Literal["compile", "timeout", "crash"]
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of one kernel, as the assembler allocates them."""
+    """Registers and memory of one kernel, as reported by the assembler."""
 
     registers: int
     """Registers per thread."""
     spill_store_bytes: int
-    """Bytes of spill stores in the code, per thread."""
+    """Bytes that spill stores in the code write, per thread."""
     spill_load_bytes: int
-    """Bytes of spill loads in the code, per thread."""
+    """Bytes that spill loads in the code read, per thread."""
     stack_bytes: int
-    """Bytes of the stack frame, per thread."""
+    """Size of the stack frame in bytes, per thread."""
     static_smem_bytes: int
-    """Bytes of static shared memory, per block."""
+    """Static shared memory in bytes, per block."""
 
 
 @dataclass(frozen=True)
@@ -41,87 +41,93 @@ class Compiled:
 
     ptx: str
     cubin: bytes
-    """Machine code; empty if only the PTX is known."""
+    """Machine code, or empty bytes if only the PTX is known."""
     resources: dict[str, Resources]
-    """Resources of each `__global__` function, by name in the PTX."""
+    """Resources of each `__global__` function, keyed by its name in the PTX."""
     compiler: str
-    """Compiler, such as `nvrtc 13.5`."""
+    """Name and version of the compiler, such as `nvrtc 13.5`."""
     log: str
-    """Complete output of compiler and assembler."""
+    """Complete output of the compiler and the assembler."""
 
     @property
     def ptx_hash(self) -> str:
-        """Return a hash (16 hex digits) of the PTX without its header, so that equal code has one hash on
-        all targets.
+        """Return a hash (16 hex digits) of the PTX without its header.
+
+        The header names the target. Equal code therefore has the same hash for every target.
         """
         return hashlib.sha256(self.ptx.partition(".address_size")[2].encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class TritonTarget:
-    """Triton function to compile, and the types of its arguments."""
+    """Triton function to compile, with the types of its arguments."""
 
     function: str
     signature: Mapping[str, str]
-    """Type of each argument by parameter, `*fp16` or `i32`, with `:16` for a multiple of 16. Other parameters are
-    constants: the job's defines hold them as Python literals.
+    """Triton's type of each argument, keyed by parameter: for example `*fp16` or `i32`, with the suffix `:16` if the
+    argument is a multiple of 16. All other parameters are constants, whose values are Python literals in
+    `CompileJob.defines`.
     """
     key: str = ""
-    """Triton's cache key of the function and everything that it calls; empty to use the source."""
+    """Triton's cache key of the function and of everything that it calls. If it is empty, the whole source identifies
+    the code.
+    """
     folder: Path | None = None
-    """Folder from which the source imports other files."""
+    """Folder from which the source imports other files, or None."""
     module: str = ""
-    """Module name of an installed source; empty to execute the file."""
+    """Name under which to import the source as an installed module. If it is empty, the file is executed instead."""
 
 
 @dataclass(frozen=True, eq=False)
 class CompileJob:
-    """One compilation.
+    """Input of one compilation.
 
     Jobs compare by identity, so they can be keys of a dictionary.
     """
 
     source: str
-    """CUDA C++, PTX, or Python with a Triton function."""
+    """CUDA C++, PTX, or a Python file with a Triton function."""
     sm: int
-    """Compute capability to compile for: 89 for sm_89."""
+    """Compute capability to compile for, such as 89 for sm_89."""
     defines: Mapping[str, str | int] = field(default_factory=dict)
     """Macros with their values, passed as `-Dname=value`."""
     name: str = "kernel.cu"
-    """Name of the source in the compiler's messages."""
+    """File name of the source in the compiler's messages."""
     options: tuple[str, ...] = ()
     """Further options of NVRTC, such as `--use_fast_math`."""
     triton: TritonTarget | None = None
-    """Function of a Triton source to compile."""
+    """Function to compile if the source is a Triton file, or None for other sources."""
     host_code: bool = False
-    """Whether the source is a whole program for nvcc."""
+    """Whether the source is a whole program with host code, which only nvcc can compile."""
     machine_code: bool = True
-    """Whether machine code is needed. Otherwise, configs of one source may be compiled together."""
+    """Whether machine code is needed. If not, several configs of one source may be compiled in one run of the
+    compiler.
+    """
 
     @property
     def macros(self) -> list[str]:
-        """Return the defines as sorted compiler options."""
+        """Return `defines` as compiler options, sorted by name."""
         return [f"-D{key}={value}" for key, value in sorted(self.defines.items())]
 
     @property
     def language(self) -> list[str]:
-        """Return C++17 as a compiler option, unless the options state another standard."""
+        """Return the option that selects C++17, unless `options` select another standard."""
         return [] if any("-std=" in option for option in self.options) else ["-std=c++17"]
 
 
 class NoCompilerError(KernrecError):
-    """The compiler of a source is not installed."""
+    """The compiler that a source needs is not installed."""
 
 
 class CompileError(KernrecError):
-    """A source did not compile. The message is the compiler's first error, with file and line."""
+    """A source did not compile. The message is the compiler's first error, with its file and line."""
 
     def __init__(self, message: str, log: str = "", reason: Reason = "compile") -> None:
         """Create the error.
 
         Args:
-            message: One line.
-            log: Complete output.
+            message: Message in one line.
+            log: Complete output of the compiler.
             reason: `crash` if the source crashed the compiler.
         """
         super().__init__(message)
@@ -130,13 +136,17 @@ class CompileError(KernrecError):
 
     @property
     def lasting(self) -> bool:
-        """Return whether the same source will fail again; False after a crash, or if a header is missing."""
+        """Return whether compiling the same source again would fail again.
+
+        The answer is False if the compiler crashed or a header was missing.
+        """
         return self.reason == "compile" and "cannot open source file" not in self.log
 
 
 class FileRefusedError(CompileError):
-    """A source includes a file that is not an installed CUDA header. The error is not cached, because the user may
-    install the header.
+    """A source includes a file that is not an installed CUDA header.
+
+    This error is not cached, because the user may install the header later.
     """
 
     lasting = False
@@ -148,8 +158,9 @@ _ONE_ARCHITECTURE = re.compile(r"\b(?:wgmma|tcgen05|setmaxnreg)\.")
 
 
 def target_name(source: str, sm: int) -> str:
-    """Return the target of a CUDA source: `sm_89`, or `sm_90a` if the source uses instructions of only that
-    architecture.
+    """Return the target for which to compile a CUDA source.
+
+    The target is `sm_89`, for example, or `sm_90a` if the source uses instructions that only that architecture has.
     """
     return f"sm_{sm}a" if _ONE_ARCHITECTURE.search(source) else f"sm_{sm}"
 
@@ -162,10 +173,10 @@ _SMEM = re.compile(r"(\d+)(?:\+(\d+))? bytes smem")
 
 
 def parse_resources(log: str) -> dict[str, Resources]:
-    """Return the resources of each entry from the output of `ptxas -v`.
+    """Return the resources of each kernel, read from the output of `ptxas -v`.
 
-    The assembler reports the stack frames of an entry and of the functions that it calls. Only the frame under the
-    entry's own name belongs to the entry.
+    For each kernel, the assembler reports the stack frames of the kernel and of the functions that it calls. Only the
+    frame under the kernel's own name belongs to the kernel.
     """
     resources: dict[str, Resources] = {}
     entry, function, stack, spill_stores, spill_loads = "", "", 0, 0, 0
@@ -190,7 +201,7 @@ _ASSEMBLER = re.compile(r"^\s*(?:ptxas|nvrtc)(?:\s+(?:error|fatal))?\s*: (?:erro
 
 
 def first_error(log: str, name: str) -> str:
-    """Return the compiler's first error as one line: `kernel.cu:12: identifier "x" is undefined`."""
+    """Return the first error in a compiler log as one line, such as `kernel.cu:12: identifier "x" is undefined`."""
     for line in log.splitlines():
         if match := _MESSAGE.match(line):
             return f"{match['where']}:{match['line']}: {match['what']}"
@@ -205,24 +216,26 @@ _FORMAT = "kernrec compile cache 1"
 
 
 class CompileCache:
-    """Cached results under `folder`, by key. If `folder` is None, nothing is cached."""
+    """Compilation results in files of `folder`, each under a key. If `folder` is None, nothing is cached."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
     @classmethod
     def default(cls) -> "CompileCache":
-        """Return the user's cache."""
+        """Return the cache in the user's cache folder."""
         return cls(paths.cache() / "compile")
 
     @staticmethod
     def key(*parts: str) -> str:
-        """Return a hash of all inputs of a result. Lengths separate the parts."""
+        """Return a hash of the parts that determine a result. The hash includes the length of each part, so that parts
+        cannot run into each other.
+        """
         text = "".join(f"{len(part)}:{part}" for part in (_FORMAT, *parts))
         return sha256(text.encode()).hexdigest()
 
     def get(self, key: str) -> Result | None:
-        """Return the result under `key`, or None."""
+        """Return the result that is cached under `key`, or None if there is none."""
         if self.folder is None:
             return None
         try:
@@ -231,7 +244,7 @@ class CompileCache:
             return None
 
     def put(self, key: str, result: Result) -> None:
-        """Write `result` under `key`, if the folder is writable."""
+        """Cache `result` under `key`. If the folder is not writable, do nothing."""
         if self.folder is None:
             return
         path = self._path(self.folder, key)
@@ -253,7 +266,7 @@ def _encode(result: Result) -> bytes:
         "log": result.log,
         "ptx": result.ptx,
     }
-    # zlib's checksum makes decompression fail for a truncated or altered file.
+    # Decompressing a truncated or altered file fails, because zlib verifies a checksum.
     return zlib.compress(json.dumps(header).encode() + b"\n" + result.cubin, level=3)
 
 

@@ -1,9 +1,12 @@
-"""Read the machine code of PTX: ptxas assembles it with line information, nvdisasm prints it.
+"""Read the machine code that the assembler generates from PTX.
 
-The line information relates each machine instruction to a line of the PTX. `machine_code` returns None if a program of
-the toolkit is missing, refuses the code, crashes or takes too long, if its output is not as expected, or if
-`KERNREC_COUNTS=ptx` is set. `machine_class` maps opcodes to the classes of `kernrec.ptx.analysis.issue_cost`. The
-opcodes come from NVIDIA's "CUDA Binary Utilities", tables of the instruction sets of Turing to Blackwell.
+ptxas assembles the PTX with line information, and nvdisasm prints the machine code. The line information relates each
+machine instruction to a line of the PTX. `machine_class` maps opcodes to the classes of
+`kernrec.ptx.analysis.issue_cost`. The opcodes are from NVIDIA's "CUDA Binary Utilities", in the tables of the
+instruction sets of Turing to Blackwell.
+
+`machine_code` returns None in each of these cases: a program of the toolkit is missing, refuses the code, crashes or
+takes too long; its output has an unexpected form; or the environment sets `KERNREC_COUNTS=ptx`.
 """
 
 import os
@@ -18,10 +21,12 @@ from kernrec.compile.assemble import assembler, toolkit_program
 from kernrec.util.light_dataclass import dataclass
 
 COUNTS = "KERNREC_COUNTS"
-"""Environment variable: `ptx` to count instructions from PTX although machine code can be read."""
+"""Environment variable. The value `ptx` makes kernrec estimate instructions from PTX, even if it could read machine
+code.
+"""
 _LIMIT_S = 60.0
 _LARGEST = 100_000_000
-"""Maximum bytes of nvdisasm's output; larger output is ignored."""
+"""Maximum size of nvdisasm's output in bytes. Larger output is ignored."""
 _OLDEST = 75
 _SECTION = re.compile(r"\s*\.section\s+\.text\.([^,\s]+),")
 _LINE = re.compile(r'\s*//## File "\.nv_debug_ptx_txt", line (\d{1,9})$')
@@ -36,43 +41,49 @@ class MachineInstruction:
     """One machine instruction."""
 
     line: int
-    """Line of the PTX, from 1; 0 if there is none."""
+    """Line of the PTX, counted from 1, or 0 if the instruction has no line."""
     opcode: str
     """Opcode without modifiers, such as `LDG`."""
     modifiers: tuple[str, ...]
-    """Modifiers in order, such as `E` and `128`."""
+    """Modifiers of the opcode in order, such as `E` and `128`."""
     operands: str
     """Text of the operands."""
 
     @property
     def target(self) -> str | None:
-        """Label in the operands, such as a branch target; None if there is none."""
+        """Label among the operands, such as the target of a branch, or None if there is no label."""
         match = _TARGET.search(self.operands)
         return match[1] if match else None
 
 
 @dataclass(frozen=True)
 class MachineCode:
-    """Machine code of one kernel, followed by the subroutines that ptxas adds."""
+    """Machine instructions of one kernel, followed by those of the subroutines that ptxas added to it."""
 
     instructions: tuple[MachineInstruction, ...]
     labels: dict[str, int]
-    """Index of the instruction after each label."""
+    """Maps each label to the index of the instruction that follows it."""
 
 
 def disassembler() -> str | None:
-    """Return the path of `nvdisasm`; None if it is not installed."""
+    """Return the path of `nvdisasm`, or None if it is not installed."""
     return toolkit_program("nvdisasm")
 
 
 def code_source(sm: int) -> str:
-    """Return the architecture and sizes of the programs that `machine_code` uses; empty if it returns None."""
+    """Return a text that identifies the programs with which `machine_code` reads code of `sm`: architecture and program
+    sizes.
+
+    The text is empty if `machine_code` returns None.
+    """
     programs = _programs(sm)
     return " ".join([f"sm_{sm}", *(str(Path(path).stat().st_size) for path in programs)]) if programs else ""
 
 
 def _programs(sm: int) -> tuple[str, ...]:
-    """Return the paths of assembler and disassembler; empty if kernrec does not read machine code of `sm`."""
+    """Return the paths of the assembler and the disassembler, or nothing if kernrec does not read machine
+    code of `sm`.
+    """
     ptxas, nvdisasm = assembler(), disassembler()
     if ptxas is None or nvdisasm is None or sm < _OLDEST or os.environ.get(COUNTS) == "ptx":
         return ()
@@ -80,10 +91,10 @@ def _programs(sm: int) -> tuple[str, ...]:
 
 
 def machine_code(ptx: str, sm: int) -> dict[str, MachineCode] | None:
-    """Return the machine code of each function of a PTX text by name; None if it cannot be read.
+    """Return the machine code of each function of a PTX text, keyed by function name, or None if it cannot be read.
 
     Args:
-        sm: compute capability.
+        sm: Compute capability.
     """
     programs = _programs(sm)
     return _read(ptx, sm, programs) if programs else None
@@ -101,7 +112,7 @@ def _read(ptx: str, sm: int, programs: tuple[str, ...]) -> dict[str, MachineCode
             command = [ptxas, "--generate-line-info", f"--gpu-name={target}", str(source), "-o", str(cubin)]
             subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=True)
             with text.open("wb") as output:
-                # Data flow analysis doubles the time and only finds the targets of indirect branches.
+                # nvdisasm's data flow analysis doubles the run time, and only finds the targets of indirect branches.
                 command = [nvdisasm, "-c", "-gp", "-ndf", str(cubin)]
                 subprocess.run(command, stdout=output, stderr=subprocess.DEVNULL, timeout=_LIMIT_S, check=True)
         except (OSError, subprocess.SubprocessError):
@@ -112,7 +123,9 @@ def _read(ptx: str, sm: int, programs: tuple[str, ...]) -> dict[str, MachineCode
 
 
 def parse_disassembly(text: str) -> dict[str, MachineCode] | None:
-    """Return the machine code in nvdisasm's output, by function; None if a line has an unknown form."""
+    """Parse nvdisasm's output. Return the machine code keyed by function name, or None if a line has an
+    unknown form.
+    """
     functions: dict[str, MachineCode] = {}
     instructions: list[MachineInstruction] = []
     labels: dict[str, int] = {}
@@ -178,14 +191,14 @@ _WIDTHS = {"64": 8, "128": 16, "256": 32, "U8": 1, "S8": 1, "U16": 2, "S16": 2}
 
 
 def machine_class(ins: MachineInstruction) -> str | None:
-    """Return the class of a machine instruction; None for padding, which takes no issue slot."""
+    """Return the class of a machine instruction, or None if it is padding, which takes no issue slot."""
     opcode = ins.opcode
     if opcode in _NONE:
         return None
     if opcode == "IMAD" and "MOV" in ins.modifiers:
         return "move"
     if opcode.startswith("HFMA2") and _ZERO in ins.operands:
-        return "move"  # the f16 pipe loads a constant
+        return "move"  # the f16 pipe executes this load of a constant
     if opcode == "F2F" and "64" in "".join(ins.modifiers):
         return "cvt64"
     if opcode in ("F2I", "I2F") and any("64" in mark for mark in ins.modifiers):

@@ -1,8 +1,9 @@
-"""Let torch and Triton show a GPU that the machine does not have, for programs that launch Triton functions.
+"""Simulate a GPU for torch and Triton on a machine without one, so that programs that launch Triton functions can run.
 
-Functions of `torch.cuda` describe the GPU. Tensors on "cuda" are on the CPU, but report a GPU as their device.
-Implementations that a package registers for CUDA also get CPU tensors. Triton finds a driver that reports a GPU of one
-architecture: functions can be compiled and launched, but a launch runs nothing. Without a driver, vLLM disables Triton.
+The functions of `torch.cuda` describe the simulated GPU. Tensors on "cuda" are stored on the CPU, but report a GPU as
+their device. If a package registers an implementation for CUDA, that implementation receives these tensors, too. Triton
+finds a driver that reports one GPU: functions can be compiled and launched, but a launch executes nothing. Packages
+such as vLLM disable Triton if they find no driver.
 """
 
 import functools
@@ -21,7 +22,7 @@ _CUDA = re.compile(r"cuda(:\d+)?")
 
 
 def torch_properties(gpu: GPU) -> Any:
-    """Return a GPU's properties like `torch.cuda.get_device_properties`, as far as they affect kernels."""
+    """Return the properties of a GPU that affect kernels, in the form of `torch.cuda.get_device_properties`."""
     limits = gpu.limits
     return SimpleNamespace(
         name=gpu.title,
@@ -52,7 +53,7 @@ def torch_properties(gpu: GPU) -> Any:
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace the value of an attribute while the `with` block runs."""
+    """Context manager that temporarily replaces an attribute of `owner`."""
     missing = object()
     before = owner.__dict__.get(name, missing)
     setattr(owner, name, value)
@@ -66,7 +67,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def loaded_torch() -> Any:
-    """Return torch if this process has imported it completely, else None."""
+    """Return torch if this process has already imported all of it, else None."""
     torch = sys.modules.get("torch")
     loading = torch is not None and getattr(getattr(torch, "__spec__", None), "_initializing", False)
     return None if loading else torch
@@ -74,7 +75,7 @@ def loaded_torch() -> Any:
 
 @contextmanager
 def torch_without_gpu(simulated: GPU) -> Iterator[None]:
-    """While the `with` block runs, let torch, if loaded, show `simulated` as its GPU."""
+    """Context manager that makes torch, if it is loaded, report `simulated` as its GPU."""
     torch = loaded_torch()
     if torch is None:
         yield
@@ -89,7 +90,7 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
         (context, {"__init__": _on_cpu(torch, context.__init__)}),
         (torch.version, {} if torch.version.cuda else {"cuda": "13.0"}),
         (torch.autocast, {"__init__": _on_cpu(torch, torch.autocast.__init__)}),
-        # Torch runs `backward` without the mode, but wrappers also launch kernels there.
+        # Torch runs `backward` without the mode, but wrappers of Triton functions launch kernels there, too.
         (torch.autograd, {"_engine_run_backward": _within(mode, torch.autograd._engine_run_backward)}),
         (torch.library.Library, {"impl": _for_both_devices(mode, torch.library.Library.impl)}),
     ]
@@ -105,7 +106,7 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
 
 
 class _Idle:
-    """Stream, event or graph that runs nothing; every method returns None or the object itself."""
+    """Base class of streams, events and graphs that execute nothing. Every method returns None or the object itself."""
 
     cuda_stream = cuda_event = stream_id = device_index = 0
     device_type = 1
@@ -136,7 +137,7 @@ class _Idle:
 
 
 class Stream(_Idle):
-    """Stream of a GPU that runs nothing."""
+    """Stream of a simulated GPU."""
 
     def record_event(self, event: Any = None) -> Any:
         return event or Event()
@@ -146,7 +147,7 @@ class Stream(_Idle):
 
 
 class Event(_Idle):
-    """Event of a GPU that runs nothing."""
+    """Event of a simulated GPU."""
 
     def query(self) -> bool:
         return True
@@ -157,14 +158,14 @@ class Event(_Idle):
 
 
 class Graph(_Idle):
-    """Graph of launches; `replay` runs nothing."""
+    """Graph of a simulated GPU; `replay` executes nothing."""
 
     def pool(self) -> tuple[int, int]:
         return 0, 1
 
 
 def _library_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
-    """Return replacements for functions of torch's C++ library, which would need a driver."""
+    """Return replacements for the functions of torch's C++ library that need a driver."""
     numbers = {
         "cuda_getDeviceCount": 1, "cuda_getDevice": 0, "cuda_setDevice": None, "cuda_init": None,
         "cuda_exchangeDevice": 0, "cuda_maybeExchangeDevice": 0, "cuda_isInBadFork": False, "cuda_synchronize": None,
@@ -182,7 +183,7 @@ def _library_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
 
 
 def _cuda_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
-    """Return replacements for functions of `torch.cuda` that do not reach the replaced C++ functions."""
+    """Return replacements for those functions of `torch.cuda` that do not call a replaced C++ function."""
     total = int(simulated.memory_bytes)
     return {
         "_initialized": True,
@@ -214,7 +215,9 @@ def _constant(value: Any) -> Callable[..., Any]:
 
 
 def _generator(torch: Any) -> type:
-    """Return a class of generators that draw numbers on the CPU, but report the device for which they were created."""
+    """Return a class of random number generators that run on the CPU, but report the device for which they were
+    created.
+    """
     real: Any = torch.Generator
 
     class Kind(type(real)):  # type: ignore[misc]
@@ -237,14 +240,14 @@ def _generator(torch: Any) -> type:
 
 
 def _instead(torch: Any, value: Any) -> Any:
-    """Return the CPU instead of a GPU."""
+    """Return the CPU device if `value` names a GPU; otherwise return `value` unchanged."""
     if isinstance(value, torch.device):
         return torch.device("cpu") if value.type == "cuda" else value
     return "cpu" if isinstance(value, str) and _CUDA.fullmatch(value) else value
 
 
 def _on_cpu(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function with the CPU instead of a GPU in its arguments."""
+    """Return a function that replaces each GPU in its arguments by the CPU, then calls `function`."""
 
     @functools.wraps(function)
     def called(*args: Any, **keywords: Any) -> Any:
@@ -255,7 +258,7 @@ def _on_cpu(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _within(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that runs in a mode of torch."""
+    """Return a function that calls `function` within the torch mode `mode`."""
 
     @functools.wraps(function)
     def called(*args: Any, **keywords: Any) -> Any:
@@ -266,7 +269,10 @@ def _within(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _for_both_devices(mode: Any, register: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement of `Library.impl` that also registers CUDA implementations for the tensors on the CPU."""
+    """Return a replacement of torch's `Library.impl`.
+
+    It registers each CUDA implementation for the CPU as well, where the tensors of the simulated GPU are stored.
+    """
     replaced_names: set[tuple[str, str]] = set()
 
     @functools.wraps(register)
@@ -288,7 +294,7 @@ def _empty_strided(torch: Any) -> Callable[..., Any]:
 
 
 def _mode(torch: Any) -> Any:
-    """Return a mode of torch's functions that creates GPU tensors on the CPU, but lets tensors report a GPU."""
+    """Return a torch mode that stores GPU tensors on the CPU, while the tensors report a GPU as their device."""
     gpu, tensor = torch.device("cuda", 0), torch.Tensor
     shown = {
         tensor.device.__get__: gpu,
@@ -300,7 +306,7 @@ def _mode(torch: Any) -> Any:
     unchanged = (tensor.cuda, tensor.pin_memory)
 
     class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-        """Mode that replaces a GPU by the CPU in the arguments of torch's functions."""
+        """Torch mode that replaces each GPU in the arguments of torch's functions by the CPU."""
 
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function is torch.device:
@@ -316,12 +322,13 @@ def _mode(torch: Any) -> Any:
 
 
 ASSUMED = "a100"
-"""GPU that Triton reports by default."""
+"""Name of the GPU that Triton reports by default."""
 
 
 def has_driver() -> bool:
-    """Return whether Triton finds a driver with a GPU; False in `kernrec capture`, which does not emulate CUDA for
-    Triton.
+    """Return whether Triton finds a driver with a GPU.
+
+    The result is False in a program under `kernrec capture`, which does not emulate CUDA for Triton.
     """
     if os.environ.get("KERNREC_CAPTURE_SOCKET"):
         return False
@@ -329,12 +336,12 @@ def has_driver() -> bool:
 
     try:
         return any(backend.driver.is_active() for backend in backends.values() if backend.driver is not None)
-    except Exception:  # Triton raises various exceptions if a driver library cannot be loaded
+    except Exception:  # If a driver library cannot be loaded, Triton raises various exceptions.
         return False
 
 
 class StandInDriver:
-    """Triton driver with one GPU that runs nothing."""
+    """Triton driver with one simulated GPU, which executes nothing."""
 
     def __init__(self, gpu: GPU) -> None:
         from triton.backends.compiler import GPUTarget
@@ -348,7 +355,7 @@ class StandInDriver:
         return self._target
 
     def get_active_torch_device(self) -> Any:
-        """Return the CPU, where torch's tensors are."""
+        """Return the CPU, where the tensors are stored."""
         return sys.modules["torch"].device("cpu")
 
     def get_current_device(self) -> int:
@@ -358,11 +365,11 @@ class StandInDriver:
         return 0
 
     def get_device_interface(self) -> Any:
-        """Return torch's functions for GPUs, which `torch_without_gpu` replaces."""
+        """Return `torch.cuda`, some of whose functions `torch_without_gpu` replaces."""
         return sys.modules["torch"].cuda
 
     def get_benchmarker(self) -> Any:
-        """Return a replacement of Triton's `do_bench`; all times are 0."""
+        """Return a replacement of Triton's `do_bench` that measures 0 for every launch."""
         return lambda launch, quantiles=None, **options: [0.0] * len(quantiles or (0.5,))
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
@@ -388,10 +395,11 @@ class StandInDriver:
 
 @contextmanager
 def stand_in_driver(name: str = ASSUMED) -> Iterator[None]:
-    """While the `with` block runs, let Triton and torch (if loaded) report a GPU, unless Triton has a driver.
+    """Context manager that makes Triton and, if it is loaded, torch report a GPU. If Triton has a driver, nothing
+    changes.
 
     Args:
-        name: name of the GPU to report.
+        name: Name of the GPU to report.
     """
     if has_driver():
         yield

@@ -1,12 +1,14 @@
 """Compile whole CUDA programs with nvcc, including host code, and check which files a source may include.
 
-NVRTC is faster, so nvcc only compiles what NVRTC cannot. Programs to run (`kernrec capture FILE.cu`) need nvcc.
+NVRTC is faster, so kernrec uses nvcc only for sources that NVRTC cannot compile, and for programs that it has to run
+(`kernrec capture FILE.cu`).
 
-A compiler opens any file that a source names, and quotes its lines in messages. So kernrec refuses a directive with a
-path or a macro before the compiler reads it. `kernrec.kernel.source_files` has already inserted headers of the source's
-own folder. Directives are found as the preprocessor finds them: after trigraphs and line continuations, with any blanks
-and comments between `#` and the word. Comments and strings count as code, so that they cannot hide a directive. So a
-comment that contains such an include is refused, too.
+A compiler opens any file that a source names, and quotes lines of that file in its messages. A source from somebody
+else could thus reveal any file. Therefore, kernrec refuses a source with an `#include` of a path or a macro before the
+compiler reads it. Headers in the source's own folder are allowed: `kernrec.kernel.source_files` has already inserted
+their text. kernrec finds directives as the preprocessor does: after replacing trigraphs and joining continued lines,
+and with any blanks and comments between `#` and the word. It also searches comments and strings, so that they cannot
+hide a directive. As a consequence, it also refuses a source with such an include in a comment.
 """
 
 import importlib.util
@@ -46,12 +48,15 @@ _INLINE_FILE = re.compile(r"\.incbin|\.include", re.IGNORECASE)
 
 
 def check_includes(source: str, name: str, headers: frozenset[str] = frozenset()) -> None:
-    """Raise `UsageError` if a source may open a file other than a header by its plain name.
+    """Check that a source includes headers only by plain names.
 
     Args:
         source: CUDA C++ or PTX.
         name: Name of the source in messages.
-        headers: Names that may also be quoted, because they are in the folders of CUDA's headers.
+        headers: Names that may also be included in quotes, because they are in the folders of CUDA's headers.
+
+    Raises:
+        UsageError: The source may open another file.
     """
     text = source
     for trigraph, letter in _TRIGRAPHS.items():
@@ -77,9 +82,9 @@ def quoted_names(source: str) -> frozenset[str]:
 
 
 def _directives(text: str) -> Iterator[tuple[str, int]]:
-    """Yield (word, operand position) of each directive that reads files, in linear time."""
+    """Yield (word, position of its operand) of each directive that reads a file. The search takes linear time."""
     ends = [match.end() for match in re.finditer(r"\*/", text)]
-    after: dict[int, int] = {}  # end of a comment -> end of the blanks and comments after it
+    after: dict[int, int] = {}  # position after a comment -> position after the blanks and comments that follow it
 
     def skipped(place: int) -> int:
         passed = []
@@ -106,8 +111,9 @@ _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternati
 
 @once
 def find_nvcc() -> Path | None:
-    """Return the path of nvcc from PATH, CUDA_HOME, CUDA_PATH or NVIDIA's wheels; None without nvcc or
-    host compiler.
+    """Return the path of nvcc, or None if nvcc or a host compiler is not installed.
+
+    nvcc is searched in PATH, CUDA_HOME, CUDA_PATH and NVIDIA's wheels.
     """
     if shutil.which("cl" if sys.platform == "win32" else "g++") is None:
         return None
@@ -127,7 +133,11 @@ def _candidates() -> Iterator[Path]:
 
 
 def required_nvcc() -> Path:
-    """Return the path of nvcc. Raises `NoCompilerError`, which names what to install, if there is none."""
+    """Return the path of nvcc.
+
+    Raises:
+        NoCompilerError: nvcc is not installed. The message says which package to install.
+    """
     if (path := find_nvcc()) is None:
         missing = "a host compiler (g++) and nvcc are" if shutil.which("g++") is None else "nvcc is"
         raise NoCompilerError(
@@ -148,16 +158,16 @@ def _version(path: Path) -> str:
 
 
 def compile_program(job: CompileJob) -> Compiled:
-    """Compile a CUDA program with its host code to PTX and machine code.
+    """Compile a CUDA program, including its host code, to PTX and machine code.
 
     Args:
-        job: CUDA C++ with the headers of its folder inserted. Only headers of CUDA and of the system are read.
+        job: CUDA C++ with the headers of its own folder inserted. nvcc can only read headers of CUDA and of the system.
 
     Raises:
         CompileError: nvcc refuses the program.
         NoCompilerError: nvcc is not installed.
     """
-    from kernrec.compile.assemble import assemble  # imported late: reads PTX with NumPy
+    from kernrec.compile.assemble import assemble  # Import late, because this module reads PTX with NumPy.
     from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER
 
     path = required_nvcc()
@@ -182,7 +192,10 @@ def compile_program(job: CompileJob) -> Compiled:
 
 
 def _run(command: Sequence[str | Path], folder: Path, toolkits: Sequence[Path]) -> tuple[int, str]:
-    """Run a command that can read only toolkit and system and write one folder; return exit status and output."""
+    """Run a command, and return its exit status and output.
+
+    The command can only read the toolkit and the system, and only write to one folder.
+    """
 
     def work() -> tuple[int, str]:
         process: subprocess.Popen[Any] = subprocess.Popen(
@@ -198,7 +211,7 @@ def _run(command: Sequence[str | Path], folder: Path, toolkits: Sequence[Path]) 
             try:
                 output, errors = process.communicate(timeout=_LIMIT_S)
             except BaseException as error:
-                kill_group(process)  # Compilers that nvcc started hold its pipes open.
+                kill_group(process)  # Compilers that nvcc started may still hold the other ends of its pipes.
                 if isinstance(error, subprocess.TimeoutExpired):
                     raise CompileError(f"nvcc took longer than {_LIMIT_S:g} s", reason="timeout") from None
                 raise

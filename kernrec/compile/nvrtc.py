@@ -1,7 +1,7 @@
-"""Compile with NVRTC, which needs no driver: one call returns PTX, machine code and the assembler's log.
+"""Compile CUDA C++ with NVRTC, which needs no driver. One call returns PTX, machine code and the assembler's log.
 
-NVRTC is called directly in the wheel's library, because importing CuPy is slow in each compiling process. CuPy finds
-other installations.
+If NVRTC is installed as a wheel, this module calls its shared library directly, because importing CuPy in each
+compiling process is slow. CuPy is used to find other installations of NVRTC.
 """
 
 import ctypes
@@ -34,11 +34,11 @@ from kernrec.errors import UsageError
 from kernrec.util.process import run_confined
 
 _WHEELS = ("cu13", "cuda_nvrtc")
-"""Folders of the package `nvidia` that contain NVRTC of CUDA 13 and of CUDA 12."""
+"""Folders in the package `nvidia` that contain NVRTC: the first for CUDA 13, the second for CUDA 12."""
 
 
 class NVRTCError(RuntimeError):
-    """A function of NVRTC failed; `status` is its `nvrtcResult`."""
+    """A function of NVRTC failed. `status` is the `nvrtcResult` that it returned."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{message} ({status})")
@@ -46,14 +46,14 @@ class NVRTCError(RuntimeError):
 
 
 class Library:
-    """NVRTC, loaded from a shared library."""
+    """Functions of NVRTC, called in a shared library."""
 
     NVRTCError = NVRTCError
 
     def __init__(self, file: Path) -> None:
         """Load the library. Raises `OSError` if that fails."""
         self._library = ctypes.CDLL(str(file))
-        # Load the builtins now: at the first compilation, NVRTC's thread may no longer be able to open libraries.
+        # Load NVRTC's builtins now. At the first compilation, NVRTC may no longer be able to open libraries.
         self._builtins = [ctypes.CDLL(str(each)) for each in file.parent.glob("libnvrtc-builtins.so*")]
         self.folder = file.parent
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
@@ -115,7 +115,7 @@ def _strings(texts: list[str]) -> "ctypes.Array[ctypes.c_char_p]":
 def nvrtc_library() -> Library | ModuleType:
     """Return NVRTC. Raises `ImportError` if neither a wheel of it nor CuPy is installed."""
     files = _libraries() if sys.platform == "linux" else []
-    if len(files) == 1:  # if there are several, CuPy selects the version that it was built for
+    if len(files) == 1:  # If there are several versions, CuPy selects the version that it was built for.
         try:
             return Library(files[0])
         except OSError:
@@ -125,26 +125,31 @@ def nvrtc_library() -> Library | ModuleType:
 
 
 def _libraries() -> list[Path]:
-    package = importlib.util.find_spec("nvidia")  # a namespace package: found without importing anything
+    # `nvidia` is a namespace package, which is found without importing anything.
+    package = importlib.util.find_spec("nvidia")
     places = (package.submodule_search_locations or []) if package else []
     files = (file for place in places for wheel in _WHEELS for file in Path(place, wheel, "lib").glob("libnvrtc.so.*"))
     return [file for file in files if file.suffix[1:].isdigit()]
 
 
-# Command line without architecture, headers and defines. C++17 is NVRTC's default; naming it keeps the code unchanged
-# if the default changes. -v makes the assembler report registers and spills. Functions without an execution space
-# (`constexpr` functions, members of structs) are compiled for the device.
+# Options other than architecture, headers and defines. C++17 is NVRTC's default; stating it keeps the code unchanged if
+# the default changes. -v makes the assembler report registers and spills. The last option compiles functions without an
+# execution space (`constexpr` functions, members of structs) for the device.
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
-_REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h); the source does not cause other errors, such as out of memory
+_REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h). Other errors, such as out of memory, are not caused by the source.
 _MINIMAL = "--minimal"
-"""Option that omits the declarations of textures and of CUDA's run-time library, to compile faster."""
+"""Option that compiles faster, because it omits the declarations of textures and of the CUDA runtime."""
 _NOT_MINIMAL = re.compile(r"#\s*include|\?\?=|%:|cuda|CUDA|tex|surf|<<<|NVRTC|CU_")
 """Matches parts of a source that may need the declarations that `_MINIMAL` omits."""
 
 
 @once
 def _library() -> tuple[Library | ModuleType, tuple[int, int]]:
-    """Return NVRTC and its version. Raises `NoCompilerError`."""
+    """Return NVRTC and its version.
+
+    Raises:
+        NoCompilerError: NVRTC is not installed.
+    """
     if sys.platform == "darwin":
         raise NoCompilerError("NVIDIA has no CUDA compiler for macOS: compile on Linux or Windows, or analyze PTX here")
     extra = "install it with `pip install '.[cuda13]'` (or `'.[cuda12]'`, by what your driver supports)"
@@ -154,20 +159,25 @@ def _library() -> tuple[Library | ModuleType, tuple[int, int]]:
         raise NoCompilerError(f"compiling CUDA needs CuPy and NVRTC; {extra}") from None
     try:
         major, minor = nvrtc.getVersion()
-    except Exception as error:  # CuPy loads the library at the first call and raises its loader's errors
+    # CuPy only loads the library at the first call, and then raises errors of its own loader.
+    except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise NoCompilerError(f"CuPy finds no NVRTC library ({reason}); {extra}") from None
     return nvrtc, (major, minor)
 
 
 def compiler() -> str:
-    """Return the compiler that `compile_source` uses, such as `nvrtc 13.5`. Raises `NoCompilerError`."""
+    """Return the name and version of the compiler that `compile_source` uses, such as `nvrtc 13.5`.
+
+    Raises:
+        NoCompilerError: NVRTC is not installed.
+    """
     major, minor = _library()[1]
     return f"nvrtc {major}.{minor}"
 
 
 def supported_sms() -> tuple[int, ...]:
-    """Return the compute capabilities that this NVRTC supports, ascending: `(75, 80, ...)`."""
+    """Return the compute capabilities that the installed NVRTC supports, in ascending order: `(75, 80, ...)`."""
     return tuple(sorted(int(sm) for sm in _library()[0].getSupportedArchs()))
 
 
@@ -175,12 +185,13 @@ def supported_sms() -> tuple[int, ...]:
 def header_folders() -> tuple[Path, ...]:
     """Return the folders of CUDA's headers, from the runtime wheel, `CUDA_PATH` or `CUDA_HOME`.
 
-    The first folder has `cuda_fp16.h`. The second has the CUDA C++ core libraries, if they are installed, because
-    `cooperative_groups.h` includes them.
+    The first folder contains `cuda_fp16.h`. If the CUDA C++ core libraries, which `cooperative_groups.h` includes, are
+    installed, the second folder contains them.
     """
     major = _library()[1][0]
     candidates: list[Path] = []
-    wheels = importlib.util.find_spec("nvidia")  # a namespace package: found without importing anything
+    # `nvidia` is a namespace package, which is found without importing anything.
+    wheels = importlib.util.find_spec("nvidia")
     for folder in (wheels.submodule_search_locations or []) if wheels else []:
         candidates += [Path(folder, f"cu{major}", "include"), Path(folder, "cuda_runtime", "include")]
     candidates += [Path(os.environ[name], "include") for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
@@ -209,8 +220,9 @@ def compile_source(
 
 
 def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
-    """Return a job's result from `cache` or, if it is missing, from the compiler. Raises the errors of
-    `compile_source`.
+    """Return the result of a job from `cache`. If it is not cached, compile the job and cache the result.
+
+    This function raises the same errors as `compile_source`.
     """
     key = cache_key(job)
     result = cached_result(job, cache)
@@ -227,13 +239,15 @@ def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
 
 
 def cached_result(job: CompileJob, cache: CompileCache) -> Result | None:
-    """Return a job's cached result; without machine code if the job does not need it."""
+    """Return the cached result of a job, or None. A result without machine code is accepted if the job does not need
+    it.
+    """
     result = cache.get(cache_key(job))
     return cache.get(_key_without_code(job)) if result is None and not job.machine_code else result
 
 
 def put_without_code(job: CompileJob, compiled: Compiled, cache: CompileCache) -> None:
-    """Cache a result without machine code, for jobs that do not need it."""
+    """Cache a result without machine code. Only jobs that need no machine code will find it."""
     cache.put(_key_without_code(job), compiled)
 
 
@@ -242,20 +256,23 @@ def _key_without_code(job: CompileJob) -> str:
 
 
 def cache_key(job: CompileJob) -> str:
-    """Return a hash of all inputs of a compilation: source, name, options, compiler version and defaults."""
+    """Return a hash of everything that determines the result of a job: source, name, options, compiler version and
+    defaults.
+    """
     if (target := job.triton) is not None:
         from kernrec.compile.triton_version import fp_fusion, triton_compiler
 
         types = (f"{name}={kind}" for name, kind in target.signature.items())
         code = (target.function, *types, *job.macros, target.key or job.source, *(() if fp_fusion() else ("unfused",)))
-        # "named": code that kernrec 0.1.0 stored for a function with `repr` has that name instead of the function's.
+        # kernrec 0.1.0 stored functions with `@triton.jit(repr=...)` under the name from `repr`. The word "named" in
+        # the key excludes these entries.
         return CompileCache.key("named", triton_compiler(), f"sm_{job.sm}", *code)
     by = nvcc_version() if job.host_code else compiler()
     return CompileCache.key(by, f"sm_{job.sm}", *OPTIONS, *job.options, *job.macros, job.name, job.source)
 
 
 def compile_alone(job: CompileJob) -> Compiled:
-    """Return the job's result from the compiler, without a cache. Raises the errors of `compile_source`."""
+    """Compile a job without using a cache. This function raises the same errors as `compile_source`."""
     if job.name.endswith(".ptx"):
         from kernrec.compile.assemble import assemble  # Import late, because this reads PTX and so imports NumPy.
 
@@ -274,7 +291,7 @@ def compile_alone(job: CompileJob) -> Compiled:
     options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *defaults, *job.options, *job.macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
     if _NOT_MINIMAL.search(job.source) is None:
-        # An older NVRTC lacks the option, so compile again without it and report that error.
+        # An older NVRTC does not know the option. Compile again without it, and report the error of that run.
         with suppress(CompileError):
             return _compiled(job, [*options, _MINIMAL])
     return _compiled(job, options)
@@ -288,7 +305,7 @@ def check_files(source: str, name: str) -> None:
 
 
 def _readable() -> tuple[Path, ...]:
-    """Return the folders that NVRTC may read: CUDA's headers and its own library."""
+    """Return the folders that NVRTC may read: those of CUDA's headers, and the folder of its own library."""
     library = _library()[0]
     if isinstance(library, Library):
         return (*header_folders(), library.folder)
@@ -322,6 +339,6 @@ def _compiled_here(job: CompileJob, options: list[str]) -> Compiled:
 
 
 def _text(raw: str | bytes) -> str:
-    """Decode NVRTC's C strings and drop the terminators, which also occur inside a log."""
+    """Decode a C string of NVRTC, and remove its terminators, which may also occur inside a log."""
     text = raw.decode() if isinstance(raw, bytes) else raw
     return text.replace("\0", "")

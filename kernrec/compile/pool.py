@@ -1,7 +1,8 @@
-"""Compile many sources in parallel, in processes that may hang or die without affecting other jobs.
+"""Compile many sources in parallel, in worker processes. A process that hangs or dies does not affect other jobs.
 
-NVRTC holds the interpreter lock, so threads do not help (NVIDIA/cuda-python#624). The standard library's pools cannot
-kill a job that takes too long, and do not survive a worker that dies.
+NVRTC holds Python's interpreter lock, so threads would not compile in parallel (NVIDIA/cuda-python#624). The process
+pools of the standard library are not used either: they cannot kill a job that takes too long, and they do not survive a
+worker that dies.
 """
 
 import math
@@ -34,12 +35,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _PACKAGE_S = 180.0
-"""Additional seconds for a job that imports its module, because the package may import torch and a serving engine."""
+"""Additional seconds for a job that imports an installed module. The module's package may import torch and a serving
+engine.
+"""
 _MOST_MEMORY = 8 * 2**30
-"""Bytes of a compiling process's address space. A process with CuPy and NVRTC needs less than 2 GiB."""
+"""Maximum address space of a compiling process in bytes. A process with CuPy and NVRTC needs less than 2 GiB."""
 _MOST_WAITING = 5
-"""Maximum time of a job as a multiple of its limit, which is processor time."""
-_START_LIMIT_S = 120.0  # Seconds to start an interpreter and load CuPy, on a machine that is busy compiling.
+"""Maximum elapsed time of a job, as a multiple of its limit of processor time."""
+_START_LIMIT_S = 120.0  # Seconds to start an interpreter and load CuPy on a machine that is busy compiling.
 
 
 def compile_many(
@@ -48,22 +51,22 @@ def compile_many(
     timeout_s: float = 120.0,
     cache: CompileCache | None = None,
 ) -> Iterator[tuple[CompileJob, Result]]:
-    """Compile jobs in parallel, and yield each with its result as soon as it is done.
+    """Compile jobs in parallel, and yield each job with its result as soon as the result is available.
 
     As with any spawned process, a script that calls this needs the `if __name__ == "__main__":` guard.
 
     Args:
         jobs: Jobs, consumed as workers become free.
-        processes: Number of workers; by default, one per CPU. None starts if the cache has all results.
-        timeout_s: Limit of one job's processor time, in seconds; on systems other than Linux, of its time.
-        cache: By default, the user's.
+        processes: Number of worker processes, by default one per CPU. No process starts if the cache has all results.
+        timeout_s: Limit of one job in seconds. On Linux, it limits processor time; on other systems, elapsed time.
+        cache: Cache of results, by default the user's.
 
     Yields:
-        Each job with its result: a `CompileError` for a source that does not compile, takes too long or kills its
-            process.
+        Each job with its result. The result is a `CompileError` if the source does not compile, takes too long or kills
+        its process.
 
     Raises:
-        NoCompilerError: CuPy or NVRTC is missing, or Triton for Triton sources.
+        NoCompilerError: CuPy or NVRTC is missing, or a source needs Triton and Triton is missing.
         KernrecError: A worker cannot start.
     """
     with closing(CompilingProcesses(processes or os.cpu_count() or 1)) as compiling:
@@ -71,7 +74,7 @@ def compile_many(
 
 
 class CompilingProcesses:
-    """Compiling processes, started on demand and kept for further jobs until `close`."""
+    """Compiling processes, which start on demand and are reused until `close`."""
 
     def __init__(self, limit: int) -> None:
         self._limit = max(1, limit)  # maximum number of processes
@@ -80,13 +83,16 @@ class CompilingProcesses:
     def compile(
         self, jobs: Iterable[CompileJob], timeout_s: float = 120.0, cache: CompileCache | None = None
     ) -> Iterator[tuple[CompileJob, Result]]:
-        """Compile like `compile_many`. Exhaust one call before the next, because unfinished jobs are lost."""
+        """Compile jobs like `compile_many`.
+
+        Consume all results of one call before the next call, because the next call drops unfinished jobs.
+        """
         cache = cache if cache is not None else CompileCache.default()
         workers, most = self._workers, MOST_TOGETHER
-        if isinstance(jobs, Sized):  # Distribute few jobs evenly.
+        if isinstance(jobs, Sized):  # If there are few jobs, distribute them evenly over the processes.
             most = max(1, min(most, len(jobs) // (2 * self._limit)))
         groups = _groups(jobs, most, cache)
-        # Jobs to run separately, because their common process died, and any job may be the cause.
+        # Jobs to compile one at a time: a process that compiled them together died, and any of them may be the cause.
         alone: deque[CompileJob] = deque()
         try:
             while True:
@@ -129,8 +135,10 @@ class CompilingProcesses:
 def _groups(
     jobs: Iterable[CompileJob], most: int, cache: CompileCache
 ) -> Iterator[tuple[CompileJob, Result] | list[CompileJob]]:
-    """Yield jobs with cached results, and groups of at most `most` other jobs that are compiled together."""
-    groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # jobs of the current source
+    """Group the jobs that are compiled together, at most `most` per group, and yield the groups. Yield a job with a
+    cached result directly.
+    """
+    groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # jobs of the current group, which have the same source
     for job in jobs:
         if (cached := cached_result(job, cache)) is not None:
             yield job, cached
@@ -149,7 +157,7 @@ def _groups(
 
 
 class _Worker:
-    """Compiling process with its current jobs, and the deadline of the first."""
+    """Compiling process, its current jobs, and the deadline of the first of these jobs."""
 
     def __init__(self, cache_folder: Path | None, of_triton: bool) -> None:
         self.connection, theirs = multiprocessing.Pipe()
@@ -158,14 +166,14 @@ class _Worker:
         self.process = context.Process(target=_serve, args=(theirs, cache_folder, of_triton), daemon=True)
         with interrupts_blocked(context):
             self.process.start()
-        theirs.close()  # Close the child's end, so that ours reads end-of-file when the process ends.
+        theirs.close()  # Close our copy of the child's end, so that reading returns end-of-file when the process ends.
         self.timeout_s = 0.0
         self.deadline = time.monotonic() + _START_LIMIT_S
         self._begun = self._limit_s = self._processor_s = 0.0  # of the first job
         self.ready = False
         self.alive = True
         self.jobs: list[CompileJob] = []
-        """Jobs without a result, in order."""
+        """Jobs that have no result yet, in order."""
         self._together = False  # whether `jobs` are compiled together
 
     def give(self, jobs: list[CompileJob], timeout_s: float) -> None:
@@ -174,7 +182,7 @@ class _Worker:
             self._send(jobs)
 
     def poll(self) -> list[tuple[CompileJob, Result]]:
-        """Return the jobs that are done, and stop a process that is past its deadline or broken."""
+        """Return the jobs that are done. If the process is past its deadline or broken, stop it."""
         results: list[tuple[CompileJob, Result]] = []
         try:
             while self.connection.poll():
@@ -201,14 +209,14 @@ class _Worker:
 
     def stop(self) -> None:
         self.alive = False
-        self.process.kill()  # No cleanup is needed, because cache files are written atomically.
+        self.process.kill()  # Killing the process needs no cleanup, because it writes cache files atomically.
         self.process.join()
         self.connection.close()
 
     def _send(self, jobs: list[CompileJob]) -> None:
         self._together = False
         self._begin()
-        with suppress(OSError):  # The process may have died while idle, which the next read reports.
+        with suppress(OSError):  # The process may have died while it was idle. The next read reports that.
             self.connection.send(jobs)
 
     def _begin(self) -> None:
@@ -218,7 +226,9 @@ class _Worker:
         self.deadline = self._begun + self._limit_s
 
     def _is_late(self) -> bool:
-        """Return whether the first job has used up its limit; postpone the deadline if it waited for a processor."""
+        """Return whether the first job has used up its time limit. If it only waited for a processor, postpone the
+        deadline instead.
+        """
         now = time.monotonic()
         if now < self.deadline:
             return False
@@ -229,7 +239,9 @@ class _Worker:
         return False
 
     def _lost(self, event: str, reason: Reason) -> list[tuple[CompileJob, Result]]:
-        """Return the job that ended the process; empty if several were compiled together."""
+        """Return the job that made the process end, with an error. Return nothing if several jobs were being compiled
+        together.
+        """
         if not self.ready:
             raise KernrecError(f"a compiling process did not start: {event}")
         if self._together or not self.jobs:
@@ -261,17 +273,19 @@ def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -
 
 
 def _processor_s(pid: int | None) -> float:
-    """Return the processor time of a process in seconds; outside Linux, the time; infinite if it has ended."""
+    """Return the processor time of a process in seconds. Outside of Linux, return the elapsed time; if the process has
+    ended, infinity.
+    """
     if sys.platform != "linux" or pid is None:
         return time.monotonic()
     try:
-        return time.clock_gettime(~pid << 3 | 2)  # the clock id that clock_getcpuclockid(3) returns
+        return time.clock_gettime(~pid << 3 | 2)  # This is the clock id that clock_getcpuclockid(3) returns.
     except OSError:
         return math.inf
 
 
 def limit_memory() -> None:
-    """Limit the memory of this process: a source with nested macros can make the compiler use all memory.
+    """Limit the memory of this process, because a source with nested macros can make the compiler use all memory.
 
     Windows and macOS have no such limit.
     """
@@ -282,24 +296,31 @@ def limit_memory() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = _MOST_MEMORY if hard == resource.RLIM_INFINITY else min(_MOST_MEMORY, hard)
     with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))  # NVRTC raises the soft limit to the hard
+        # NVRTC raises the soft limit to the hard limit, so limit both.
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 @contextmanager
 def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
-    """Let processes that start in this block ignore Ctrl-C and a closed terminal, so that only their parent reacts.
+    """Context manager: processes that start in its block ignore Ctrl-C and a closed terminal, so that only their parent
+    reacts.
 
-    The processes also import nothing from the working folder. Windows has no signal masks, so it blocks no signal.
-    `context` is the start method.
+    These processes also import nothing from the working folder. Windows has no signal masks, so no signal is blocked
+    there.
+
+    Args:
+        context: Start method of the processes.
     """
     with safe_path():
         if not hasattr(signal, "pthread_sigmask"):
             yield
             return
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # the tracker ignores other signals
+        # The resource tracker already ignores other signals.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         try:
             if context.get_start_method() == "spawn":
-                resource_tracker.ensure_running()  # if a process started the tracker, that would unblock Ctrl-C
+                # Start the tracker here: if a process started it later, that would unblock Ctrl-C.
+                resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             yield
         finally:
@@ -307,28 +328,30 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
 
 
 class ProcessorsLostError(KernrecError):
-    """No process is left to run a task; the task is not the cause."""
+    """A task was not run, because no process is left to run it. The task itself is not the cause."""
 
 
 class Processors(Protocol):
-    """Processes of one or many machines that compile sources and run Python work in parallel."""
+    """Processes, on one or several machines, that compile sources and run Python tasks in parallel."""
 
     @property
     def count(self) -> int:
-        """Return the approximate number of concurrent tasks."""
+        """Return the approximate number of tasks that run at the same time."""
 
     def compile(self, jobs: Iterable[CompileJob], timeout_s: float = 120.0) -> Iterator[tuple[CompileJob, Result]]:
-        """Compile like `compile_many`."""
+        """Compile jobs like `compile_many`."""
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Submit a task, a module-level function with arguments, to one of the processes."""
+        """Submit a task to one of the processes. A task is a module-level function with its arguments."""
 
 
 class LocalProcessors:
     """Processes of this machine."""
 
     def __init__(self, count: int, compiling: CompilingProcesses) -> None:
-        """Create up to `count` working processes, and use `compiling` to compile."""
+        """Create an object that starts up to `count` working processes, and compiles with the processes of
+        `compiling`.
+        """
         self.count = count
         self._context: ForkContext | SpawnContext | None = None
         self._pool: ProcessPoolExecutor | None = None
@@ -338,7 +361,7 @@ class LocalProcessors:
         return self._compiling.compile(jobs, timeout_s)
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Submit a task; working processes start on demand."""
+        """Submit a task. Working processes start on demand."""
         context = self._context = self._context or start_context()
         with interrupts_blocked(context):
             if self._pool is None:
@@ -360,9 +383,10 @@ class LocalProcessors:
 
 @contextmanager
 def processors_of(processors: "Processors | int") -> Iterator[Processors]:
-    """Yield `processors`, or as many local processes, which end with the block or with this process.
+    """Context manager that yields `processors`; if this is a number, it yields that many processes on this machine.
 
-    After an error, the block does not wait for running tasks, because endless loops stop only after minutes.
+    Processes that it started end with the block or with this process. After an error, the block does not wait for
+    running tasks, because a task in an endless loop stops only after minutes.
     """
     if not isinstance(processors, int):
         yield processors

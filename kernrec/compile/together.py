@@ -1,4 +1,6 @@
-"""Compile several configs of one CUDA source together, because NVRTC takes long even for an empty source.
+"""Compile several configs of one CUDA source in a single run of NVRTC.
+
+This saves time, because NVRTC takes long even for an empty source.
 
 The source is repeated with the macros of each config and a unique name for its kernel:
 
@@ -7,9 +9,10 @@ The source is repeated with the macros of each config and a unique name for its 
     (the source)                  (the source)
     #undef BX, blur, ...          #undef BX, blur, ...
 
-Each config gets its kernel from the PTX under the old name, as if compiled separately. It gets no machine code, because
-names in machine code cannot be changed. Copies must not see each other's declarations, so the source may only have one
-kernel, and no other functions, types or variables. If anything is unexpected, configs are compiled separately.
+The PTX is then split into one text per config, in which the kernel has its old name again, as if the config had been
+compiled separately. The configs get no machine code, because names in machine code cannot be changed. Copies of the
+source must not see each other's declarations. Therefore, the source must consist of a single kernel, without other
+functions, types or variables. If anything is unexpected, configs are compiled separately.
 """
 
 import re
@@ -21,10 +24,10 @@ from kernrec.compile.compiled import CompileCache, Compiled, CompileError, Compi
 from kernrec.compile.nvrtc import compile_alone, compile_job, put_without_code
 
 MOST_TOGETHER = 8
-"""Maximum number of configs per compilation; more would save almost nothing."""
+"""Maximum number of configs per run of the compiler. More configs would save almost no further time."""
 _QUICK_S = 1.0
-"""Processor seconds per config above which configs are compiled separately: sharing then saves little, and an endless
-config would block other configs.
+"""Processor seconds per config above which configs are compiled separately. Above this time, compiling them together
+saves little, and a config that compiles forever would block the others.
 """
 
 _KERNEL_MARK = "__global__"
@@ -45,29 +48,31 @@ _NUMBERED = re.compile(r"\bcallseq\b|\bcall\b|\.loc\b")
 
 
 def can_be_together(job: CompileJob) -> bool:
-    """Return whether configs of a job's source may be compiled together."""
+    """Return whether this job may be compiled together with jobs for other configs of the same source."""
     plain = not (job.machine_code or job.host_code or job.triton or job.options or job.name.endswith(".ptx"))
     return plain and is_one_kernel(job.source)
 
 
 @lru_cache(maxsize=1)
 def is_one_kernel(source: str) -> bool:
-    """Return whether a source has one kernel and nothing else; cached, because thousands of configs share a source."""
+    """Return whether a source consists of a single kernel. The result is cached, because thousands of configs share a
+    source.
+    """
     return source.count(_KERNEL_MARK) == 1 and _DECLARES.search(source) is None
 
 
 def together_key(job: CompileJob) -> tuple[str | int, ...]:
-    """Return a key that is equal for jobs that may be compiled together.
+    """Return a key for grouping jobs: jobs with equal keys may be compiled together.
 
-    Such jobs have one source, and all or none use dynamic shared memory. A config without dynamic shared memory cannot
-    use code from a compilation with it.
+    Jobs with equal keys have the same source, and either all or none of them use dynamic shared memory. If both kinds
+    were compiled together, a config without dynamic shared memory could not use the resulting code.
     """
     return *_source_of(job), *(str(job.defines.get(macro)) for macro in _deciding_macros(job.source))
 
 
 @lru_cache(maxsize=1)
 def _deciding_macros(source: str) -> tuple[str, ...]:
-    """Return the names in the conditions under which a source declares dynamic shared memory."""
+    """Return the names in the `#if` conditions that decide whether a source declares dynamic shared memory."""
     conditions: list[str] = []
     names: set[str] = set()
     for line in source.splitlines():
@@ -85,7 +90,7 @@ def _deciding_macros(source: str) -> tuple[str, ...]:
 
 
 class Together:
-    """Compiler for groups of jobs, which remembers the sources whose configs cannot be compiled together."""
+    """Compiler for groups of jobs. It remembers the sources whose configs cannot be compiled together."""
 
     def __init__(self, cache: CompileCache) -> None:
         self._cache = cache
@@ -93,9 +98,12 @@ class Together:
         self._kernels: dict[tuple[str, int, str], str | None] = {}
 
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
-        """Yield the results of jobs with one `together_key` in order, and None before a compilation of several jobs."""
+        """Yield the results, in order, of jobs with the same `together_key`. Before compiling several jobs together,
+        yield None.
+        """
         rest, source = list(jobs), _source_of(jobs[0])
-        if source not in self._kernels:  # The first job's result shows the kernels and the compile time.
+        # Compile the first job alone, to learn the names of the source's kernels and the compile time.
+        if source not in self._kernels:
             yield self._alone(rest.pop(0))
         kernel = self._kernels.get(source)
         if len(rest) > 1 and kernel is not None:
@@ -125,15 +133,16 @@ class Together:
 
 
 def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled | None] | None:
-    """Return the PTX and resources of several configs of one source; None if they cannot be separated, or one is
-    refused.
-
-    An entry is None if other configs use dynamic shared memory but this one does not, because the assembler then aligns
-    its static shared memory differently.
+    """Compile several configs of one source together, and return the PTX and resources of each.
 
     Args:
-        jobs: Jobs with one `together_key` for which `can_be_together` is true.
-        kernel: Name of the source's kernel in the PTX of a config.
+        jobs: Jobs with the same `together_key`, for which `can_be_together` is true.
+        kernel: Name of the source's kernel in the PTX of a single config.
+
+    Returns:
+        One result per job, or None if the compiler refuses one of the configs or the output cannot be split. The result
+        of a job is None if only other configs use dynamic shared memory, because the assembler then aligns the static
+        shared memory of this config differently.
     """
     name = _identifier(kernel)
     copies = [f"{name}__kr{number}_" for number in range(len(jobs))]
@@ -173,16 +182,18 @@ def _source_of(job: CompileJob) -> tuple[str, int, str]:
 
 
 def _identifier(entry: str) -> str:
-    """Return the source name of a PTX function without the parameter types that C++ mangling adds."""
+    """Return a function's name in the source, given its PTX name, to which C++ mangling adds the parameter types."""
     match = re.match(r"_Z(\d+)", entry)
     return entry if match is None else entry[match.end() :][: int(match[1])]
 
 
 def _parts(ptx: str) -> dict[str, str] | None:
-    """Return the PTX of each kernel by entry, as if compiled separately; None if the PTX has more than kernels."""
+    """Return the PTX of each kernel, keyed by PTX name, as if compiled separately. Return None if the PTX has anything
+    besides kernels.
+    """
     head, start, rest = ptx.partition(_START)
     functions: dict[str, list[str]] = {}
-    declared: list[tuple[str, str]] = []  # (symbol or empty for a comment, line)
+    declared: list[tuple[str, str]] = []  # (declared symbol, or empty for a comment; line)
     function: list[str] | None = None
     for line in (start + rest).splitlines():
         if function is not None:
@@ -222,16 +233,16 @@ _KERNEL = re.compile(
 )
 _DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma[ \t]+(?:no)?unroll\b)", re.MULTILINE)
 _BEFORE = re.compile(r"(?:\A|[;}{]|^[ \t]*#[^\n]*(?<!\\))\s*\Z", re.MULTILINE)
-"""Matches text after which a kernel's declaration can begin."""
+"""Matches a text after which the declaration of a kernel can begin."""
 _CLOSES = {"(": ")", "{": "}"}
 
 
 def launched_only(source: str, entries: Collection[str]) -> str:
-    """Return the source with only these kernels, or unchanged if the source is not simple.
+    """Remove all kernels except `entries` from a source. A source that is too complex for this is returned unchanged.
 
     Args:
         source: CUDA C++.
-        entries: Names of the kernels, as in the source or mangled.
+        entries: Names of the kernels to keep, as in the source or mangled.
     """
     if source.count("__global__") < 2 or _RAW.search(source):
         return source
@@ -268,7 +279,9 @@ def _is_called(name: str, entry: str) -> bool:
 
 
 def _end(text: str, opened: int) -> int | None:
-    """Return the end of the function whose parameters begin at `opened`; None if it has no body."""
+    """Return the position after the function whose parameter list begins at `opened`, or None if the function has no
+    body.
+    """
     behind = _closed(text, opened)
     if behind is None:
         return None

@@ -1,6 +1,7 @@
-"""Compile Triton functions without a driver or torch. Only worker processes use this module: it runs user code.
+"""Compile Triton functions without a driver or torch.
 
-Loading a source executes it, like importing the file. The log holds Triton's messages and the source's output.
+Loading a source executes it, like importing the file. Therefore, only worker processes use this module. The compilation
+log contains Triton's messages and the output of the source.
 """
 
 import io
@@ -37,8 +38,12 @@ _FIXED = re.compile(r"^(\s*)\.shared(\s+[^;\[]*\bglobal_smem)\[\d+\]", re.MULTIL
 
 
 def compile_triton(job: CompileJob) -> Compiled:
-    """Compile a job with `triton`. The only entry holds the shared memory that Triton needs as static memory. Raises
-    `CompileError` with the source line if the source cannot be loaded or compiled.
+    """Compile a job that has a `TritonTarget`.
+
+    The result has a single kernel. The shared memory that Triton needs is reported as static shared memory.
+
+    Raises:
+        CompileError: The source cannot be loaded or compiled. The message has the source line.
     """
     target = job.triton
     assert target is not None
@@ -63,7 +68,7 @@ def compile_triton(job: CompileJob) -> Compiled:
             f"{job.name}: the assembler of {triton_compiler()} did not report the resources of {name}", text
         )
     used = replace(reported, static_smem_bytes=shared)
-    # Write the size of the shared memory into the PTX; otherwise each launch would have to set it.
+    # Write the size of the shared memory into the PTX. Otherwise, each launch would have to set it.
     ptx = _DYNAMIC.sub(rf"\g<1>.shared\g<2>[{shared}]", ptx) if shared else ptx
     own = sum(parameters_of(kind, needs) for kind in target.signature.values())
     ptx = with_needs(_with_scratch(ptx, name, own), needs)
@@ -72,15 +77,16 @@ def compile_triton(job: CompileJob) -> Compiled:
 
 @contextmanager
 def _set_up(folder: str) -> Iterator[None]:
-    """Let Triton use a cache in this folder, because kernrec caches results itself, and keep its assembler's log.
+    """Set up Triton: let it cache in `folder`, and keep the log of its assembler.
 
-    Triton's own files are excluded from the cache key, because hashing them is slow and each compilation has its own
-    folder.
+    kernrec caches results itself, so each compilation has its own folder. Triton's own files are excluded from Triton's
+    cache key, because hashing them is slow.
     """
     wanted = {"TRITON_CACHE_DIR": folder, "TRITON_DUMP_PTXAS_LOG": "1"}
     before = {name: os.environ.get(name) for name in wanted}
     modules: list[Any] = [import_module(name) for name in ("triton.runtime.cache", "triton.compiler.compiler")]
-    keys = [(module, module.triton_key) for module in modules if hasattr(module, "triton_key")]  # in some releases
+    # Only some releases of Triton have this.
+    keys = [(module, module.triton_key) for module in modules if hasattr(module, "triton_key")]
     try:
         os.environ.update(wanted)
         for module, _ in keys:
@@ -97,11 +103,13 @@ def _set_up(folder: str) -> Iterator[None]:
 
 
 def with_dynamic_shared(ptx: str) -> str:
-    """Convert PTX of `compile_triton` for the driver: move its shared memory to the launch, which may request over 48
-    KB.
+    """Convert PTX of `compile_triton` for a launch by the CUDA driver: replace its static shared memory by dynamic
+    memory.
+
+    The launch can then request more than 48 KB of shared memory per block.
 
     Raises:
-        CompileError: The launch needs more than the function's own arguments, which only the emulator provides.
+        CompileError: A launch needs more than the function's own arguments. Only the emulator provides these.
     """
     if needs_of(ptx) is not None:
         raise CompileError(
@@ -111,8 +119,11 @@ def with_dynamic_shared(ptx: str) -> str:
 
 
 def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
-    """Return what Triton's launcher passes besides the function's own arguments. Raises `CompileError` for parts that
-    kernrec cannot pass.
+    """Return what Triton's launcher passes to the kernel besides the function's own arguments, or None if it passes
+    nothing.
+
+    Raises:
+        CompileError: The launcher passes something that kernrec cannot pass.
     """
     if getattr(metadata, "profile_scratch_size", 0):
         raise CompileError(f"{job.name}: needs scratch memory of Triton's profiler, which kernrec does not provide")
@@ -129,7 +140,9 @@ def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
 
 
 def _with_scratch(ptx: str, name: str, own: int) -> str:
-    """Add a scratch pointer to the kernel's parameters if there is only one, as in Triton 3.4."""
+    """Add missing scratch pointers to the kernel's parameters. Triton 3.4 passes only one such pointer, and later
+    releases two.
+    """
     head = re.search(rf"\.entry\s+{name}\s*\(([^)]*)\)", ptx)
     missing = own + SCRATCH - head[1].count(".param") if head else 0
     more = "".join(f",\n\t.param .u64 {name}_scratch_{index}" for index in range(missing))
@@ -137,7 +150,7 @@ def _with_scratch(ptx: str, name: str, own: int) -> str:
 
 
 def _assembler_log(ptx: str, sm: int) -> str:
-    """Return the output of Triton's assembler for PTX, because releases before 3.5 cannot print it."""
+    """Assemble PTX with Triton's assembler and return its output. Triton before 3.5 cannot print this output itself."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
@@ -149,18 +162,18 @@ def _assembler_log(ptx: str, sm: int) -> str:
 
 
 def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any, int]:
-    """Return (Triton's compiled kernel, bytes of shared memory per block)."""
+    """Compile a function, and return Triton's compiled kernel and the bytes of shared memory per block."""
     import triton
     from triton.backends.compiler import GPUTarget
 
     parameters = [parameter.name for parameter in function.params]
     defines = {name: text if isinstance(text, int) else python_value(text) for name, text in job.defines.items()}
-    # A keyword of a launch sets both Triton's option and the function's parameter with that name.
+    # A keyword argument of a launch sets both a compiler option of Triton and the function's parameter of that name.
     options = {name: defines[name] for name in OPTIONS if name in defines}
     if not options.get("maxnreg"):
         options.pop("maxnreg", None)
     defines = {name: value for name, value in defines.items() if name not in OPTIONS or name in parameters}
-    # kernrec defines data type and layout of every kernel, but a function may lack these parameters.
+    # kernrec passes a data type and a layout to every kernel, but a Triton function may lack these parameters.
     defines = {k: v for k, v in defines.items() if k in parameters or not k.startswith(("DTYPE_", "LAYOUT_"))}
     fields = {name: defines.pop(fields_name(name)) for name in parameters if fields_name(name) in defines}
     items = {name: items_of(name, {*defines, *target.signature}) for name in parameters}
@@ -173,7 +186,9 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def kind_of(name: str, path: tuple[int, ...]) -> str:
-        """Return the type of an argument, or of an item of a tuple; record its value or its divisor."""
+        """Return Triton's type of an argument or of an item of a tuple. Also record its value if it is a constant, or
+        its divisor.
+        """
         if name not in target.signature:
             constants[path] = defines[name]
             return "constexpr"
@@ -203,7 +218,7 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
 
 
 def _source_type(function: Any) -> Any:
-    """Return Triton's class for the source of a function in Triton's language or in Gluon."""
+    """Return Triton's class for the source of a function, which depends on whether it is written in Triton or Gluon."""
     if getattr(function, "is_gluon", bool)():
         from triton.experimental.gluon._runtime import GluonASTSource
 
@@ -215,7 +230,7 @@ def _source_type(function: Any) -> Any:
 
 @contextmanager
 def _own_name(function: Any) -> Iterator[None]:
-    """Compile a function under its Python name, also if `@triton.jit(repr=...)` gives it another one."""
+    """Context manager: compile a function under its Python name, even if `@triton.jit(repr=...)` sets another name."""
     before = getattr(function, "_repr", None)
     if before is not None:
         function._repr = None
@@ -227,7 +242,7 @@ def _own_name(function: Any) -> Iterator[None]:
 
 
 def _too_much_shared(job: CompileJob, shared: int) -> str | None:
-    """Return an error message if a block needs more shared memory than the architecture has, else None."""
+    """Return an error message if a block needs more shared memory than the architecture has. Otherwise, return None."""
     most = limits(job.sm).smem_per_block
     if shared <= most:
         return None
@@ -236,9 +251,9 @@ def _too_much_shared(job: CompileJob, shared: int) -> str | None:
 
 @contextmanager
 def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
-    """While the `with` block runs, stop a compilation before assembly if a block needs too much shared memory.
+    """Context manager that stops a compilation before assembly if a block needs too much shared memory.
 
-    Triton knows the size once it has LLVM's IR. Releases before 3.5 have no hook at this point.
+    Triton knows the size as soon as it has generated LLVM IR. Releases before 3.5 have no hook at this point.
     """
     import triton
 
@@ -249,7 +264,7 @@ def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
 
     def inspect(backend: Any = None, stages: Any = None, *rest: Any) -> tuple[str, str] | None:
         if stages is None:
-            return "kernrec", "kernrec"  # the hook's part of Triton's cache key
+            return "kernrec", "kernrec"  # the part of Triton's cache key that belongs to the hook
         assemble = stages["cubin"]
 
         def assembled(source: Any, metadata: Any) -> Any:
@@ -269,7 +284,7 @@ def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
 
 
 def _message(error: Exception, job: CompileJob, log: str) -> str:
-    """Return a one-line reason why a source did not compile."""
+    """Return the reason why a source did not compile, in one line."""
     from triton.compiler.errors import CompilationError
 
     if isinstance(error, CompilationError):
@@ -285,7 +300,7 @@ def _message(error: Exception, job: CompileJob, log: str) -> str:
 
 
 def compilation_message(error: Any, source: str = "", name: str = "") -> str:
-    """Return the last line of a Triton compiler error, with the source line.
+    """Return the last line of a Triton compiler error's message, with the source line at which it occurred.
 
     Args:
         error: A `CompilationError`.
@@ -310,7 +325,7 @@ def compilation_message(error: Any, source: str = "", name: str = "") -> str:
 
 @contextmanager
 def _captured(log: io.StringIO) -> Iterator[None]:
-    """Write all output of the `with` block to `log`, including output of C++ libraries."""
+    """Context manager that writes all output of its block to `log`, including the output of C++ libraries."""
     with tempfile.TemporaryFile() as file:
         sys.stderr.flush()
         saved = os.dup(2)

@@ -1,4 +1,4 @@
-"""Describe a Triton function before compilation: parameters, configs, grids, and the key of its code.
+"""Describe a Triton function before compiling it: its parameters, configs and grids, and the cache key of its code.
 
 `described` starts a process that executes the user's file with limits on time and memory. The description is cached on
 disk until the file, or a file that it imports from its folder, changes.
@@ -21,22 +21,27 @@ from kernrec.errors import UsageError
 from kernrec.kernel.triton_function import OPTIONS
 from kernrec.util.files import write_whole
 
-_LIMIT_S = 60.0  # seconds to load a file and compute the grids of all configs
-_PACKAGE_LIMIT_S = 240.0  # seconds for a module of a package that imports torch and a serving engine
+_LIMIT_S = 60.0  # Seconds for loading a file and computing the grids of all configs.
+# Seconds for loading an installed module, whose package may import torch and a serving engine.
+_PACKAGE_LIMIT_S = 240.0
 
 Description = dict[str, Any]
-"""Keys: `parameters` (list of tables), `configs` (tables of `constants`, `options` and `grid`), `key`, `files`."""
+"""Description of a Triton function. Keys: `parameters` (a list of tables), `configs` (a list of tables with
+`constants`, `options` and `grid`), `key` (cache key of the code) and `files` (digests of the files that the description
+depends on).
+"""
 
 
 def described(request: Mapping[str, Any], limit_s: float | None = None) -> Description:
     """Return the description of a Triton function, including the grid of each config for the given arguments.
 
     Args:
-        request: `source`, `name` and `folder` of the file, `module` (its name if installed, else empty), `function`,
-            `arguments` by parameter (a number, text, or a table with `dtype` and `shape`), `configs` (a list of tables,
-            with or without a `grid`; None for the autotuner's configs) and `grid` (name of a function of the file; None
-            to compute no grids).
-        limit_s: Seconds after which the process is killed; None for a minute, or four for an installed module.
+        request: Table with these keys: `source`, `name` and `folder` of the file; `module` (the module's name if it is
+            installed, else empty); `function`; `arguments`, keyed by parameter (a number, text, or a table with `dtype`
+            and `shape`); `configs` (a list of tables with or without a `grid`, or None for the autotuner's configs);
+            and `grid` (name of a function of the file, or None to compute no grids).
+        limit_s: Seconds after which the process is killed. None stands for one minute, or four minutes for an installed
+            module.
 
     Raises:
         UsageError: The file or the function is invalid.
@@ -60,7 +65,7 @@ def described(request: Mapping[str, Any], limit_s: float | None = None) -> Descr
 
 
 def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[str, Any]) -> Description:
-    """Return the description of a function object in this process, like `described`.
+    """Return the description of a Triton function object of this process. The result is that of `described`.
 
     Args:
         function: Function with `@triton.jit`, possibly autotuned.
@@ -85,17 +90,20 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
     arguments = {name: _argument(value) for name, value in request["arguments"].items()}
     configs = []
     for constants, options, extents in _chosen_configs(request.get("configs"), layers):
-        for p in parameters:  # A keyword of a launch sets both the compiler's option and the parameter with its name.
+        # A keyword argument of a launch sets both the compiler option and the function's parameter of that name.
+        for p in parameters:
             name, default = p["name"], p["value"]
             if name in OPTIONS and name not in arguments and (name in options or type(default) is int):
                 constants[name] = options[name] = options.get(name, default)
         names = {**arguments, **constants}
         for layer in layers:
-            for name, value in getattr(layer, "values", {}).items():  # The decorator `triton.heuristics` adds these.
-                if name not in arguments and name not in constants:  # A captured launch already has the value.
+            # The decorator `triton.heuristics` adds these constants.
+            for name, value in getattr(layer, "values", {}).items():
+                # If the launch was captured, it already has the value.
+                if name not in arguments and name not in constants:
                     names[name] = constants[name] = value(names)
         unknown = constants.keys() - {parameter["name"] for parameter in parameters}
-        # Do not evaluate the grid of a config with an unknown name: it would fail, and the caller rejects the config
+        # Do not evaluate the grid of a config with an unknown name. It would fail, and the caller rejects the config
         # anyway.
         shape = list(_extents(extents)) if extents is not None else None
         if shape is None and grid and not unknown:
@@ -105,7 +113,9 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
 
 
 def layers_of(function: Any) -> list[Any]:
-    """Return a decorated function and the functions inside its decorators, down to the result of `@triton.jit`."""
+    """Return a decorated function and the function inside each of its decorators, ending with the result of
+    `@triton.jit`.
+    """
     layers = [function]
     while hasattr(layers[-1], "fn") and not hasattr(layers[-1], "params"):
         layers.append(layers[-1].fn)
@@ -113,7 +123,7 @@ def layers_of(function: Any) -> list[Any]:
 
 
 def stated_options(config: Any) -> dict[str, int]:
-    """Return the compiler options that a `triton.Config` sets, without defaults."""
+    """Return the compiler options that a `triton.Config` sets. The default `num_ctas=1` is omitted."""
     options = {name: getattr(config, name, None) for name in OPTIONS}
     return {name: value for name, value in options.items() if value is not None and (name, value) != ("num_ctas", 1)}
 
@@ -121,7 +131,9 @@ def stated_options(config: Any) -> dict[str, int]:
 def _chosen_configs(
     tables: Sequence[Mapping[str, Any]] | None, layers: Sequence[Any]
 ) -> list[tuple[dict[str, Any], dict[str, int], Any]]:
-    """Return (constants, compiler options, grid or None) per given config; None means the autotuner's configs."""
+    """Return (constants, compiler options, grid or None) of each config in `tables`, or of the autotuner's configs if
+    `tables` is None. A function without an autotuner has one config without constants and options.
+    """
     if tables is not None:
         return [
             (
@@ -152,7 +164,9 @@ def _extents(grid: Any) -> tuple[int, ...]:
 
 
 class _TensorArgument:
-    """Placeholder for a tensor, with the shape, type and address that a grid or a heuristic may use."""
+    """Placeholder for a tensor argument. It has the shape, type and address, which a grid function or a heuristic may
+    read.
+    """
 
     def __init__(self, dtype: str, shape: Sequence[int], strides: Sequence[int] | None = None) -> None:
         self.dtype, self.shape = dtype, tuple(shape)
@@ -178,7 +192,7 @@ class _TensorArgument:
 
 
 def _argument(value: Any) -> Any:
-    """Return an argument in the form in which a grid or a heuristic receives it."""
+    """Convert an argument to the form in which a grid function or a heuristic receives it."""
     if isinstance(value, list):
         return tuple(map(_argument, value))
     if not isinstance(value, Mapping):
@@ -197,7 +211,7 @@ def _digest(file: Path) -> str:
 
 
 def _imported(folder: Path) -> dict[str, str]:
-    """Return the digests, by path, of the files of modules that were imported from a folder."""
+    """Return the digests, keyed by path, of the files that were imported from a folder."""
     files = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -207,7 +221,7 @@ def _imported(folder: Path) -> dict[str, str]:
 
 
 def _answer(request: Mapping[str, Any]) -> Description:
-    """Describe a function in the process that `described` starts."""
+    """Return the answer to a request. This runs in the process that `described` starts."""
     from kernrec.compile.triton_load import jit_function, module_of
 
     folder = Path(request["folder"]) if request["folder"] else None
@@ -224,7 +238,7 @@ def _answer(request: Mapping[str, Any]) -> Description:
 
 
 def _plain(value: Any) -> Any:
-    """Encode a constant that JSON lacks (a Triton type or function) as a table with its Python text."""
+    """Encode a constant that JSON cannot represent (a Triton type or function) as a table with its Python text."""
     if hasattr(value, "params") and hasattr(value, "fn"):
         return {"python": f"{value.fn.__module__}:{value.fn.__qualname__}"}
     if type(value).__module__.startswith("triton"):

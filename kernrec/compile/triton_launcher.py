@@ -1,7 +1,8 @@
-"""Describe what Triton's launcher adds to a launch: tensor maps of host descriptors, and scratch memory.
+"""Describe what Triton's launcher passes to a kernel besides its arguments: tensor maps and scratch memory.
 
-Triton decides how a descriptor becomes a tensor map when it compiles the function. kernrec stores this as a comment at
-the end of the PTX, so that the PTX holds everything a launch in the emulator needs.
+The launcher creates a tensor map from each tensor descriptor that the host program passes. Triton decides the form of
+these maps when it compiles the function. kernrec stores that decision as a comment at the end of the PTX, so that the
+PTX contains everything that the emulator needs for a launch.
 """
 
 import json
@@ -13,26 +14,26 @@ from typing import Any
 from kernrec.util.light_dataclass import dataclass
 
 DESCRIPTOR = "tensordesc"
-"""Prefix of Triton's type of a tensor descriptor, such as `tensordesc<bf16[128, 64]>`."""
+"""Prefix of Triton's types of tensor descriptors, such as `tensordesc<bf16[128, 64]>`."""
 _MARK = "// kernrec launcher "
 _SWIZZLES = (0, 32, 64, 128)
-"""Swizzle span in bytes, by the driver's number, which Triton uses."""
+"""Width of the swizzle in bytes, indexed by the CUDA driver's number of the swizzle mode, which Triton also uses."""
 
 
 @dataclass(frozen=True)
 class DescribedMap:
-    """Tensor map that Triton's launcher creates from a descriptor."""
+    """Tensor map that Triton's launcher creates from a tensor descriptor."""
 
     box: tuple[int, ...]
-    """Elements that one copy moves, slowest axis first."""
+    """Number of elements along each axis that one copy moves, slowest axis first."""
     swizzle: int
-    """Span in bytes in which 16-byte pieces of shared memory are permuted."""
+    """Width in bytes of the swizzle, within which 16-byte pieces of shared memory are permuted."""
     packed: bool
-    """Whether the map's elements are padded 4-bit numbers, two per element of the tensor."""
+    """Whether each element of the tensor holds two 4-bit numbers, which the copy pads when it unpacks them."""
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> "DescribedMap":
-        """Read Triton's metadata of a descriptor."""
+        """Create the map from Triton's metadata of a descriptor."""
         return cls(tuple(entry["block_size"]), _SWIZZLES[entry["swizzle"]], bool(entry.get("fp4_padded")))
 
 
@@ -43,11 +44,15 @@ class LauncherNeeds:
     scratch: int
     """Bytes of scratch memory per block."""
     maps: tuple[DescribedMap, ...]
-    """Maps of the descriptors in order; empty without descriptors, or if the architecture has no tensor maps."""
+    """Tensor maps of the function's descriptors, in order. The tuple is empty if the function has no descriptors or the
+    architecture has no tensor maps.
+    """
 
 
 def parameters_of(kind: str, needs: LauncherNeeds | None) -> int:
-    """Return the number of PTX parameters for an argument type; a descriptor also passes shape and strides."""
+    """Return the number of PTX parameters for an argument of Triton type `kind`. A descriptor also passes its shape and
+    strides.
+    """
     if not kind.startswith(DESCRIPTOR):
         return 1
     rank = kind[: kind.index("]")].count(",") + 1
@@ -55,12 +60,12 @@ def parameters_of(kind: str, needs: LauncherNeeds | None) -> int:
 
 
 def with_needs(ptx: str, needs: LauncherNeeds | None) -> str:
-    """Append the comment to the PTX."""
+    """Append `needs` to the PTX as a comment. If `needs` is None, return the PTX unchanged."""
     return ptx if needs is None else f"{ptx}\n{_MARK}{json.dumps(asdict(needs))}\n"
 
 
 def needs_of(ptx: str) -> LauncherNeeds | None:
-    """Read the comment of a PTX text; None if there is none."""
+    """Read the comment that `with_needs` appended to the PTX, or return None if there is none."""
     match = re.search(rf"^{_MARK}(.*)$", ptx, re.MULTILINE)
     if match is None:
         return None

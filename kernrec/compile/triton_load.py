@@ -1,7 +1,7 @@
-"""Load users' modules with Triton functions: import an installed module, or execute a file like an import.
+"""Load modules with Triton functions: import an installed module, or execute a file as if it were imported.
 
-Only worker processes use this module, because it runs user code. Without a GPU, a stand-in replaces Triton's driver:
-packages look for a driver on import, and some disable Triton without one.
+This runs user code, so only worker processes use this module. On a machine without a GPU, a simulated GPU replaces
+Triton's driver while the module loads, because some packages need a driver for importing or disable Triton without one.
 """
 
 import ast
@@ -25,15 +25,15 @@ from kernrec.errors import UsageError, unknown
 _NO_VALUE = (
     ValueError, SyntaxError, TypeError, AttributeError, AssertionError, ImportError, MemoryError, RecursionError,
 )  # fmt: skip
-"""Errors of a text that is no constant. A layout checks its own arguments by assertions."""
+"""Exceptions that occur if a text is not a constant. The layouts of Gluon check their arguments with assertions."""
 _RELATIVE = re.compile(r"^\s*from\s+\.", re.MULTILINE)
-"""Matches an import from a module's own package."""
+"""Matches a relative import."""
 _FUNCTION = re.compile(r"(?:(?P<module>[A-Za-z_][\w.]*)|(?P<file>/.*\.py)):(?P<name>[A-Za-z_]\w*)")
-"""Matches a function of a module or file."""
+"""Matches the name of a function with its module or file, such as `package.module:function`."""
 
 
 def module_of(module: str, source: str, name: str, folder: Path | None) -> ModuleType:
-    """Import the installed module `module`; if the name is empty, load the source like `load_module`."""
+    """Import the installed module `module`. If `module` is empty, load the source like `load_module` does."""
     if not module:
         return load_module(source, name, folder)
     with _without_gpu(True):
@@ -42,8 +42,8 @@ def module_of(module: str, source: str, name: str, folder: Path | None) -> Modul
 
 @contextmanager
 def _without_gpu(torch: bool) -> Iterator[None]:
-    """While the `with` block runs, let Triton report a GPU if there is none; if `torch`, load torch and let it do the
-    same.
+    """Context manager: on a machine without a GPU, let Triton report a GPU. If `torch` is true, import torch and let it
+    do the same.
     """
     if torch:
         with suppress(ImportError):
@@ -54,13 +54,13 @@ def _without_gpu(torch: bool) -> Iterator[None]:
 
 @lru_cache(maxsize=8)
 def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
-    """Load the module of a Python source that was read from the file `name` in `folder`."""
+    """Load a Python source as a module. The source is the text of the file `name` in `folder`."""
     path = str((folder or Path(tempfile.gettempdir(), "kernrec")) / name)
     package, top = _package(folder) if folder is not None and _RELATIVE.search(source) else ("", folder)
     for place in (folder, top):
         if place is not None and str(place) not in sys.path:
             sys.path.insert(0, str(place))
-    # Triton reads functions through `linecache`, so give it the text: the file may have changed.
+    # Triton reads the source of functions through `linecache`. Store the text there, because the file may have changed.
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
     module = ModuleType(f"{package}.{Path(name).stem}" if package else Path(name).stem)
     module.__file__ = path
@@ -82,7 +82,9 @@ def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
 
 
 def _package(folder: Path) -> tuple[str, Path]:
-    """Return (package name of a folder or empty, parent of the package's outermost folder)."""
+    """Return the name of the package that a folder is (or an empty name), and the parent of the outermost package's
+    folder.
+    """
     names: list[str] = []
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)
@@ -91,7 +93,7 @@ def _package(folder: Path) -> tuple[str, Path]:
 
 
 class _Text:
-    """Loader that holds its module's text, so that `inspect` accepts a module without a file."""
+    """Module loader that holds the text of its module, so that `inspect` can read a module without a file."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -101,7 +103,8 @@ class _Text:
 
 
 def jit_function(module: ModuleType, name: str) -> Any:
-    """Return the `@triton.jit` function `name` of a module, without its other decorators.
+    """Return the `@triton.jit` function that a module calls `name`, without further decorators such as
+    `@triton.autotune`.
 
     Raises:
         CompileError: the module has no such function, or the function lacks `@triton.jit`.
@@ -121,7 +124,7 @@ def jit_function(module: ModuleType, name: str) -> Any:
 
 
 def type_text(value: Any) -> str:
-    """Return the text that `python_value` reads as a type of Triton (`tl.bfloat16`) or a layout of Gluon."""
+    """Return a text from which `python_value` can restore a Triton type (`tl.bfloat16`) or a Gluon layout."""
     import triton.language as tl
 
     if is_layout(value):
@@ -134,16 +137,16 @@ def type_text(value: Any) -> str:
 
 
 def is_layout(value: Any) -> bool:
-    """Return whether a constant is a layout of Gluon, such as `BlockedLayout`."""
+    """Return whether a constant is a Gluon layout, such as `BlockedLayout`."""
     return type(value).__module__.startswith("triton.experimental.gluon") and dataclasses.is_dataclass(value)
 
 
 def python_value(text: str) -> Any:
-    """Return the value of a constant from its text in a call or a spec.
+    """Return the value of a constant, given the text that a spec or a TOML file of a Triton launch has for it.
 
     Args:
-        text: A Python literal, a type of Triton (`tl.float16`), a layout of Gluon (`gl.BlockedLayout(...)` with
-            keywords), or a function with `@triton.jit` (`package.module:function`, `/path/kernels.py:function`).
+        text: A Python literal, a Triton type (`tl.float16`), a Gluon layout (`gl.BlockedLayout(...)` with keyword
+            arguments), or a `@triton.jit` function (`package.module:function` or `/path/kernels.py:function`).
 
     Raises:
         UsageError: The text is none of these.
@@ -162,7 +165,9 @@ def python_value(text: str) -> Any:
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return the value of a literal or a layout. Only classes of Gluon's layouts are called."""
+    """Return the value of a literal or of a Gluon layout. The only calls that are evaluated are constructors of
+    layouts.
+    """
     if not isinstance(node, ast.Call):
         return ast.literal_eval(node)
     prefix, _, name = ast.unparse(node.func).partition(".")

@@ -1,7 +1,8 @@
-"""Run users' Triton sources in separate processes: JSON request on standard input, JSON answer as the last line.
+"""Run code of users' Triton sources in separate processes.
 
-A process is killed together with everything that it started. `compile_apart` compiles one source in such a process, so
-the calling program needs no `__main__` guard.
+A process reads its request as JSON from standard input, and prints its answer as JSON in the last line of its output.
+If it must be stopped, everything that it started is killed, too. `compile_apart` compiles one source in such a process.
+A program that calls it needs no `__main__` guard.
 """
 
 import io
@@ -37,8 +38,8 @@ def answer_of(
     Args:
         module: module to run.
         request: JSON text.
-        about: function that messages name.
-        work: task of the process, for the message if it dies.
+        about: name of the function, for messages.
+        work: name of the process's task, for the message if the process dies.
         limit_s: time limit in seconds; None for no limit.
         environment: environment of the process; None to inherit it.
 
@@ -67,12 +68,14 @@ def answer_of(
 def answer_request(
     task: Callable[[dict[str, Any]], Mapping[str, Any]], plain: Callable[[Any], Any] | None = None
 ) -> int:
-    """Answer one request with limited memory, as the main function of a process; return the exit status.
+    """Answer one request, and return the exit status of the process. Call this as the process's main function.
+
+    The memory of the process is limited, and the output that the task prints is dropped.
 
     Args:
-        task: function that answers a request, which has the `name` of the file. Errors become `refused`; printed output
-            is dropped.
-        plain: function that converts a value that JSON lacks.
+        task: Function that returns the answer to a request. The request has the file's name under `name`. Errors of the
+            task are reported under the key `refused` of the answer.
+        plain: Function that converts a value that JSON cannot represent.
     """
     from kernrec.compile.pool import limit_memory
 
@@ -101,11 +104,12 @@ def _refusal(message: str) -> str:
 
 
 def compile_apart(job: CompileJob, cache: CompileCache) -> Compiled:
-    """Return the result of a Triton job from `cache`, or compile it in a process and cache the result.
+    """Return the result of a Triton job from `cache`, or compile it in a separate process and cache the result.
 
     Raises:
-        CompileError: the source does not compile. UsageError: compiling took too long.
-        KernrecError: the process died, or Triton is missing.
+        CompileError: The source does not compile.
+        UsageError: Compiling took too long.
+        KernrecError: The process died, or Triton is not installed.
     """
     key = cache_key(job)
     result = cache.get(key)
@@ -144,7 +148,9 @@ def compile_apart(job: CompileJob, cache: CompileCache) -> Compiled:
 
 
 def _compile(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Compile in the process that `compile_apart` starts, and write the result to a folder in the cache's format."""
+    """Compile the job of a request, and write the result to a folder in the format of the cache. This runs in the
+    process that `compile_apart` starts.
+    """
     imports = request["imports"]
     target = TritonTarget(**request["target"], folder=Path(imports) if imports else None)
     compile_job(CompileJob(**request["job"], triton=target), CompileCache(Path(request["result"])))

@@ -1,4 +1,7 @@
-"""Find the installed version of Triton without importing it, which takes a second; only worker processes import it."""
+"""Find the installed version of Triton without importing Triton.
+
+An import takes a second, so only worker processes import it.
+"""
 
 import os
 import sys
@@ -9,14 +12,18 @@ from kernrec.util.human import Note
 from kernrec.util.optional import require_optional
 
 OLDEST = (3, 4)
-_UNFUSED = (3, 10)  # first release that does not fuse multiply and add by default, as Triton 3.9 announces
+_UNFUSED = (3, 10)  # First release that does not fuse multiply and add by default, as Triton 3.9 announces.
 TESTED = ("3.4", "3.8", "3.9")
-"""Releases of Triton that the tests have run with."""
+"""Releases of Triton with which kernrec's tests have run."""
 
 
 @once
 def triton_compiler() -> str:
-    """Return the compiler of Triton sources, such as `triton 3.9.0`. Raises `NoCompilerError`."""
+    """Return the name and version of the compiler of Triton sources, such as `triton 3.9.0`.
+
+    Raises:
+        NoCompilerError: Triton is not installed.
+    """
     from importlib.metadata import version
 
     if sys.platform == "darwin":
@@ -35,10 +42,10 @@ def triton_compiler() -> str:
 
 
 def fp_fusion() -> bool:
-    """Return whether Triton fuses a multiply and an add into one instruction if the launch does not set it.
+    """Return whether Triton fuses a multiplication and an addition into one instruction if the launch does not say so.
 
-    Releases before 3.10 do by default, and later releases do not. TRITON_DEFAULT_FP_FUSION and
-    TRITON_FORCE_DISABLE_FP_FUSION override the default.
+    Releases before 3.10 fuse them by default, and later releases do not. The environment variables
+    TRITON_DEFAULT_FP_FUSION and TRITON_FORCE_DISABLE_FP_FUSION override the default.
     """
     if _switch("TRITON_FORCE_DISABLE_FP_FUSION", False):
         return False
@@ -51,7 +58,9 @@ def _switch(variable: str, default: bool) -> bool:
 
 
 def fp_fusion_note() -> str | None:
-    """Return a note on whether Triton fuses multiply and add; None if the environment sets it."""
+    """Return a note on whether Triton fuses multiplication and addition, or None if an environment variable
+    decides it.
+    """
     if any(name in os.environ for name in ("TRITON_DEFAULT_FP_FUSION", "TRITON_FORCE_DISABLE_FP_FUSION")):
         return None
     how = "fused into one instruction" if fp_fusion() else "two instructions"
@@ -72,7 +81,7 @@ def has_triton() -> bool:
 
 
 def untested_version() -> str | None:
-    """Return a note if kernrec was not tested with the installed Triton, else None."""
+    """Return a note if kernrec was not tested with the installed version of Triton. Otherwise, return None."""
     installed = triton_compiler().removeprefix("triton ")
     if ".".join(map(str, _release(installed))) in TESTED:
         return None

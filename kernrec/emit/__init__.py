@@ -1,4 +1,7 @@
-"""Write answers as files that run without kernrec: source, machine code, whole programs. See `formats`."""
+"""Write recommended configs as files that work without kernrec: source code, PTX, tuning tables or a CMake project.
+
+The module `formats` lists the file formats.
+"""
 
 from kernrec.emit.formats import FORMATS as FORMATS
 from kernrec.emit.formats import Files as Files

@@ -1,9 +1,11 @@
-"""Define the formats and write their files. A function of this package makes the files of each format:
+"""List the file formats for recommended configs, and write the files. For each format, a function of this package
+creates the files' contents:
 
-    def emit_name(answers: Sequence[Answer]) -> Files      # with an example: (answers, detail, format's name)
+    def emit_name(answers: Sequence[Answer]) -> Files
 
-It gets one answer per problem, all for one GPU. To add a format, add a function and an entry of `FORMATS`; the command
-line, its help and the reference use this table.
+The function gets one answer per problem, all for the same GPU. If the format has a detail after its name
+(`Format.example`), the function also gets the detail and the format's name. To add a format, add a function and an
+entry in `FORMATS`; the command line, its help and the reference are generated from this table.
 """
 
 import os
@@ -21,14 +23,14 @@ if TYPE_CHECKING:
     from kernrec.recommender.result import Answer
 
 Files = Mapping[str, bytes]
-"""File contents by name, with `/` between folders. A single-file format has one entry."""
+"""Contents of files, keyed by file name. `/` separates folders in a name. A single-file format has one entry."""
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write one file, and replace an existing one.
+    """Write one file, replacing any existing file.
 
     Raises:
-        UsageError: The path is a folder, or its folder does not exist.
+        UsageError: The path is a folder, or the folder that would contain the file does not exist.
         KernrecError: The file cannot be written.
     """
     if path.is_dir() or not path.absolute().parent.is_dir():
@@ -40,10 +42,10 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_files(folder: Path, files: Files) -> None:
-    """Write a new folder atomically.
+    """Write files into a new folder. The folder appears only once it is complete.
 
     Raises:
-        UsageError: The folder exists and is not empty, or its parent folder is missing.
+        UsageError: The folder exists and is not empty, or its parent folder does not exist.
         KernrecError: The folder cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -75,29 +77,31 @@ def write_files(folder: Path, files: Files) -> None:
 
 @dataclass(frozen=True)
 class Format:
-    """Format of emitted files."""
+    """File format in which `kernrec` can write recommended configs."""
 
     name: str
     content: str
-    """Short description for the help."""
+    """Short description of the files for the command line's help."""
     writer: str
-    """Function that makes the files, as `module.function` of this package."""
+    """Function that creates the file's content, as `module.function` of this package."""
     folder: str = ""
-    """Function that makes a folder instead of one file; empty if there is none."""
+    """Function that creates the files of a folder, as `module.function`; empty if the format has no folder."""
     many: bool = False
-    """Whether one file can contain several problems, such as the layers of a network."""
+    """Whether one file can contain the configs of several problems, such as the layers of a network."""
     example: str = ""
-    """Example of the detail that follows the name and a colon. Such a format adds new entries to an existing file."""
+    """Example of the detail that must follow the format's name and a colon; empty if the format has no detail. A format
+    with a detail adds entries to an existing file instead of replacing the file.
+    """
     detail: str = ""
     compiled: bool = False
-    """Whether the writer compiles kernels; for Triton kernels, this requires Triton."""
+    """Whether the writer compiles the kernel. To compile a Triton kernel, Triton must be installed."""
     language: Literal["cuda", "triton"] | None = None
-    """Language of the kernels that the format can contain; None for both."""
+    """Only language in which the format can contain kernels; None if it can contain both."""
     suffix: str = ""
-    """Suffix that a file of this format must have; empty for any."""
+    """Suffix that the file's name must have; empty if it may have any suffix."""
 
     def writes_folder(self, output: Path | None) -> bool:
-        """Return whether `--output` names a folder: an existing one, or a name without suffix."""
+        """Return whether the path after `--output` is for a folder: it is an existing folder, or has no suffix."""
         return bool(self.folder) and output is not None and (output.is_dir() or not output.suffix)
 
 
@@ -123,12 +127,15 @@ REMOVED = {
     "triton-cache": "--emit triton writes the source with its config",
     "ptx:": "--emit cuda writes the source, which an older nvcc compiles to PTX of its own version",
 }
-"""Replacements for formats of earlier versions."""
+"""Names of formats that were removed, with the replacement to suggest to the user."""
 
 
 def format_named(name: str) -> Format:
-    """Return the format with a name, such as `ptx` or `ptx:detail`. Raises `UsageError` with the nearest name if
-    the name is unknown.
+    """Return the format for a text after `--emit`, such as `ptx` or `vllm:detail`.
+
+    Raises:
+        UsageError: There is no such format (the message suggests the nearest name), or a detail is missing or
+            unexpected.
     """
     base, colon, detail = name.partition(":")
     if instead := REMOVED.get(base) or REMOVED.get(base + colon):
@@ -149,17 +156,20 @@ def emit(
     folder: bool = False,
     untrusted: bool = False,
 ) -> Files:
-    """Write the best configs of answers in a format: return the content of each file by name.
+    """Create the files that contain the best config of each answer.
 
     Args:
-        answers: One answer per problem, all for one GPU.
-        name: A key of `FORMATS`, with its detail after a colon.
-        folder: Whether to write the format's folder instead of its file.
-        untrusted: Whether to also write the source of other people's kernels.
+        answers: One answer per problem, all for the same GPU.
+        name: Name of the format (a key of `FORMATS`), with a colon and the detail if the format needs one.
+        folder: Whether to create the format's folder instead of its file.
+        untrusted: Whether to write the source even if the kernel belongs to neither the user nor kernrec.
+
+    Returns:
+        Content of each file, keyed by file name.
 
     Raises:
-        UsageError: The format is unknown, or cannot contain several problems.
-        KernrecError: A compiler is not installed, or the format cannot hold the kernel.
+        UsageError: The format is unknown, cannot contain several problems, or cannot contain the kernel.
+        KernrecError: A compiler is not installed.
     """
     form = format_named(name)
     if not (form.many or folder) and len(answers) != 1:
@@ -183,7 +193,10 @@ def emit(
 
 
 def _check_language(answers: "Sequence[Answer]", form: Format) -> None:
-    """Raise `UsageError` if the format cannot contain the best config's kernel; do not use another kernel."""
+    """Raise `UsageError` if the format cannot contain a kernel in the language of the best config's kernel.
+
+    Never write the best config of another kernel instead.
+    """
     if form.language is None and not form.compiled:
         return
     from kernrec.compile.triton_version import has_triton

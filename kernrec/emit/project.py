@@ -1,6 +1,6 @@
-"""Write a CMake project: kernels, functions that launch each kernel on one shape, and a check program.
+"""Write a CMake project with kernels, functions that launch each kernel on one shape, and a program that checks them.
 
-The folder `harness` contains the parts of the check program that all ops share.
+The package's folder `harness` contains the part of the check program that is the same for all ops.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,17 +24,19 @@ _C_NAMES = {
     "i64": "int64_t", "u64": "uint64_t", "f32": "float", "f64": "double",
 }  # fmt: skip
 _SAMPLES = 2000
-"""Maximum number of output elements to check."""
+"""Maximum number of output elements that the check program compares."""
 _WORK = 1e8
-"""Approximate floating-point operations on the CPU to check one case."""
+"""Approximate number of floating-point operations that the CPU does to check one case."""
 _ALIGNMENT = 256
 HOST_ONLY = "#ifndef __CUDACC_RTC__  // the runtime compiler takes only the kernels"
 _PARAMETERS = "(void* const* tensors, void* workspace, cudaStream_t stream)"
 
 
 def emit_project(answers: Sequence[Answer]) -> Files:
-    """Return the files of the project, with the first answer of each problem. Raises `KernrecError` if a problem has no
-    op, because there is no reference to check against.
+    """Return the files of a CMake project that runs the best config of each answer.
+
+    Raises:
+        KernrecError: A problem has no op, so there is no reference with which to check the results.
     """
     recommendations: dict[Problem, Recommendation] = {}
     for answer in answers:
@@ -63,7 +65,7 @@ def emit_project(answers: Sequence[Answer]) -> Files:
 
 
 def function_name(problem: Problem) -> str:
-    """Return the name of a problem's launch function, such as `softmax_f16_row_rows64_columns512`."""
+    """Return the name of the C++ function that launches a problem, such as `softmax_f16_row_rows64_columns512`."""
     sizes = "_".join(f"{name}{size}" for name, size in problem.dims)
     return f"{problem.op}_{problem.dtype}_{problem.layout}_{sizes}"
 
@@ -87,7 +89,7 @@ def _variant(
     functions: Mapping[Problem, str],
     number: int,
 ) -> str:
-    """Return the source of one compiled variant with the launch functions of its problems."""
+    """Return the source of one compiled variant, including the launch functions of the problems that use it."""
     first = recommendations[problems[0]]
     # Give each kernel a unique name so that several variants link into one program.
     names = {launch.entry: f"{launch.entry}_{number}" for launch in first.kernel.launches}
@@ -160,7 +162,7 @@ add_test(NAME check COMMAND check)
 
 
 def workspace_bytes(recommendation: Recommendation) -> int:
-    """Return the bytes of the workspaces of a config."""
+    """Return the total size, in bytes, of the workspaces that a config needs."""
     return sum(
         _padded(space.bytes)
         for space in workspaces(
@@ -170,7 +172,13 @@ def workspace_bytes(recommendation: Recommendation) -> int:
 
 
 def _launcher(recommendation: Recommendation, function: str, names: Mapping[str, str]) -> str:
-    """Return the C++ function that queues the launches of a config; `names` are the kernels' names in the project."""
+    """Return the C++ function that queues all kernel launches of a config.
+
+    Args:
+        recommendation: Kernel, config and problem.
+        function: Name of the C++ function.
+        names: Names of the kernels in the project, keyed by their names in the kernel's source.
+    """
     lines = [f'extern "C" cudaError_t {function}{_PARAMETERS} {{']
     places, offset = {}, 0
     for number, name in enumerate(recommendation.problem.tensors):
@@ -189,7 +197,7 @@ def _launcher(recommendation: Recommendation, function: str, names: Mapping[str,
 
 
 def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> list[str]:
-    """Return a block of C++ that launches the kernel at `address`."""
+    """Return a block of C++ code that launches the kernel whose address is the expression `address`."""
     lines = ["{"]
     for number, argument in enumerate(launch.arguments):
         if isinstance(argument, Scalar):
@@ -225,7 +233,7 @@ def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> lis
 
 
 def _map(handle: MapHandle, variable: str, place: str) -> list[str]:
-    """Return the C++ lines that create a tensor map."""
+    """Return the lines of C++ code that create a tensor map."""
     extents, strides, box = (", ".join(map(str, numbers)) for numbers in (handle.extents, handle.strides, handle.box))
     rank, kind = len(handle.extents), ELEMENT_TYPES[handle.dtype]
     return [
@@ -260,7 +268,7 @@ static cudaError_t kernrec_encode(CUtensorMap* map, CUtensorMapDataType type, cu
 
 
 def _case(recommendation: Recommendation, function: str) -> str:
-    """Return the initializer of a `kernrec::Case` for a launch function."""
+    """Return the C++ initializer of the `kernrec::Case` that checks a launch function."""
     problem = recommendation.problem
     values = problem.definition.values(problem.sizes)
     tensors = []

@@ -1,6 +1,6 @@
-"""Write a recommended config as source: CUDA C++ or Triton that runs unchanged, or the compiler's PTX.
+"""Write a recommended config as source code: CUDA C++ or Triton that runs unchanged, or the compiler's PTX.
 
-A comment at the top describes the config, its tensors and its launch.
+A comment at the top of the file describes the config, its tensors and its launch.
 """
 
 import re
@@ -20,23 +20,28 @@ from kernrec.recommender.result import Answer, Recommendation
 
 
 def emit_cuda(answers: Sequence[Answer]) -> Files:
-    """Return the CUDA C++ of the best config."""
+    """Return a file with the CUDA C++ source of the first answer's best config."""
     best = answers[0].best
     return {f"{best.kernel.name}.cu": cuda_source(best).encode()}
 
 
 def cuda_source(recommendation: Recommendation) -> str:
-    """Return the kernel's source, with the config's defines and a description of the launch at the top."""
+    """Return the source of a recommended kernel.
+
+    A comment at the top describes the launch, and `#define` lines set the config's tunables.
+    """
     problem, kernel = recommendation.problem, recommendation.kernel
     source = variant_source(kernel, recommendation.config, problem)
     return "\n".join(launch_comment(recommendation)) + "\n" + source
 
 
 def launch_comment(recommendation: Recommendation, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
-    """Return comment lines that describe the config, its tensors and its launch for the problem.
+    """Return the comment lines that describe a config, its tensors and its launches on the problem.
 
     Args:
-        launches: Launches with the shared memory of compiled code. The default is the config's launches.
+        recommendation: Kernel, config and problem.
+        launches: Launches to describe. The default is the recommendation's launches; pass others if the compiled code
+            needs another size of shared memory.
     """
     problem, kernel = recommendation.problem, recommendation.kernel
     lines = [
@@ -69,7 +74,7 @@ def launch_comment(recommendation: Recommendation, launches: Sequence[BoundLaunc
 
 
 def _argument(argument: Pointer | Scalar | BytesArgument | ImageHandle | MapHandle) -> str:
-    """Return an argument as text for the launch comment."""
+    """Return the text that stands for a kernel argument in the comment."""
     if isinstance(argument, MapHandle):
         box = " x ".join(map(str, argument.box))
         return f"map of {argument.name} (box {box}, swizzle {argument.swizzle} B)"
@@ -83,20 +88,23 @@ def _argument(argument: Pointer | Scalar | BytesArgument | ImageHandle | MapHand
 
 
 def variant_source(kernel: Kernel, config: Config, problem: Problem) -> str:
-    """Return the source of one compiled variant, with its tunables, dtype and layout defined at the top."""
+    """Return the source of a kernel with definitions of the config's tunables, the dtype and the layout at the top."""
     form = kernel.form(problem)
     defines = kernel.defines(config, form.dtype, form.layout)
     return "".join(f"#define {name} {value}\n" for name, value in defines.items()) + "\n" + kernel.source
 
 
 def emit_triton(answers: Sequence[Answer]) -> Files:
-    """Return the Triton source of the best config."""
+    """Return a file with the Triton source of the first answer's best config."""
     best = answers[0].best
     return {f"{best.kernel.name}.py": triton_source(best).encode()}
 
 
 def triton_source(recommendation: Recommendation) -> str:
-    """Return the kernel's source, the config as `CONFIG`, and a function `launch` if all arguments can be written."""
+    """Return the source of a recommended Triton kernel, followed by its config as `CONFIG`.
+
+    If every argument is a tensor or a number, a function `launch` is added, too.
+    """
     kernel, form = recommendation.kernel, recommendation.kernel.form(recommendation.problem)
     words = {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
     constants = dict(kernel.defines(recommendation.config, form.dtype, form.layout))
@@ -108,10 +116,12 @@ def triton_source(recommendation: Recommendation) -> str:
 
 
 def _launcher(recommendation: Recommendation) -> Iterator[str]:
-    """Yield the lines of a function that launches the config, if every argument is a tensor or a number."""
+    """Yield the Python lines of a function `launch` for the config; yield nothing if an argument is neither a tensor
+    nor a number.
+    """
     function, (launch, *others) = recommendation.kernel.triton, recommendation.launches
     assert function is not None
-    # Ignore the scratch pointers after the function's own arguments.
+    # Triton appends scratch pointers to the function's own arguments; ignore them.
     arguments = dict(zip(function.parameters, launch.arguments, strict=False))
     if others or function.descriptors:
         return
@@ -130,8 +140,12 @@ def _launcher(recommendation: Recommendation) -> Iterator[str]:
 
 
 def compiled_recommendation(recommendation: Recommendation) -> Compiled:
-    """Return the compiled code of a config; Triton's PTX requests shared memory at the launch, like machine code.
-    Raises `KernrecError` if there is no compiler, or the source does not compile.
+    """Compile the kernel of a recommendation.
+
+    PTX from Triton is changed so that it requests its shared memory at launch, as machine code does.
+
+    Raises:
+        KernrecError: There is no compiler, or the source does not compile.
     """
     from kernrec.compile import CompileCache, compile_source
 
@@ -149,14 +163,15 @@ def compiled_recommendation(recommendation: Recommendation) -> Compiled:
 
 
 def source_folder(kernel: Kernel) -> Path | None:
-    """Return the folder from which a Triton source imports other files: the current folder, if it contains the
-    source.
+    """Return the folder from which a Triton kernel's source may import other files.
+
+    This is the current folder if it contains the source, and None otherwise.
     """
     return Path.cwd() if Path(kernel.source_name).is_file() else None
 
 
 def launches_of(recommendation: Recommendation, compiled: Compiled) -> tuple[BoundLaunch, ...]:
-    """Return the launches of a config with the shared memory that its code needs."""
+    """Return the launches of a recommended config, with the dynamic shared memory that the compiled code needs."""
     from kernrec.profile.kernel_code import dynamic_shared_bytes
 
     return tuple(
@@ -166,7 +181,7 @@ def launches_of(recommendation: Recommendation, compiled: Compiled) -> tuple[Bou
 
 
 def emit_ptx(answers: Sequence[Answer]) -> Files:
-    """Return the PTX of the best config, with the launch in a comment at the top."""
+    """Return a file with the PTX of the first answer's best config, and a comment that describes the launch."""
     best = answers[0].best
     compiled = compiled_recommendation(best)
     text = "\n".join(launch_comment(best, launches_of(best, compiled))) + "\n" + compiled.ptx

@@ -1,6 +1,7 @@
-"""Write the best configs of Triton kernels as tuned files of vLLM and SGLang, and as a lookup table of Inductor.
+"""Write the best configs of Triton kernels as the tuning files of vLLM and SGLang, or as PyTorch Inductor's lookup
+table.
 
-vLLM and SGLang use the same entries, one per number of tokens, but look for the file under different names.
+vLLM and SGLang use the same file content, with one config per number of tokens, but other file names.
 """
 
 import json
@@ -22,26 +23,35 @@ TOOLS = ("vllm", "sglang")
 
 
 def of_every_call(name: str, detail: str) -> bool:
-    """Return whether the format writes all analyzed calls of a function, because `m` is an expression of its integers.
+    """Return whether one tuning file can cover all analyzed calls of a Triton function.
+
+    This is the case if the detail gives the number of tokens `m` as an expression of the function's integer arguments,
+    because every call then determines its own number of tokens.
 
     Args:
+        name: Name of the format.
         detail: Text after the format's name.
     """
     return name in TOOLS and bool(ExpertLayer.parse(detail).tokens.names)
 
 
 def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
-    """Return a file with one entry per number of tokens: the best recommendation for calls with about that many tokens.
+    """Return a tuning file of vLLM or SGLang with one config per number of tokens.
 
-    Calls with similar numbers of tokens differ in fixed parameters, such as the tile height to which the routing is
-    padded. Costs of calls with the same configs and different routing are not comparable, so the first answer is used.
+    Several calls may have the same number of tokens but differ in fixed parameters, such as the tile height to which
+    the routing is padded. The config with the lowest cost is then used. Calls with the same number of tokens and the
+    same candidate configs differ only in their routing, so their costs are not comparable. Only the first answer about
+    such calls is used.
 
     Args:
-        answers: Answers about a Triton function with the tunables of `moe_configs.TILES`, the last analyzed call first.
-        detail: The layer, in the format of `ExpertLayer.parse`.
+        answers: Answers for calls of a Triton function with the tunables in `moe_configs.TILES`. The call that was
+            analyzed last comes first.
+        detail: Description of the expert layer, in the format of `ExpertLayer.parse`.
+        tool: `vllm` or `sglang`.
 
     Raises:
-        UsageError: The layer or the kernel does not fit.
+        UsageError: The kernel is not a Triton function, or the layer's GPU or number of tokens does not fit the
+            answers.
     """
     layer = ExpertLayer.parse(detail)
     if len(answers) > 1 and not layer.tokens.names:
@@ -69,8 +79,10 @@ def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
 
 
 def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
-    """Return the configs of a call without their grids; empty for a kernel with a config space, which has one call per
-    problem.
+    """Return what identifies the configs of a captured Triton call: the tunables of each listed config, without its
+    grid.
+
+    A kernel with a config space has one call per problem, so its name is enough.
     """
     if kernel.listed is None:
         return (kernel.name,)
@@ -87,13 +99,16 @@ def _cost(answer: "Answer") -> float:
 
 
 def merged(before: bytes, new: bytes, place: str) -> bytes:
-    """Merge two files; entries of `new` replace those of `before`.
+    """Merge two tuning files of vLLM or SGLang. An entry in `new` replaces the entry of `before` with the same number
+    of tokens.
 
     Args:
-        place: Name of `before` in errors.
+        before: Content of the existing file.
+        new: Content to add.
+        place: Name of the existing file for error messages.
 
     Raises:
-        UsageError: `before` has another format.
+        UsageError: The existing file has another format.
     """
     entries, version = read_moe_configs(before.decode("utf-8", "replace"), place)
     added, _ = read_moe_configs(new.decode(), "what is emitted")
@@ -101,11 +116,15 @@ def merged(before: bytes, new: bytes, place: str) -> bytes:
 
 
 INDUCTOR_KERNEL = "matmul_triton"
-"""Kernel of the library with the tunables of Inductor's template."""
+"""Name of the library kernel that has the same tunables as Inductor's matmul template."""
 
 
 def emit_inductor(answers: "Sequence[Answer]") -> Files:
-    """Return the lookup table. Raises `UsageError` if an answer is not about the library's Triton matmul."""
+    """Return Inductor's lookup table with the best config of each matmul.
+
+    Raises:
+        UsageError: An answer does not recommend the library's Triton matmul.
+    """
     table = {}
     for answer in answers:
         recommendation = _inductor_recommendation(answer)
@@ -117,7 +136,6 @@ def emit_inductor(answers: "Sequence[Answer]") -> Files:
 
 
 def _inductor_recommendation(answer: "Answer") -> "Recommendation":
-    """Return the best recommendation that Inductor's template can run."""
     for recommendation in answer.recommendations:
         if recommendation.kernel.name == INDUCTOR_KERNEL:
             return recommendation

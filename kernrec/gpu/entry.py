@@ -1,8 +1,8 @@
 """Define an entry of the GPU catalog (`GPU`), the resource limits of its multiprocessors (`SmLimits`), and occupancy.
 
-Occupancy is how many blocks of a kernel are resident on an SM, and which resource limits them. The rules are those of
-NVIDIA's occupancy calculator (`cuda_occupancy.h` of the CUDA toolkit). Registers are allocated per warp in each
-partition of the SM, and shared memory per block, plus the driver's reserve.
+Occupancy states how many blocks of a kernel are resident on an SM, and which resource limits this number. The rules are
+those of NVIDIA's occupancy calculator (`cuda_occupancy.h` in the CUDA toolkit). Registers are allocated per warp in
+each partition of the SM. Shared memory is allocated per block, with an additional amount that the driver reserves.
 """
 
 from collections.abc import Mapping
@@ -15,14 +15,15 @@ import numpy.typing as npt
 from kernrec.util.light_dataclass import dataclass
 
 _CODE_SM = {103: 100, 121: 120}
-_FIRST_COMPILED_SM = 75  # Oldest target of NVRTC 13.
+_FIRST_COMPILED_SM = 75  # Oldest compute capability that NVRTC 13 can compile for.
 _FOUR_BITS = ("nvfp4", "f4e2m1")
 
 
 def code_sm(sm: int) -> int:
-    """Return the compute capability whose kernels and profiles apply to `sm`: 100 for 103, 120 for 121, else `sm`.
+    """Return the compute capability whose compiled kernels and profiles are used for `sm`.
 
-    10.3 and 12.1 belong to the families of 10.0 and 12.0 (CUDA C++ Programming Guide 13, family-specific targets).
+    This is 100 for 103, 120 for 121, and `sm` itself otherwise, because 10.3 and 12.1 belong to the families of 10.0
+    and 12.0 (CUDA C++ Programming Guide 13, family-specific targets).
     """
     return _CODE_SM.get(sm, sm)
 
@@ -48,21 +49,21 @@ class SmLimits:
     """Granularity of a block's warp allocation, in warps: the number of partitions of the SM."""
     smem_per_sm: int
     smem_per_block: int
-    """Largest shared memory that a block can use (with opt-in), in bytes."""
+    """Maximum shared memory that a block can use if the kernel opts in, in bytes."""
     smem_reserved_per_block: int
-    """Additional bytes that the driver reserves per block."""
+    """Additional shared memory that the driver reserves for each block, in bytes."""
     smem_allocation_unit: int
     """Granularity of a block's shared memory allocation, in bytes."""
     schedulers: int
     unified_bytes: int
-    """Bytes shared by L1 and shared memory."""
+    """Size of the memory that L1 and shared memory divide between them, in bytes."""
     carveouts: tuple[int, ...]
-    """Possible sizes of shared memory in bytes, ascending; L1 gets the rest of `unified_bytes`."""
+    """Sizes in bytes that the driver can select for shared memory, ascending. L1 gets the rest of `unified_bytes`."""
 
 
 @dataclass(frozen=True)
 class GPU:
-    """One catalog entry, in SI units."""
+    """Entry of the GPU catalog, in SI units."""
 
     name: str
     """Name in the catalog, such as `a100-sxm4-80gb`."""
@@ -77,13 +78,13 @@ class GPU:
     base_clock_hz: float
     boost_clock_hz: float
     tensor_clock_hz: float
-    """Clock of the data sheet's tensor peaks in Hz, which is below the boost clock on a few GPUs."""
+    """Clock in Hz at which the data sheet states tensor-core peaks. On a few GPUs, it is below the boost clock."""
     memory_bytes: int
     memory_bandwidth: float
     """Memory bandwidth in bytes per second."""
     memory_bus_bits: int
     memory_rate_hz: float
-    """Memory data rate in bits per second and pin."""
+    """Memory data rate per pin, in bits per second."""
     l2_bytes: int
     tdp_w: float
     power_min_w: float
@@ -95,20 +96,21 @@ class GPU:
     datasheet_f32_flops: float
     """Data sheet's f32 peak in FLOP/s."""
     datasheet_tensor_flops: Mapping[str, float]
-    """Data sheet's dense tensor-core peak in FLOP/s, by dtype."""
+    """Data sheet's dense tensor-core peak in FLOP/s, keyed by dtype."""
     fma_per_clk_sm: Mapping[str, int]
-    """Fused multiply-adds per SM and clock outside the tensor cores, by dtype (`f64`, `f32`, `f16`, `bf16`, `i32`;
-    `i32_add` is the integer add). A dtype without hardware is absent."""
+    """Fused multiply-adds per SM and clock outside the tensor cores, keyed by dtype (`f64`, `f32`, `f16`, `bf16`,
+    `i32`). The key `i32_add` has the rate of integer additions. A dtype without hardware support has no key.
+    """
     tensor_fma_per_clk_sm: Mapping[str, int]
-    """Dense fused multiply-adds per SM and clock on tensor cores, by dtype. `f16`, `bf16`, `tf32`, `fp8` and `fp4`
-    accumulate in f32.
+    """Dense fused multiply-adds per SM and clock on tensor cores, keyed by dtype. The rates of `f16`, `bf16`, `tf32`,
+    `fp8` and `fp4` are for accumulation in f32.
     """
     limits: SmLimits
     sources: Mapping[str, str]
-    """Source document of each figure, by field name."""
+    """Document that each figure comes from, keyed by field name."""
 
     def __hash__(self) -> int:
-        """Hash only the name: caches hash a GPU many times per query, and few GPUs share a name."""
+        """Hash only the name. Caches hash a GPU many times per query, and GPUs rarely have the same name."""
         return hash(self.name)
 
     def __repr__(self) -> str:
@@ -116,7 +118,7 @@ class GPU:
 
     @property
     def arch(self) -> str:
-        """Return the compiler's name of the architecture, such as `sm_89`."""
+        """Return the compiler's name for the architecture, such as `sm_89`."""
         return f"sm_{self.sm}"
 
     @property
@@ -130,18 +132,26 @@ class GPU:
         return self.sm < _FIRST_COMPILED_SM
 
     def peak_flops(self, dtype: str, tensor: bool = False) -> float:
-        """Return the peak operations per second at the data sheet's clock; 0 without hardware. An FMA counts as 2."""
+        """Return the peak operations per second at the data sheet's clock. An FMA counts as two operations.
+
+        Args:
+            dtype: data type of the operations.
+            tensor: whether tensor cores compute the operations.
+
+        Returns:
+            The peak, or 0 if the GPU has no hardware for `dtype`.
+        """
         rates, clock_hz = (
             (self.tensor_fma_per_clk_sm, self.tensor_clock_hz) if tensor else (self.fma_per_clk_sm, self.boost_clock_hz)
         )
         return 2.0 * self.sms * rates.get(_rate_name(dtype), 0) * clock_hz
 
     def tensor_rate(self, dtype: str) -> int:
-        """Return the tensor cores' dense FMAs per clock and SM in a dtype; 0 without hardware."""
+        """Return the dense FMAs per clock and SM of the tensor cores in a dtype, or 0 if they do not support it."""
         return self.tensor_fma_per_clk_sm.get(_rate_name(dtype), 0)
 
     def multiplies(self, dtype: str) -> bool:
-        """Return whether the GPU can multiply matrices in a dtype. 16-bit types work on any GPU."""
+        """Return whether the GPU can multiply matrices in a dtype. Any GPU can multiply `f16` and `bf16`."""
         return dtype in ("f16", "bf16") or self.tensor_rate(dtype) > 0 or self.fma_per_clk_sm.get(dtype, 0) > 0
 
 
@@ -150,7 +160,7 @@ def _rate_name(dtype: str) -> str:
 
 
 LIMITERS = ("warps", "registers", "shared memory", "blocks")
-"""Resources that limit occupancy; in a tie, the first is reported."""
+"""Resources that can limit occupancy. If several of them allow the same number of blocks, the first is reported."""
 
 Ints = npt.NDArray[np.integer]
 Count = TypeVar("Count", int, Ints)
@@ -162,15 +172,15 @@ _UNLIMITED = 1 << 20  # Value for an unused resource, larger than the number of 
 
 @dataclass(frozen=True)
 class Occupancy(Generic[Count, Share]):
-    """Resident blocks and warps per SM, as numbers or as arrays."""
+    """Number of resident blocks and warps per SM, for one launch (numbers) or for many (arrays)."""
 
     blocks: Count
-    """Resident blocks; 0 if the kernel cannot be launched."""
+    """Number of resident blocks per SM; 0 if the kernel cannot be launched."""
     warps: Count
     fraction: Share
     """Resident warps as a fraction of the SM's maximum."""
     limiter: Count
-    """Index into `LIMITERS`; -1 if `blocks` is 0."""
+    """Index of the limiting resource in `LIMITERS`, or -1 if `blocks` is 0."""
 
 
 @overload
@@ -184,16 +194,20 @@ def occupancy(
 def occupancy(
     limits: SmLimits, threads: Ints | int, registers: Ints | int, smem_bytes: Ints | int
 ) -> Occupancy[int, float] | Occupancy[Ints, npt.NDArray[np.floating]]:
-    """Return the occupancy of a kernel, as integers for integers and as arrays for (broadcast) integer arrays.
+    """Return the occupancy of a kernel.
+
+    The result has numbers if all arguments are integers, and arrays if any argument is an integer array. Arrays are
+    broadcast.
 
     Args:
         limits: Limits of the GPU's SMs.
         threads: Threads per block.
         registers: Registers per thread.
-        smem_bytes: Static and dynamic shared memory per block.
+        smem_bytes: Static and dynamic shared memory per block, in bytes.
 
     Returns:
-        The occupancy. `blocks` is 0 if the launch is impossible (no threads, or too many threads, registers or bytes).
+        The occupancy. `blocks` is 0 if the launch is impossible, because the block has no threads, or too many threads,
+            registers or bytes of shared memory.
     """
     if isinstance(threads, np.ndarray) or isinstance(registers, np.ndarray) or isinstance(smem_bytes, np.ndarray):
         return _elementwise(limits, np.asarray(threads), np.asarray(registers), np.asarray(smem_bytes))
@@ -247,9 +261,14 @@ def _round_up(value: Count, unit: int) -> Count:
 
 
 def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
-    """Return the bytes left for L1 while an SM runs `blocks` blocks with `smem_bytes` of shared memory each (arrays).
+    """Return the bytes of an SM that remain for the L1 cache while a kernel runs.
 
-    It assumes that the driver selects the smallest shared memory size in which these blocks fit.
+    The driver is assumed to select the smallest shared memory size in which all resident blocks fit.
+
+    Args:
+        limits: Limits of the GPU's SMs.
+        blocks: Number of resident blocks per SM, as an array.
+        smem_bytes: Shared memory per block in bytes, as an array.
     """
     per_block = _round_up(smem_bytes + limits.smem_reserved_per_block * (smem_bytes > 0), limits.smem_allocation_unit)
     sizes = np.array(limits.carveouts)
@@ -257,15 +276,20 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
     return np.asarray(limits.unified_bytes - carved)
 
 
-# For arrays, blocks and limiter come from two small tables per compute capability. A value is `blocks * 4 + limiter`,
-# so the minimum of two values has fewer blocks and, in a tie, the earlier limiter.
+# For arrays, the numbers of blocks and the limiters are looked up in two small tables per compute capability. A table
+# value is `blocks * 4 + limiter`. So the minimum of two values selects the lower number of blocks and, in a tie, the
+# resource that comes first in `LIMITERS`.
 
 
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """Return (values at `registers * columns + warps`, columns, values by number of shared memory units).
+    """Return the lookup tables for `_elementwise`; each value is `blocks * 4 + limiter`.
 
-    The last row, column and unit stand for all larger numbers.
+    The last row, column and unit represent all larger numbers.
+
+    Returns:
+        The values by registers and warps (flat, index `registers * columns + warps`), the number of columns, and the
+            values by number of shared memory units.
     """
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)
@@ -292,7 +316,7 @@ def _elementwise(
     by_warps_and_registers, columns, by_smem = _tables(limits)
     unit = limits.smem_allocation_unit
     warps = (threads + (_WARP - 1)) // _WARP
-    # Numbers outside a table's range map to an entry with 0 blocks; index -1 is the last entry.
+    # Numbers outside a table's range are mapped to a table value with 0 blocks. Index -1 selects the last value.
     column = np.where(warps >= 0, np.minimum(warps, columns - 1), 0)
     row = np.where(
         registers >= 0, np.minimum(registers, limits.max_registers_per_thread + 1), limits.max_registers_per_thread + 1

@@ -1,7 +1,7 @@
-"""Find a GPU by name or alias, reading only the files of `catalog/` that are needed.
+"""Find a GPU by name or alias. Only the files of `catalog/` that contain this GPU are read.
 
-`names.toml` lists each GPU with its generation's file. `limits.toml` has the figures that depend only on the compute
-capability. These files use data-sheet units; a `GPU` uses SI units.
+`names.toml` states which generation's file contains each GPU. `limits.toml` has the figures that depend only on the
+compute capability. The files use the units of data sheets, and a `GPU` uses SI units.
 """
 
 import re
@@ -18,7 +18,7 @@ from kernrec.util.cache import shipped_toml
 _CATALOG = Path(__file__).with_name("catalog")
 _LEADING_WORDS = ("nvidia", "geforce", "tesla", "rtx")
 
-# Maps keys of a generation file to fields of `GPU`, so that each field gets the source of its key.
+# Map each key of a generation file to the `GPU` fields that it sets, so that each field gets the source of its key.
 _FIGURES = {
     "chip": ("chip", "sm"),
     "sms": ("sms",),
@@ -51,7 +51,9 @@ _UNSUPPORTED = (
         "no data sheet is public; describe it in a file (`kernrec list gpus h800` prints one to start from)",
     ),
 )
-"""(pattern of a folded name, reason) for unsupported GPUs that users ask for."""
+"""Unsupported GPUs that users ask for, as pairs: a regular expression for the folded name, and the reason that the
+error message gives.
+"""
 
 
 class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError
@@ -59,15 +61,15 @@ class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError
 
 
 def find_gpu(name: str) -> GPU:
-    """Return the catalog's GPU of this name, alias or NVML device name.
+    """Return the GPU with this catalog name, alias or NVML device name.
 
     Case, spaces, `-`, `_` and the leading words NVIDIA, GeForce, Tesla and RTX are ignored. If several variants share a
-    name, `catalog/names.toml` decides (`a100` is `a100-sxm4-80gb`).
+    name, `catalog/names.toml` defines which one it means (`a100` is `a100-sxm4-80gb`).
 
-    A GPU that this process read from a file (`gpu_file`) is found by its exact name.
+    A GPU that this process has read from a file (`gpu_file`) is found only by its exact name.
 
     Raises:
-        UnknownGPU: No GPU has this name. The message suggests the nearest ones.
+        UnknownGPU: No GPU has this name. The message suggests similar names.
     """
     if (gpu := catalog_gpu(name)) is not None:
         return gpu
@@ -82,8 +84,10 @@ def find_gpu(name: str) -> GPU:
 
 
 def find_gpus(names: str) -> list[GPU]:
-    """Return the GPUs of comma-separated names, without repetitions. Raises `UsageError` if the list is empty, or a
-    name is unknown.
+    """Return the GPUs in a comma-separated list of names, without repetitions.
+
+    Raises:
+        UsageError: The list is empty, or a name is unknown.
     """
     gpus = [find_gpu(name.strip()) for name in names.split(",") if name.strip()]
     if not gpus:
@@ -92,20 +96,20 @@ def find_gpus(names: str) -> list[GPU]:
 
 
 def catalog_gpu(name: str) -> GPU | None:
-    """Return a GPU like `find_gpu`, but only from the catalog; None if the catalog lacks it."""
+    """Return the GPU that `find_gpu` would return from the catalog, or None if the catalog does not have it."""
     entry = _names().get(fold_gpu(name)) if isinstance(name, str) else None
     return None if entry is None else _load(*entry)
 
 
 _added: dict[str, GPU] = {}
-"""GPUs outside the catalog, by name."""
+"""GPUs outside the catalog that this process has registered, keyed by name."""
 
 
 def add_gpu(gpu: GPU) -> GPU:
-    """Register a GPU outside the catalog for `find_gpu` in this process.
+    """Register a GPU outside the catalog, so that `find_gpu` finds it in this process, and return it.
 
-    Answers are cached by the GPU's name. So if another GPU already has the name, the new GPU's name gets a hash of its
-    figures as suffix.
+    Answers are cached by the GPU's name. So if another GPU already has the name, the new GPU is renamed: its name gets
+    a hash of its figures as a suffix.
     """
     if catalog_gpu(gpu.name) == gpu:
         return gpu
@@ -117,7 +121,7 @@ def add_gpu(gpu: GPU) -> GPU:
 
 
 def all_gpus() -> tuple[GPU, ...]:
-    """Return every GPU of the catalog, by generation from Pascal to Blackwell."""
+    """Return every GPU of the catalog, ordered by generation from Pascal to Blackwell."""
     return tuple(_load(*entry) for entry in dict.fromkeys(_names().values()))
 
 
@@ -141,7 +145,7 @@ _generation_file = cache(_read)
 
 @cache
 def _names() -> Mapping[str, tuple[str, str]]:
-    """Map each folded name to (generation, GPU name)."""
+    """Map each folded name or alias to the generation and the catalog name of its GPU."""
     return {
         fold_gpu(name): (generation, gpu)
         for generation, gpus in _names_file().items()
@@ -151,14 +155,17 @@ def _names() -> Mapping[str, tuple[str, str]]:
 
 
 def _written_names() -> list[str]:
-    """Return names, then aliases, in their usual spelling: messages suggest the first of two equally similar names."""
+    """Return the names of all GPUs, then all aliases, in their usual spelling.
+
+    Error messages suggest the first of two equally similar names, so names come before aliases.
+    """
     gpus = {name: aliases for group in _names_file().values() for name, aliases in group.items()}
     return [*gpus, *(alias for aliases in gpus.values() for alias in aliases)]
 
 
 @cache
 def limits(sm: int) -> SmLimits:
-    """Return the resource limits of an SM of this compute capability, such as 89."""
+    """Return the resource limits of an SM with this compute capability, such as 89."""
     file = _limits_file()
     if f"sm_{sm}" not in file:
         raise unknown("architecture", f"sm_{sm}", [key for key in file if key.startswith("sm_")])
@@ -167,7 +174,7 @@ def limits(sm: int) -> SmLimits:
 
 
 def arch_rates(sm: int) -> Mapping[str, int]:
-    """Return the FMAs per SM and clock outside the tensor cores, by dtype, of this compute capability."""
+    """Return FMAs per SM and clock outside the tensor cores, keyed by dtype, for this compute capability."""
     rates: Mapping[str, int] = _limits_file()[f"sm_{sm}"]["fma_per_clk_sm"]
     return rates
 

@@ -1,8 +1,9 @@
-"""Read a GPU that the catalog lacks from a TOML file in data-sheet units.
+"""Read the description of a GPU that is not in the catalog from a TOML file in data-sheet units.
 
-`kernrec list gpus rtx4090` prints a catalog entry as such a file to start from. kernrec checks the type and range of
-each figure, and figures against each other: peaks against SMs, rates and clocks, bandwidth against bus and pin rate.
-Files are untrusted: they must be small, and contain neither paths nor code.
+`kernrec list gpus rtx4090` prints a catalog entry in this format, as a starting point. kernrec checks the type and
+range of each figure. It also checks that figures are consistent: peaks must match the number of SMs, the rates and the
+clocks, and the bandwidth must match the bus width and the pin rate. Files are untrusted, so they must be small and can
+contain neither paths nor code.
 """
 
 from collections.abc import Mapping
@@ -19,15 +20,15 @@ from kernrec.util.human import short
 _LARGEST_BYTES = 65_536
 _LONGEST = 80
 _AGREES = 0.05
-"""Maximum relative difference between a data sheet's rounded peaks or bandwidths and the values that other figures
-imply.
+"""Maximum relative difference between a stated peak or bandwidth, which data sheets round, and the value that the other
+figures imply.
 """
 
 GENERATIONS = {
     60: "pascal", 61: "pascal", 70: "volta", 75: "turing", 80: "ampere", 86: "ampere", 89: "ada", 90: "hopper",
     100: "blackwell", 103: "blackwell", 120: "blackwell", 121: "blackwell",
 }  # fmt: skip
-"""Generation by compute capability."""
+"""GPU generation, keyed by compute capability."""
 RATES = ("f64", "f32", "f16", "bf16", "i32", "i32_add")
 TENSOR_RATES = ("f64", "f16", "bf16", "tf32", "fp8", "fp4", "i8")
 
@@ -36,7 +37,7 @@ _RATE = "FMA per clock and SM"
 _FIGURES: dict[str, _Range] = {
     "sm": ("", 60, 121), "sms": ("", 1, 1024), "l2_mib": ("MiB", 0.1, 4096), "f32_tflops": ("TFLOP/s", 0.01, 10_000),
 }  # fmt: skip
-"""Top-level figures: (unit, minimum, maximum)."""
+"""Unit, minimum and maximum of each top-level figure of a file."""
 _TABLES: dict[str, dict[str, _Range]] = {
     "clock_mhz": dict.fromkeys(("base", "boost", "tensor"), ("MHz", 100, 5000)),
     "memory": {
@@ -53,16 +54,17 @@ _OPTIONAL = {
     "tensor_fma_per_clk_sm": TENSOR_RATES, "": ("tensor_tflops", "fma_per_clk_sm", "tensor_fma_per_clk_sm"),
 }  # fmt: skip
 _WHOLE = ("", "bits", _RATE)
-"""Units whose values must be integers."""
+"""Units of the figures that must be integers."""
 _TEXTS = ("name", "title", "chip")
 
 
 def read_gpu_file(path: Path) -> GPU:
-    """Return the GPU that a file describes, and register its name with `find_gpu` for this process.
+    """Return the GPU that a file describes, and register it so that `find_gpu` finds its name in this process.
 
     Raises:
-        UsageError: The file cannot be read, or a figure is missing, impossible or contradicts others. The one-line
-            message has the file, the figure, the expected value and the value that other figures imply.
+        UsageError: The file cannot be read, or a figure is missing, impossible or inconsistent with other figures. The
+            one-line message names the file and the figure, and gives the expected value or the value that other figures
+            imply.
     """
     with file_errors(path, "read"), open_input(path) as file:
         content = file.read(_LARGEST_BYTES + 1)
@@ -73,14 +75,19 @@ def read_gpu_file(path: Path) -> GPU:
 
 
 def gpu_name(gpu: str | Path | GPU) -> str:
-    """Return the `find_gpu` name of a GPU given by catalog name, GPU file, or a `GPU` created in Python."""
+    """Return a name for which `find_gpu` returns the GPU.
+
+    Args:
+        gpu: the name of a catalog GPU, the path of a GPU file, or a `GPU` object. A GPU from a file and a `GPU` object
+            are registered in this process.
+    """
     if isinstance(gpu, Path):
         return read_gpu_file(gpu).name
     return add_gpu(gpu).name if isinstance(gpu, GPU) else gpu
 
 
 def gpu_names(text: str) -> str:
-    """Replace GPU files by their GPUs' names in a value of `--gpu`, which is a comma-separated list."""
+    """Replace each GPU file in a value of `--gpu`, a comma-separated list, by the name of its GPU."""
     if ".toml" not in text.lower():
         return text
     parts = (part.strip() for part in text.split(","))
@@ -101,10 +108,15 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 
 def gpu_of(data: Mapping[str, Any], source: str) -> GPU:
-    """Return the GPU of a parsed file. Raises `UsageError` like `read_gpu_file`, without the file's name.
+    """Return the GPU that a parsed GPU file describes.
 
     Args:
-        source: Where the figures come from.
+        data: Content of the file.
+        source: Text that states where the figures come from.
+
+    Raises:
+        UsageError: A figure is missing, impossible or inconsistent with other figures. The message does not name the
+            file.
     """
     _check_names("", data, (*_TEXTS, *_FIGURES, *_TABLES), _OPTIONAL[""])
     texts = {name: _text(name, data[name]) for name in _TEXTS}
@@ -137,7 +149,7 @@ def gpu_of(data: Mapping[str, Any], source: str) -> GPU:
 
 
 def _check_consistent(gpu: GPU, f32_tflops: float, tables: Mapping[str, Mapping[str, float]]) -> None:
-    """Raise `UsageError` if a peak contradicts the other figures."""
+    """Raise `UsageError` if the name is in the catalog, or a peak or the bandwidth contradicts the other figures."""
     if catalog_gpu(gpu.name) is not None:
         raise UsageError(f"name is {gpu.name!r}, already in the catalog (--gpu {gpu.name}); choose another name")
     boost = gpu.boost_clock_hz / 1e6
@@ -147,7 +159,7 @@ def _check_consistent(gpu: GPU, f32_tflops: float, tables: Mapping[str, Mapping[
     for dtype, stated in tables["tensor_tflops"].items():
         if dtype not in gpu.tensor_fma_per_clk_sm:
             raise UsageError(f"tensor_tflops has {dtype}, but tensor_fma_per_clk_sm does not; give the rate as well")
-        # Data sheets state f64 peaks at the boost clock, like those of ordinary pipes.
+        # Data sheets state f64 tensor peaks at the boost clock, like the peaks of operations outside the tensor cores.
         clock_hz = gpu.boost_clock_hz if dtype == "f64" else gpu.tensor_clock_hz
         rate = gpu.tensor_fma_per_clk_sm[dtype]
         shown = f"{gpu.sms} SMs x {rate} FMA x 2 x {clock_hz / 1e6:g} MHz"
@@ -216,7 +228,12 @@ def _ascending(table: str, figures: Mapping[str, float], unit: str) -> None:
 
 
 def gpu_text(gpu: GPU, name: str) -> str:
-    """Return a GPU as the text of a file for `read_gpu_file`, under a new name, with comments on the figures."""
+    """Return the text of a GPU file for `read_gpu_file`, with comments that explain the figures.
+
+    Args:
+        gpu: GPU whose figures the file contains.
+        name: name of the GPU in the file; it must differ from catalog names.
+    """
 
     def table(figures: Mapping[str, float | None]) -> str:
         return "{ " + ", ".join(f"{key} = {value:.10g}" for key, value in figures.items() if value is not None) + " }"

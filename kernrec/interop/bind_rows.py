@@ -1,13 +1,15 @@
 """Match recorded results with a kernel whose source and spec are available.
 
-1. Merge rows with the same config: repeated measurements, or rows of several kernels.
-2. Combine the problem that a file gives for each result (an autotuner's log) with the one that the user gives. Results
-   of other problems are skipped.
-3. Find configs by tunables and macros, ignoring case, or, for a profiler's rows, by the grid, block and shared memory
-   of a launch. The spec must have every config; otherwise the rows or the spec belong to another kernel.
-4. Compile a few recorded configs for the recorded GPU. Shared memory does not depend on the compiler and must agree.
-   Register counts differ between compilers, in some configs by a lot, so their median difference decides. In a
-   recording of the benchmark convolution, they were equal in 4 of 7 configs, and differed by 3 to 290 % in 3.
+1. Determine the problem of each result from the file and from the user's options. Results of other problems than the
+   user's are skipped.
+2. Find the config of each result by its tunables and macros, ignoring case. Profilers record no tunables, so their rows
+   are matched by grid, block and shared memory of the launch. If the spec does not have one of the configs, the results
+   or the spec belong to another kernel.
+3. Merge results with the same config.
+4. Compile a few of the recorded configs for the recorded GPU, and compare the code with the recording. Shared memory
+   must be equal, because it does not depend on the compiler. Register counts depend on the compiler version, so only
+   their median difference is compared. In a recording of the benchmark convolution, register counts were equal in 4 of
+   7 configs, and differed by 3 to 290 % in the other 3.
 """
 
 import statistics
@@ -39,17 +41,23 @@ def names_of(kernel: Kernel) -> tuple[str, ...]:
 def bind_rows(
     file: ForeignResults, kernel: Kernel, problem: Problem, gpu: GPU, ignored: Sequence[str] = ()
 ) -> tuple[ForeignResults, int]:
-    """Return (results of a file with the spec's tunable names, number of excluded failures).
+    """Rename the tunables in a file's results to the names in the kernel's spec, and check their values.
 
-    Failures of configs that the spec's constraints exclude are dropped, because no query can ask for them.
+    Failed results are dropped if the spec's constraints exclude their config, because queries never use such configs.
 
     Args:
-        file: the results.
-        ignored: names in the file's configs that do not belong to the config.
+        file: Results of one problem.
+        kernel: Kernel that the results belong to.
+        problem: The measured problem.
+        gpu: The measured GPU.
+        ignored: Names in the file's configs that are not tunables.
+
+    Returns:
+        The results with the spec's tunable names, and the number of dropped failures.
 
     Raises:
-        UsageError: a tunable is unknown or missing, a value is not in the spec, or the spec excludes a config that ran.
-            The message names the tunable and the expected values.
+        UsageError: A tunable is unknown or missing, a value is not in the spec, the spec excludes a config that ran, or
+            all results were dropped. The message names the tunable and the expected values.
     """
     left_out = {name.casefold() for name in ignored}
     places = _places(file, kernel, left_out)
@@ -74,7 +82,15 @@ def bind_rows(
 
 
 def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping[str, str]:
-    """Map names in the file to the spec's tunables. Macros of the spec are only checked."""
+    """Map the names in the file's configs to the spec's tunables.
+
+    Macros that the spec fixes are not in the result. Their values in the file must agree with the spec.
+
+    Args:
+        file: The results.
+        kernel: Kernel that the results belong to.
+        left_out: Names to ignore, in lower case.
+    """
     tunables = {n.casefold(): t.name for t in kernel.tunables for n in (t.macro, t.name)}
     macros = {name.casefold(): value for name, value in kernel.macros.items()}
     places: dict[str, str] = {}
@@ -140,25 +156,29 @@ def _whole(value: object) -> int | None:
 
 
 _MOST_CONFIGS = 50_000
-"""Maximum number of configs to compare; each takes 30 us."""
+"""Maximum number of configs of a kernel to compare with recorded launches. Each config takes 30 us."""
 
 _ROUNDED = 1e-3
-"""Relative tolerance of shared memory: profilers print kilobytes with two decimals."""
+"""Relative tolerance for shared memory, because profilers print kilobytes with two decimals."""
 
 _Launch = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> list[ForeignResult]:
-    """Replace each result's launch by the config of the kernel with this launch.
+    """Find the config of each result by its launch: grid, block and shared memory.
 
     Args:
-        results: results with launches.
-        kernel: the kernel that ran.
-        problem: the measured problem.
-        gpu: the measured GPU.
+        results: Results of a profiler, which record the launch but no tunables.
+        kernel: The kernel that ran.
+        problem: The measured problem.
+        gpu: The measured GPU.
+
+    Returns:
+        The results with their configs.
 
     Raises:
-        UsageError: no config or several configs have this launch.
+        UsageError: No config of the kernel has a recorded launch, several configs have it, or the kernel has too many
+            configs to compare.
     """
     space = Space.of(kernel, problem, gpu)
     valid = space.at(problem).valid.nonzero()[0]
@@ -170,7 +190,7 @@ def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Pr
     for row in valid.tolist():
         config = space.config(row)
         launches = bind_launches(kernel, config, problem, gpu.sm)
-        if len(launches) == 1:  # The profiler's time covers one launch.
+        if len(launches) == 1:  # A profiler's result is the time of a single launch.
             configs[launches[0].grid, launches[0].block].append((launches[0].shared_bytes, config))
     return [replace(result, config=_only(result, configs, kernel, gpu)) for result in results]
 
@@ -200,17 +220,20 @@ def _only(
 def by_problem(
     results: Iterable[ForeignResult], wanted: StatedProblem, definition: Op | None = None, kernel: Kernel | None = None
 ) -> tuple[dict[Problem, list[ForeignResult]], list[str]]:
-    """Return (results by problem, notes on skipped results).
+    """Group results by their problem, and skip results of other problems than the user's.
 
     Args:
-        results: results of a file.
-        wanted: problem that the user states.
-        definition: op of a spec, if there is one.
-        kernel: kernel whose first data type and layout are the defaults; None for the op's.
+        results: Results of a file.
+        wanted: Problem that the user specified, which may be incomplete.
+        definition: Op of the kernel's spec, or None if there is no spec.
+        kernel: Kernel whose first data type and layout are the defaults. Without a kernel, the op's defaults apply.
+
+    Returns:
+        The results by problem, and notes on skipped results.
 
     Raises:
-        UsageError: neither file nor user names the op, a dimension is missing or impossible, or no result has the
-            user's problem.
+        UsageError: Neither the file nor the user specifies the op, a dimension is missing or invalid, or no result has
+            the user's problem.
     """
     groups: dict[Problem, list[ForeignResult]] = {}
     problems: dict[StatedProblem, Problem | None] = {}
@@ -232,7 +255,7 @@ def by_problem(
 def _problem(
     stated: StatedProblem, wanted: StatedProblem, definition: Op | None, kernel: Kernel | None
 ) -> Problem | None:
-    """Return the problem from file and user together; None if they contradict each other."""
+    """Combine the problem that the file states with the user's. Return None if they contradict each other."""
     if definition is None:
         name = wanted.op or stated.op
         if name is None:
@@ -258,19 +281,25 @@ def _text(stated: StatedProblem) -> str:
 
 
 SAMPLE = 6
-"""Number of configs to compile."""
+"""Number of recorded configs to compile for the comparison of registers and shared memory."""
 _REGISTERS = 0.25
-"""Median relative difference of registers beyond which the source counts as different."""
+"""Median relative difference in register counts above which the recorded code counts as another source's."""
 
 
 def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> tuple[str | None, str]:
-    """Return (reason why the recorded code differs from the kernel's or None, note or empty).
+    """Check whether results were measured with other code than the kernel's.
+
+    Compile a sample of the configs, and compare registers and shared memory with the recorded values.
 
     Args:
-        results: results of the kernel's configs.
-        kernel: the kernel with its source.
-        problem: the measured problem.
-        gpu: the measured GPU.
+        results: Results with configs of the kernel.
+        kernel: The kernel with its source.
+        problem: The measured problem.
+        gpu: The measured GPU.
+
+    Returns:
+        The reason why the recorded code differs from the kernel's, or None if it agrees or cannot be compared. Also
+        returns a note on the comparison, or an empty string.
     """
     stated = [r for r in results if r.registers is not None or r.smem_bytes is not None]
     if not stated:
@@ -288,7 +317,7 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
             launch = bind_launches(kernel, config, problem, gpu.sm)[0]
             used = compiled.resources[entry_name(compiled.resources, launch.entry)]
             shared = used.static_smem_bytes + launch.shared_bytes
-            reserved = gpu.limits.smem_reserved_per_block  # Some tools include dynamic shared memory.
+            reserved = gpu.limits.smem_reserved_per_block  # Some tools count the driver's memory.
             if result.smem_bytes is not None and result.smem_bytes not in (shared, shared + reserved):
                 return (
                     f"{config_text(config)} was recorded with {result.smem_bytes} bytes of shared memory, but "
@@ -311,9 +340,10 @@ def _candidate_config(kernel: Kernel, result: ForeignResult) -> dict[str, int]:
 
 
 def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
-    """Return one result per config, with the median and all times, for files without timestamps.
+    """Merge results of the same config into one result with the median latency and all times as samples.
 
-    Failures of a config that also ran successfully are dropped.
+    This function is for files without timestamps, whose repeated results are runs of one measurement. Failed results
+    of a config that also ran successfully are dropped.
     """
     alike: dict[Hashable, list[ForeignResult]] = defaultdict(list)
     for result in results:
@@ -328,14 +358,18 @@ def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
 
 
 def without_repeats(results: Sequence[ForeignResult], ignored: Sequence[str]) -> tuple[list[ForeignResult], str | None]:
-    """Return (median result of each config in file order, note on dropped results or empty).
+    """Keep only the median result of each config, because configs may be equal after names were ignored.
 
-    Results at different power limits or clocks stay separate. Failures of a config that also ran successfully are
-    dropped. Of two middle results, the median is the lower one.
+    Results at different power limits or clocks stay separate. Failed results of a config that also ran successfully are
+    dropped. If there is an even number of results, the lower of the two middle results is kept.
 
     Args:
-        results: results of one kernel, on one problem and GPU.
-        ignored: names removed from the configs; if empty, equal configs are repeated measurements and all stay.
+        results: Results of one kernel, on one problem and GPU.
+        ignored: Names that were removed from the configs. If there are none, equal configs are repeated measurements,
+            and all results are kept.
+
+    Returns:
+        The remaining results in the order of the file, and a note on dropped results, or None if there are none.
     """
     if not ignored:
         return list(results), None

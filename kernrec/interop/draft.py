@@ -1,4 +1,7 @@
-"""List a CUDA program's kernels, and write drafts of a kernel.toml with a command line that names the missing parts."""
+"""List the kernels of a CUDA program, and represent the draft of a kernel's spec (kernel.toml).
+
+A draft may lack parts that the user must fill in. It provides a command line with placeholders for these parts.
+"""
 
 import re
 import shlex
@@ -28,15 +31,17 @@ _EXAMPLES = (
     (re.compile(r"(\w+)=struct\(.*"), r"'\1=struct(f32:1,i32:1)'"),
     (re.compile(r"a --spec .*"), "--init"),
 )
-"""Command-line example for each kind of missing part; the user replaces the example's values."""
+"""Patterns of missing parts, each with an example of the command-line option that provides the part. The user replaces
+the values of the example.
+"""
 
 
 @dataclass
 class DraftTunable:
-    """Tunable of the spec: an axis of the block, or a macro of the source."""
+    """Tunable of a drafted spec: the block's extent along an axis, or a macro of the source."""
 
     values: list[int] | None
-    """Values; None if the user must fill them in."""
+    """Values of the tunable, or None if the user must fill them in."""
     meaning: str = ""
     launch: bool = False
     define: str | None = None
@@ -53,34 +58,38 @@ class DraftTunable:
 
 @dataclass
 class DraftLaunch:
-    """Grid, block and shared memory as expressions of the spec."""
+    """Grid, block and shared memory of a launch, as expressions in the spec's notation."""
 
     grid: list[str]
     block: list[str]
     shared: str
     constraints: dict[str, str] = field(default_factory=dict)
-    """Constraints with their reasons."""
+    """Constraints on the block, as expressions, each with its reason."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Text of a kernel.toml, with its assumptions."""
+    """Draft of a kernel's spec: the text of a kernel.toml, its missing parts and its assumptions."""
 
     source: Path
     entry: str
-    """Name of the kernel, or of the template's instance."""
+    """Name of the kernel. For a template, the instance, such as `scale<float, 4>`."""
     text: str
     missing: tuple[str, ...]
-    """Parts to fill in, as arguments of `kernrec analyze`."""
+    """Parts that the user must fill in, in the form of `kernrec analyze` options."""
     assumed: tuple[str, ...]
-    """Assumed values."""
+    """Descriptions of values that kernrec assumed, because the source does not determine them."""
     launch: HostLaunch | None = None
-    """Launch in the host code, or None."""
+    """Launch of the kernel in the program's host code, or None if there is none."""
     unset: str = ""
-    """Note on `__constant__` and `__device__` variables that nothing set; empty if there are none."""
+    """Note on `__constant__` and `__device__` variables without a value, or an empty string if all have values."""
 
     def kernel(self) -> Kernel:
-        """Return the kernel; raise `UsageError` if parts are missing or the text is not TOML."""
+        """Return the kernel that the draft describes.
+
+        Raises:
+            UsageError: Parts are missing, or the text is not TOML.
+        """
         if self.missing:
             raise UsageError(
                 f"{self.source} needs {'; '.join(self.missing)}, or a --spec (`kernrec analyze --init` writes a draft)"
@@ -92,7 +101,7 @@ class Draft:
         return load_kernel(self.source, content)
 
     def command(self, gpu: str) -> str:
-        """Return a complete command, with examples for missing parts."""
+        """Return a complete `kernrec analyze` command, with example values for missing parts."""
         words = [analyze_command(self.source, self.entry, gpu)]
         for text in self.missing:
             words += [pattern.sub(example, text) for pattern, example in _EXAMPLES if pattern.fullmatch(text)][:1]
@@ -100,20 +109,21 @@ class Draft:
         sizes = sum(text.endswith("=NUMBER") for text in self.missing)
         if sizes < 2:
             return command
-        # A buffer may need an element for each combination of two or three sizes.
+        # With several sizes, a buffer may need an element for each combination, so choose smaller sizes.
         size, elements = (1024, 1 << 20) if sizes == 2 else (128, 1 << 21)
         return command.replace("=4096", f"={size}").replace("[4096]", f"[{elements}]")
 
 
 def analyze_command(source: Path, entry: str, gpu: str) -> str:
-    """Return the command that analyzes one kernel of a file."""
+    """Return the `kernrec analyze` command for one kernel of a source file."""
     return f"kernrec analyze {shlex.quote(f'{source}:{entry}')} --gpu {gpu}"
 
 
 def kernel_names(text: str) -> list[str]:
-    """Return `--entry` values for the kernels of a program: names of kernels, and instances of templates.
+    """Return the kernels of a CUDA program as values of the option `--entry`.
 
-    A template without an instance is listed by its name. Kernels that the program never launches come last.
+    A template is listed once for each instance (`scale<float, 4>`), or by its name if the program has no instance.
+    Kernels that the program never launches come last.
     """
     launched = set(re.findall(r"([A-Za-z_]\w*)\s*(?:<[^<>;(){}]*>)?\s*<<<", text))
     kernels = sorted(signatures(text), key=lambda each: each.name not in launched)
@@ -121,14 +131,20 @@ def kernel_names(text: str) -> list[str]:
 
 
 def _instances(text: str, template: Signature) -> list[str]:
-    """Return the instances of a template that a program names or launches, or the template's name if there are none."""
+    """Return the instances of a template that a program instantiates explicitly or launches.
+
+    Return the template's name if there are none.
+    """
     explicit = re.findall(rf"\btemplate\b[^;{{}}<]*\b({template.name}\s*<[^<>;(){{}}]*>)\s*\(", text)
     launched = [launch.kernel for launch in host_launches(text, template.name, ()) if "<" in launch.kernel]
     return sorted({" ".join(each.split()) for each in (*explicit, *launched)}) or [template.name]
 
 
 def includer_of(source: Path) -> str:
-    """Return advice to analyze the program in the same folder that includes a file; empty if there is none."""
+    """Return advice to analyze another program in the same folder, if that program includes this file.
+
+    Return an empty string if no program includes the file.
+    """
     pattern = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*"(?:\./)?{re.escape(source.name)}"', re.MULTILINE)
     for file in sorted(source.parent.glob("*.cu"))[:200]:
         with suppress(KernrecError):
@@ -138,7 +154,10 @@ def includer_of(source: Path) -> str:
 
 
 def _definition_elsewhere(text: str, source: Path) -> str:
-    """Return the file in the same folder that defines a kernel which a program declares or launches."""
+    """Return advice to analyze another file in the same folder, if it defines a kernel that the program uses.
+
+    Return an empty string if there is no such file.
+    """
     mentioned = re.findall(r"__global__[^;{}()]*?\b(\w+)\s*\(|\b(\w+)\s*<<<", text)
     names = {name for pair in mentioned for name in pair if name}
     for file in sorted(source.parent.glob("*.cu"))[:200] if names else ():
@@ -151,7 +170,7 @@ def _definition_elsewhere(text: str, source: Path) -> str:
 
 
 def _example_instance(text: str, template: Signature) -> str:
-    """Return an instance of a template with plausible arguments: `float`, `false`, 16, or the default."""
+    """Return an example instance of a template. Its arguments are defaults, or `float`, `false` or 16 by their kind."""
     declared = re.search(rf"template\s*<([^;{{}}]*)>[^;{{}}()]*__global__[^;{{}}]*?\b{template.name}\s*\(", text)
     values = []
     for part in declared[1].split(",") if declared else template.template:
@@ -163,15 +182,19 @@ def _example_instance(text: str, template: Signature) -> str:
 
 
 def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature, str | None]:
-    """Return (name of a kernel, its instance or empty if it is not a template).
+    """Select a kernel of a CUDA program.
 
     Args:
-        text: The program.
-        source: File of the program, for messages.
-        entry: The kernel, or an instance such as `scale<float, 4>`; None for the only kernel.
+        text: Text of the program.
+        source: File of the program, for error messages.
+        entry: Name of the kernel, or an instance of a template such as `scale<float, 4>`. None selects the only kernel.
+
+    Returns:
+        The kernel's signature, and the instance if the kernel is a template, or None otherwise.
 
     Raises:
-        UsageError: The kernel does not exist, or `entry` is None and there are several.
+        UsageError: The kernel does not exist, several kernels or instances are possible, or `entry` is an instance but
+            the kernel is not a template.
     """
     kernels = {signature.name: signature for signature in signatures(text)}
     if not kernels:

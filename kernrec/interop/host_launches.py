@@ -1,8 +1,10 @@
-"""Extract grid, block and arguments of launches from a CUDA program's host code, if the text determines them.
+"""Read grid, block and arguments of kernel launches from the host code of a CUDA program, as far as the text shows
+them.
 
-Host expressions are resolved to numbers, kernel parameters and block extents. The resolution follows local variables,
-constants, macros, `dim3` and small helper functions such as rounded-up division. It also follows parameters of the
-launching function to the values that its callers pass. No code is executed.
+Expressions in the host code are reduced to numbers, kernel parameters and block extents. To do this, the module follows
+local variables, constants, macros, `dim3` objects and small helper functions such as rounded-up division. If a launch
+uses a parameter of the function that contains it, the module uses the value that the function's first caller passes.
+The program is only parsed, never executed.
 """
 
 import re
@@ -33,9 +35,11 @@ if TYPE_CHECKING:
 
 STRUCTURE = "structure"
 _MOST_STEPS = 64
-"""Maximum number of definitions followed for one expression."""
+"""Maximum number of definitions to follow for one expression."""
 _MOST_NODES = 10_000
-"""Maximum number of nodes read for one launch; mutually recursive definitions would take exponential time."""
+"""Maximum number of syntax nodes to visit for one launch. Without a limit, mutually recursive definitions would take
+exponential time.
+"""
 _READ_NUMBER = ("atoi", "atol", "atoll", "strtol", "strtoul", "strtoll", "strtoull", "stoi", "stol", "stoul")
 _ARGV = re.compile(r"argv\s*\[\s*(\d{1,3})\s*\]")
 _ALLOCATIONS = ("cudaMalloc", "cudaMallocManaged", "cudaMallocAsync", "cudaMallocHost", "cudaHostAlloc")
@@ -43,29 +47,30 @@ _ALLOCATIONS = ("cudaMalloc", "cudaMallocManaged", "cudaMallocAsync", "cudaMallo
 
 @dataclass(frozen=True)
 class HostLaunch:
-    """Launch in the host code; a field is None if the text does not determine it."""
+    """Kernel launch in the host code. A field is None if the program's text does not determine its value."""
 
     kernel: str
     """Name of the kernel, with template arguments if the launch has any."""
     grid: str | None
-    """Expressions of the axes, in terms of kernel parameters and block extents (`block_x`)."""
+    """Comma-separated expression for each axis, in terms of kernel parameters and block extents (`block_x`)."""
     block: tuple[int, ...] | None
     shared: str | None
     arguments: tuple[str, ...]
-    """Arguments in the form of `kernrec analyze --arg`: `n=4096` and `x=[n]`."""
+    """Arguments of the launch that the text determines, in the form of `kernrec analyze --arg`: `n=4096` and `x=[n]`.
+    """
 
 
 def host_launches(
     text: str, kernel: str, parameters: Sequence[tuple[str, str | None]], argv: Sequence[str] = ()
 ) -> tuple[HostLaunch, ...]:
-    """Return the launches of a kernel.
+    """Return the launches of a kernel in a program's host code.
 
     Args:
-        text: CUDA C++ with host code.
+        text: CUDA C++ source with host code.
         kernel: Name of the kernel, without template arguments.
-        parameters: (name, data type behind the pointer, `STRUCTURE` if kernrec has no such type, or None for a
-            number) of each parameter.
-        argv: Arguments of the program, if they are known.
+        parameters: Name and kind of each kernel parameter. The kind is None for a number. For a pointer, it is the data
+            type of the elements, or `STRUCTURE` if kernrec has no such data type.
+        argv: Command-line arguments of the program, or an empty sequence if unknown.
     """
     if "<<<" not in text:
         return ()
@@ -74,14 +79,19 @@ def host_launches(
     for call in nodes(program.root, "call_expression"):
         configuration = next((child for child in call.named_children if child.type == "kernel_call_syntax"), None)
         name = text_of(call.child_by_field_name("function"))
-        name = name[name.partition("<")[0].rfind(":") + 1 :]  # without namespaces
+        name = name[name.partition("<")[0].rfind(":") + 1 :]  # Remove namespaces.
         if configuration is not None and name.partition("<")[0].strip() == kernel:
             launches.append(_Launch(program, call, configuration, parameters).read(name))
     return tuple(launches)
 
 
 def filled_variables(text: str) -> dict[str, str]:
-    """Map the variables that `cudaMemcpyToSymbol` fills to their value, if it is an integer in the text, else None."""
+    """Return the device variables that the host code sets with `cudaMemcpyToSymbol` or `cudaGetSymbolAddress`.
+
+    Returns:
+        The value of each variable, keyed by variable. The value is an empty string unless it is an integer that the
+        text determines.
+    """
     if "cudaMemcpyToSymbol" not in text and "cudaGetSymbolAddress" not in text:
         return {}
     program, filled = HostProgram(parsed(text)), {}
@@ -152,7 +162,10 @@ class _Launch:
         return f"{name.partition('<')[0].strip()}<{', '.join(texts)}>"
 
     def _template_arguments(self) -> dict[str, str]:
-        """Return the template arguments of the launching function, as of its first instantiation or call."""
+        """Return the template arguments of the function that contains the launch, keyed by template parameter.
+
+        The arguments are those of the function's first explicit instantiation or call.
+        """
         function = _function_of(self.call)
         template = function.parent if function is not None else None
         if function is None or template is None or template.type != "template_declaration":
@@ -165,7 +178,7 @@ class _Launch:
         return dict(zip(names, values, strict=False))
 
     def _block_names(self) -> dict[str, str]:
-        """Return the host variables that hold the extents of the block."""
+        """Return the names of the block's extents (`block_x`), keyed by the host variable that holds the extent."""
         if len(self.configuration) < 2:
             return {}
         node = self.configuration[1]
@@ -176,7 +189,7 @@ class _Launch:
         return names
 
     def _grid(self, block: tuple[int, ...] | None, names: Mapping[str, str]) -> str | None:
-        """Return the grid's expression along each axis, in terms of block extents if the text divides by them."""
+        """Return the comma-separated expressions of the grid, in terms of block extents if the text divides by them."""
         try:
             axes = self._axes(self.configuration[0], names)
         except (UnknownError, IndexError):
@@ -200,8 +213,14 @@ class _Launch:
             return None
 
     def _elements(self, pointer: "Node", size: int) -> str:
-        """Return the number of elements of a pointer's buffer. Raises `UnknownError` if the text contains no
-        allocation of the pointer.
+        """Return the number of elements in the buffer of a pointer.
+
+        Args:
+            pointer: Argument of the launch.
+            size: Bytes per element.
+
+        Raises:
+            UnknownError: The text contains no allocation of the pointer.
         """
         function, variable = _function_of(pointer), _stripped(pointer)
         for _ in range(8):
@@ -217,17 +236,22 @@ class _Launch:
         raise UnknownError
 
     def _passed(self, variable: str, function: "Node | None") -> "Node | None":
-        """Return the value that the first caller passes for a function's parameter; None for other variables."""
+        """Return the value that the function's first caller passes for a parameter.
+
+        Return None if the variable is not a parameter of the function, or if no call passes a value for it.
+        """
         names = _parameter_names(function) if function is not None else []
         if function is None or variable not in names:
             return None
         for call in self.program.calls.get(function_name(function), ()):
-            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # the rest has defaults
+            if (
+                names.index(variable) < len(inputs := _inputs(call)) <= len(names)
+            ):  # Parameters with defaults may be missing.
                 return inputs[names.index(variable)]
         return None
 
     def _extents(self, node: "Node") -> "list[Node]":
-        """Return the extents of a `dim3`, or the number itself."""
+        """Return the extents of a `dim3` expression. For an integer expression, return only this expression."""
         if node.type == "identifier" and (fields := self._fields(node)):
             return fields
         if node.type == "identifier" and (defined := self._definition(node)) is not None and defined.type != node.type:
@@ -238,7 +262,11 @@ class _Launch:
         return [node]
 
     def _fields(self, node: "Node") -> "list[Node]":
-        """Return the last values assigned to the fields x, y and z of a `dim3` before a node."""
+        """Return the last values that were assigned to the fields x, y and z of a `dim3` variable before its use.
+
+        Args:
+            node: Use of the variable.
+        """
         fields = []
         for axis in "xyz":
             values = self.program.assignments.get(f"{text_of(node)}.{axis}", ())
@@ -254,11 +282,19 @@ class _Launch:
         return [self._resolved(extent, names) for extent in self._extents(node)]
 
     def _definition(self, node: "Node") -> "Node | None":
-        """Return the last value assigned to a variable before a node, in its function or at namespace scope."""
+        """Return the last value that was assigned to a variable before its use, or None if there is none.
+
+        Args:
+            node: Use of the variable. Assignments in the same function and at namespace scope are considered.
+        """
         return next(iter(self._definitions(node)), None)
 
     def _definitions(self, node: "Node") -> "list[Node]":
-        """Return the values assigned to a variable before a node, the last one first."""
+        """Return all values that were assigned to a variable before its use, last value first.
+
+        Args:
+            node: Use of the variable. Assignments in the same function and at namespace scope are considered.
+        """
         name, function = text_of(node), _function_of(node)
         values: list[Node] = []
         for each in self.program.assignments.get(name, ()):
@@ -277,7 +313,16 @@ class _Launch:
         return values[::-1]
 
     def _resolved(self, node: "Node", names: Mapping[str, str], steps: int = 0) -> str:
-        """Return an integer expression in Python notation. Raises `UnknownError` if the text does not determine it."""
+        """Convert an expression of the host code to Python notation, with variables replaced by their values.
+
+        Args:
+            node: The expression.
+            names: Replacements for parts of the expression, keyed by their text.
+            steps: Number of definitions that were followed to reach this expression.
+
+        Raises:
+            UnknownError: The program's text does not determine the expression.
+        """
         self.nodes_left -= 1
         if steps > _MOST_STEPS or self.nodes_left < 0:
             raise UnknownError
@@ -319,7 +364,9 @@ class _Launch:
                 values = self._definition(array) if array is not None else None
                 if values is None or values.type != "initializer_list" or not values.named_children:
                     raise UnknownError
-                return resolved(values.named_children[len(values.named_children) // 2])  # as halfway in a loop
+                return resolved(
+                    values.named_children[len(values.named_children) // 2]
+                )  # Use the middle element, as halfway through a loop.
             case "field_expression" if text[-2:] in (".x", ".y", ".z"):
                 variable = node.child_by_field_name("argument")
                 extents = self._extents(variable) if variable is not None else []
@@ -331,8 +378,10 @@ class _Launch:
             case "call_expression":
                 return self._called(node, names, steps)
             case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
-                # A call that gets the address of a variable, such as scanf, sets it.
-                if re.search(rf"\w\s*\([^;{{}}]*&\s*{re.escape(text)}\b", text_of(_function_of(node))):
+                # A function that gets the address of a variable, such as scanf, may change the variable. A copy to a
+                # symbol only reads the variable.
+                setter = rf"(?<!ToSymbol)(?<!ToSymbolAsync)\s*\([^;{{}}()]*&\s*{re.escape(text)}\b"
+                if re.search(rf"\w{setter}", text_of(_function_of(node))):
                     raise UnknownError
                 for value in self._definitions(node):
                     with suppress(UnknownError):
@@ -343,7 +392,7 @@ class _Launch:
         raise UnknownError
 
     def _called(self, node: "Node", names: Mapping[str, str], steps: int) -> str:
-        """Return the value of a call of a one-expression function, a macro, or certain C functions."""
+        """Evaluate a call of a function with a return statement, of a macro, or of a known function such as `min`."""
         name = text_of(node.child_by_field_name("function")).removeprefix("std::").partition("<")[0]
         inputs = _inputs(node)
         if name in ("ceil", "ceilf") and len(inputs) == 1:

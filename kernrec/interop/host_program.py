@@ -1,5 +1,6 @@
-"""Collect the definitions of a CUDA program by name (functions, macros, types and constants), and evaluate its
-constant expressions in Python notation.
+"""Look up functions, macros, types and constants of a CUDA program by name, and evaluate its constant expressions.
+
+Expressions are strings in Python notation.
 """
 
 import ast
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _LARGEST, _MOST_CHARACTERS = 2**63, 2_000
-"""Maximum value of a number, and maximum characters of an expression."""
+"""Maximum absolute value of a number, and maximum number of characters in an expression."""
 _LARGEST_MAKEFILE = 1 << 16
 POINTER_BYTES = 8
 _ROUNDED_UP = re.compile(r"\(?(.+?) \+ (\d+)\)? // (\d+)")
@@ -44,7 +45,11 @@ def literal(text: str) -> str:
 
 
 def combined(left: str, operator: str, right: str) -> str:
-    """Return the result of a binary operator as an expression or number."""
+    """Apply a binary C++ operator to two expressions. Return a number if both are constant, or else an expression.
+
+    Raises:
+        UnknownError: The operator is not supported, or the result is not a valid number.
+    """
     if operator in ("<<", ">>"):
         bits = int(number(right))
         if bits > 62:
@@ -57,13 +62,16 @@ def combined(left: str, operator: str, right: str) -> str:
 
 
 def inside(text: str) -> str:
-    """Return an expression, in parentheses if it needs them as an operand of another expression."""
+    """Return an expression, in parentheses if it needs parentheses as an operand of another expression."""
     return text if re.fullmatch(r"[\w.]+|\w+\(.*\)", text) else f"({text})"
 
 
 def folded(text: str) -> str:
-    """Return the value of a constant expression, or any other expression unchanged. Raises `UnknownError` if it is too
-    large, divides by zero, or has no numeric value.
+    """Evaluate an expression if it is constant. Return any other expression unchanged.
+
+    Raises:
+        UnknownError: The expression is too long, or its value is too large, undefined (division by zero) or not a
+            number.
     """
     if len(text) > _MOST_CHARACTERS:
         raise UnknownError
@@ -73,7 +81,9 @@ def folded(text: str) -> str:
         value = eval(compile(ast.parse(text, mode="eval"), "", "eval"), {"__builtins__": {}, "min": min, "max": max})
     except (SyntaxError, ArithmeticError, MemoryError, ValueError, TypeError, NameError):
         raise UnknownError from None
-    if not isinstance(value, int | float) or not abs(value) < _LARGEST:  # A parameter may be called `max`.
+    if (
+        not isinstance(value, int | float) or not abs(value) < _LARGEST
+    ):  # If a parameter is called `max`, the value may be a function.
         raise UnknownError
     return str(int(value)) if isinstance(value, bool | int) or value == int(value) else repr(value)
 
@@ -83,14 +93,18 @@ def is_number(text: str) -> bool:
 
 
 def number(text: str) -> str:
-    """Return the text of an integer of at most ten digits. Raises `UnknownError` for any other text."""
+    """Return the text unchanged if it is a nonnegative integer with at most ten digits.
+
+    Raises:
+        UnknownError: The text is something else.
+    """
     if not re.fullmatch(r"\d{1,10}", text):
         raise UnknownError
     return text
 
 
 def rounded_up(left: str, right: str) -> str:
-    """Return a quotient rounded up; raise `UnknownError` if the divisor is zero."""
+    """Return the quotient of two expressions, rounded up. Raise `UnknownError` if the divisor is zero."""
     if is_number(left) and is_number(right):
         try:
             return str(math.ceil(float(left) / float(right)))
@@ -101,7 +115,12 @@ def rounded_up(left: str, right: str) -> str:
 
 
 def divided(text: str, size: int) -> str:
-    """Return the number of elements of a buffer with `text` bytes."""
+    """Return the number of elements in a buffer, as an expression.
+
+    Args:
+        text: Size of the buffer in bytes, an expression.
+        size: Bytes per element.
+    """
     if re.fullmatch(r"\d+", text):
         return str(-(-int(text) // size))
     for pattern in (rf"(.+) \* {size}", rf"{size} \* (.+)"):
@@ -111,21 +130,30 @@ def divided(text: str, size: int) -> str:
 
 
 def by_block(text: str, axis: str, extent: int) -> str:
-    """Return the blocks along an axis in terms of the block's extent, if `text` divides by this extent."""
+    """Convert the number of blocks along an axis to the spec's notation.
+
+    If the expression is a quotient by the block's extent that is rounded up, the extent becomes the name `block_x`,
+    `block_y` or `block_z`, so that the expression also holds for other blocks.
+
+    Args:
+        text: Number of blocks along the axis, an expression.
+        axis: `x`, `y` or `z`.
+        extent: Threads of the block along the axis.
+    """
     if (match := _ROUNDED_UP.fullmatch(text)) and extent and int(match[3]) == extent == int(match[2]) + 1:
         return f"ceil({match[1]}/block_{axis})"
     return text.replace(" // ", "/")
 
 
 class HostProgram:
-    """Definitions of a program by name."""
+    """Syntax tree of a CUDA program, with lookup of definitions by name."""
 
     def __init__(self, root: "Node", argv: Sequence[str] = ()) -> None:
         """Read a program.
 
         Args:
             root: Syntax tree of the program.
-            argv: Arguments of the program, if they are known.
+            argv: Command-line arguments of the program, or an empty sequence if unknown.
         """
         self.root, self.argv = root, argv
 
@@ -135,7 +163,7 @@ class HostProgram:
 
     @cached_property
     def macros(self) -> dict[str, tuple[tuple[str, ...], str]]:
-        """Parameters and text of each macro."""
+        """Parameters and replacement text of each macro, keyed by macro name."""
         found_macros = {}
         for node in nodes(self.root, "preproc_def", "preproc_function_def"):
             parameters = node.child_by_field_name("parameters")
@@ -145,12 +173,12 @@ class HostProgram:
 
     @cached_property
     def aliases(self) -> dict[str, str]:
-        """Type aliases of the program, by name."""
+        """Types behind the program's type aliases, keyed by alias."""
         return type_aliases(text_of(self.root))
 
     @cached_property
     def instances(self) -> dict[str, str]:
-        """Instances of templates by their names in the program, such as `Packed<float>`."""
+        """Template instances such as `Packed<float>` that have an alias, keyed by alias."""
         text = text_of(self.root)
         defined = re.findall(r"\btypedef\s+(\w+\s*<[\w\s,]+>)\s*(\w+)\s*;", text)
         return {name: kind for kind, name in defined} | dict(
@@ -158,14 +186,14 @@ class HostProgram:
         )
 
     def size_of(self, kind: str) -> int:
-        """Return the bytes of a type. Raises `UnknownError` for an unknown type."""
+        """Return the size of a type in bytes. Raise `UnknownError` for an unknown type."""
         if kind.rstrip().endswith("*"):
             return POINTER_BYTES
         dtype, lanes = element_type(kind, self.aliases)
         return lanes * ELEMENT_BYTES[dtype] if dtype is not None else self._layout(kind)[0]
 
     def _layout(self, kind: str, depth: int = 0) -> tuple[int, int]:
-        """Return (bytes, alignment) of a type. Raises `UnknownError` for an unknown type."""
+        """Return the size and alignment of a type in bytes. Raise `UnknownError` for an unknown type."""
         dtype, lanes = element_type(kind, self.aliases)
         if dtype is not None:
             size = lanes * ELEMENT_BYTES[dtype]
@@ -188,7 +216,7 @@ class HostProgram:
         return -(-end // most) * most, most
 
     def _constant(self, text: str) -> str:
-        """Return the value of an array's extent: a number, or a macro or constant of this name."""
+        """Return the extent of an array. If the text names a macro or constant, return its value."""
         name = text.strip()
         if name in self.macros:
             return self.macros[name][1].strip("() ")
@@ -198,7 +226,7 @@ class HostProgram:
 
     @cached_property
     def structures(self) -> "dict[str, list[Node]]":
-        """Fields of each structure."""
+        """Fields of each structure, keyed by structure name."""
         structures: dict[str, list[Node]] = {}
         for kind in nodes(self.root, "struct_specifier", "type_definition"):
             if (body := next(nodes(kind, "field_declaration_list"), None)) is not None:
@@ -208,8 +236,17 @@ class HostProgram:
         return structures
 
     def constant(self, scope: str, member: str) -> "tuple[Node, dict[str, str]]":
-        """Return (value of a class constant, sizes of its template's types). Raises `UnknownError` if the class or
-        constant does not exist.
+        """Return the value of a class constant such as `Packed<float>::size`.
+
+        Args:
+            scope: Name of the class, an alias or an instance of a template.
+            member: Name of the constant.
+
+        Returns:
+            The expression that initializes the constant, and the bytes of each template argument, keyed by `sizeof(T)`.
+
+        Raises:
+            UnknownError: The class or constant does not exist.
         """
         name, _, stated = self.instances.get(scope, scope).partition("<")
         for kind in nodes(self.root, "struct_specifier", "class_specifier"):
@@ -230,7 +267,7 @@ class HostProgram:
 
     @cached_property
     def calls(self) -> "dict[str, list[Node]]":
-        """Calls by function, in text order."""
+        """Function calls in the order of the text, keyed by function name."""
         calls: dict[str, list[Node]] = {}
         for call in nodes(self.root, "call_expression"):
             calls.setdefault(text_of(call.child_by_field_name("function")), []).append(call)
@@ -238,7 +275,7 @@ class HostProgram:
 
     @cached_property
     def assignments(self) -> "dict[str, list[Node]]":
-        """Initializations and assignments by variable, in text order."""
+        """Initializations and assignments in the order of the text, keyed by variable."""
         assignments: dict[str, list[Node]] = {}
         for node in nodes(self.root, "init_declarator", "assignment_expression"):
             left = node.child_by_field_name("declarator") or node.child_by_field_name("left")
@@ -249,13 +286,16 @@ class HostProgram:
 
     @cached_property
     def dim3_declarations(self) -> "list[Node]":
-        """Declarations of type `dim3`, in text order."""
+        """Declarations of `dim3` variables, in the order of the text."""
         declarations = nodes(self.root, "declaration")
         return [node for node in declarations if text_of(node.child_by_field_name("type")) == "dim3"]
 
 
 def make_arguments(folder: Path) -> list[str]:
-    """Return the arguments with which the target `run` of a folder's Makefile starts its program."""
+    """Return the command-line arguments that the target `run` of the folder's Makefile passes to the program.
+
+    Return an empty list if there is no Makefile or no such target.
+    """
     for name in ("Makefile", "makefile", "GNUmakefile"):
         with suppress(OSError):
             text = (folder / name).read_bytes()[:_LARGEST_MAKEFILE].decode(errors="replace")
@@ -265,6 +305,6 @@ def make_arguments(folder: Path) -> list[str]:
 
 
 def last_word(text: str) -> str:
-    """Return the last identifier of a declaration, which is its name."""
+    """Return the last identifier in a declaration, which is the declared name, or an empty string if there is none."""
     words = re.findall(r"[A-Za-z_]\w*", text)
     return words[-1] if words else ""

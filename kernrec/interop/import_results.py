@@ -1,4 +1,4 @@
-"""Import files of results into a database."""
+"""Import results of other tools, such as autotuners and profilers, into a database."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -29,39 +29,39 @@ from kernrec.store.intake.plausible_times import implausible
 
 @dataclass(frozen=True)
 class Recording:
-    """File of results, with facts that the file may lack."""
+    """File of results to import, with information that the file may lack."""
 
     path: Path
     gpu: str | None = None
-    """Name of the measured GPU; must agree with the file."""
+    """Name of the measured GPU. If the file also names its GPU, both must agree."""
     recorder: str | None = None
     """Source of the measurements, such as a person, a paper or a repository."""
     mapped: tuple[MappedColumn, ...] = ()
-    """Columns of a table with other names or units."""
+    """Columns of a table whose names or units differ from kernrec's."""
     ignored: tuple[str, ...] = ()
-    """Columns, or names in configs, that do not belong to the config."""
+    """Columns of a table, or names in the file's configs, that are not tunables."""
 
 
 @dataclass(frozen=True)
 class ImportedPart:
-    """Counts of an import for one kernel and problem."""
+    """Summary of the imported results of one kernel and problem."""
 
     kernel: str
     problem: Problem
     results: int
-    """Number of results in the file."""
+    """Number of results of this kernel and problem in the file."""
     outcomes: Mapping[str, int]
     best_s: float | None
 
 
 @dataclass(frozen=True)
 class ImportSummary:
-    """Counts of an import."""
+    """Summary of an imported file."""
 
     gpu: GPU
     parts: tuple[ImportedPart, ...]
     added: int
-    """Number of measurements that the database did not have."""
+    """Number of measurements that were not in the database before."""
     dropped: int
     """Number of incomplete entries at the end of a truncated file."""
     notes: tuple[str, ...] = ()
@@ -83,16 +83,21 @@ def import_results(
     gpu: str | None = None,
     kernel: str | None = None,
 ) -> ImportSummary:
-    """Add the results of a file to a database without the kernel's source, all or nothing.
+    """Add the results in a file to a database. The kernel's source is not needed.
+
+    If the file cannot be imported, nothing is added.
 
     Args:
-        path: path of the file.
-        wanted: the measured problem, or the part of it that the file does not state.
-        gpu: the measured GPU if the file does not name it; must agree with the file.
-        kernel: name of the kernel, if the file names none or several.
+        database: Database to add the results to.
+        path: Path of the file.
+        wanted: The measured problem, or the part of the problem that the file does not state.
+        gpu: Name of the measured GPU, which is required if the file does not name it. If both name it, they must agree.
+        kernel: Name of the kernel, if the file contains no kernel name. If the file contains several kernels, only
+            results of this kernel are added.
 
     Raises:
-        UsageError: the file is bad, or does not determine the measured problem.
+        UsageError: The file is invalid, does not determine the measured problem, contains impossible times, or names a
+            kernel of kernrec's library.
     """
     stated = StatedProblem.of(wanted) if isinstance(wanted, Problem) else wanted
     dims = tuple(dim.name for dim in find_op(stated.op).dims) if stated.op else ()
@@ -118,7 +123,13 @@ def import_results(
 
 
 def _named(file: ForeignResults, wanted: str | None) -> list[ForeignResult]:
-    """Return the results with kernel names; `wanted` selects one of several kernels, or names an unnamed kernel."""
+    """Set the kernel name of each result, and select the results of one kernel if the file has several.
+
+    Args:
+        file: The results.
+        wanted: Name of the kernel to select. If the file names no kernel or a single other one, the results get this
+            name.
+    """
     names = {row.kernel for row in file.results}
     if None in names:
         name = wanted or file.kernel
@@ -135,19 +146,21 @@ def _named(file: ForeignResults, wanted: str | None) -> list[ForeignResult]:
 def import_bound(
     database: Database, recording: Recording, kernel: Kernel, wanted: Problem | StatedProblem
 ) -> ImportSummary:
-    """Add recorded results as measurements of a kernel with available source, all or nothing.
+    """Add the results in a file to a database as measurements of a kernel whose source is available.
 
-    The rows get the kernel's name and hash, and the kernel is stored with them. `analyze`, `explain`, `train` and
-    `recommend --kernel` use them like kernrec's measurements. Their protocol has lower precedence than kernrec's.
+    If the file cannot be imported, nothing is added. The measurements get the kernel's name and hash, and the kernel is
+    stored in the database. So `analyze`, `explain`, `train` and `recommend --kernel` use them like measurements that
+    kernrec made. If kernrec has measured the same config itself, its own measurement takes precedence.
 
     Args:
-        recording: the file.
-        kernel: the kernel that ran.
-        wanted: as in `import_results`; the spec provides missing parts.
+        database: Database to add the results to.
+        recording: The file.
+        kernel: The kernel that ran.
+        wanted: The measured problem, or the part of the problem that neither the file nor the spec states.
 
     Raises:
-        UsageError: the file is bad, its rows do not fit the spec or belong to several kernels, its times are impossible
-            on the GPU, or its registers and shared memory differ from the source's.
+        UsageError: The file is invalid, its results do not match the spec or belong to several kernels, its times are
+            impossible on the GPU, or its registers and shared memory differ from those of the compiled source.
     """
     path = recording.path
     if kernel.name in kernel_names() and find_kernel(kernel.name).hash != kernel.hash:
@@ -181,7 +194,11 @@ def import_bound(
 def _bound(
     file: ForeignResults, recording: Recording, kernel: Kernel, problem: Problem, measured_gpu: GPU
 ) -> tuple[ForeignResults, list[str]]:
-    """Return (rows of one problem, checked against a kernel; notes on the rows)."""
+    """Match the results of one problem with the configs of a kernel, and check that they are plausible.
+
+    Returns:
+        The results with the spec's tunable names, and notes for the user.
+    """
     kernel.require(problem.dtype, problem.layout, measured_gpu.sm)
     if file.results[0].launch is not None:
         file = replace(file, results=match_launches(file.results, kernel, problem, measured_gpu))
@@ -216,11 +233,14 @@ def _times(results: Iterable[ForeignResult]) -> list[float]:
 
 
 _SAME_CLOCK = 0.02
-"""Relative tolerance of locked clocks, which are set in steps of 15 MHz."""
+"""Relative tolerance for comparing a clock with the base clock. Clocks change in steps of 15 MHz."""
 
 
 def _at_clock(file: ForeignResults, name: str | None) -> ForeignResults:
-    """Set the locked clock of results that a profiler took at the GPU's base clock."""
+    """Set the locked clock of results to the GPU's base clock if a profiler recorded them at about this clock.
+
+    If the recorded clock differs from the base clock, only add a note.
+    """
     clocks = sorted(result.sm_clock_hz for result in file.results if result.sm_clock_hz)
     if not clocks or (file.device is None and name is None):
         return file

@@ -1,4 +1,4 @@
-"""Read untrusted text and JSON: limited size, finite numbers, optional compression, possibly truncated."""
+"""Read untrusted text and JSON files, which may be compressed by gzip or truncated, with limits on their size."""
 
 import json
 import math
@@ -15,33 +15,46 @@ from kernrec.errors import UsageError, cannot_be
 from kernrec.util.files import open_input
 
 MOST_BYTES = 512 * 2**20
-"""Maximum uncompressed bytes of a file; a recording of 18,000 configs takes 17 MB."""
+"""Maximum size of an uncompressed file in bytes. A recording of 18,000 configs takes 17 MB."""
 MOST_VALUES = 8_000_000
-"""Maximum number of values of a document; an empty list takes two bytes of text and 64 bytes of memory."""
+"""Maximum number of values in a JSON document. This limits memory: an empty list takes two bytes of text, but 64 bytes
+of memory.
+"""
 MOST_RATIO = 100
-"""Maximum ratio of unpacked to packed bytes beyond the first `_RATIO_FREE`; recordings have ratios of 10 to 30."""
+"""Maximum ratio of uncompressed to compressed bytes. The first `_RATIO_FREE` uncompressed bytes are not counted.
+Recordings have ratios of 10 to 30.
+"""
 _RATIO_FREE = 2**25
 
-_CHUNK = 2**16  # bytes per read; small because gzip may expand them a thousandfold
+_CHUNK = 2**16  # Bytes per read. gzip may expand them a thousandfold.
 _GZIP = b"\x1f\x8b"
 
 
 _STUMP = re.compile(
     r"(t(r(ue?)?)?|f(a(l(se?)?)?)?|n(u(ll?)?)?|N(aN?)?|-?(I(n(f[a-z]*)?)?)?|[.eE][+-]?|\\?u?[0-9a-fA-F]{0,4})\s*"
 )
-"""Matches from the position of a parser error if the text ends within a literal, number or escape."""
+"""Regular expression for the rest of a text after a parser error. It matches if the text ends within a literal, number
+or escape sequence, so the text is truncated rather than invalid.
+"""
 
 
 class CutShort(Exception):  # noqa: N818 - not a failure: the reader uses what came before
-    """The text ends too early."""
+    """The text of a file is truncated."""
 
 
 def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
-    """Return (text of a file, whether it is complete); the first bytes show whether it is compressed.
+    """Read a text file, which may be compressed by gzip. The first bytes show whether it is compressed.
+
+    Args:
+        path: Path of the file.
+        largest: Maximum size of the uncompressed file in bytes. The default is `MOST_BYTES`.
+
+    Returns:
+        The text, and whether the file is complete.
 
     Raises:
-        UsageError: the file cannot be read, exceeds `largest` bytes (by default `MOST_BYTES`) uncompressed, unpacks to
-            more than `MOST_RATIO` times its size, has more than `MOST_VALUES` values, or is not text.
+        UsageError: The file cannot be read, is too large, unpacks to more than `MOST_RATIO` times its size, has more
+            than `MOST_VALUES` values, or is not text.
     """
     try:
         with open_input(path) as file:
@@ -59,7 +72,11 @@ def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
 
 
 def _read(file: BinaryIO, path: Path, largest: int) -> tuple[bytes, bool]:
-    """Return (content of a possibly compressed file up to any damage, whether it is complete)."""
+    """Read a file, and decompress it if necessary.
+
+    Returns:
+        The content up to the first damaged byte, and whether the file is complete.
+    """
     parts: list[bytes] = []
     size = taken = 0
     packed = None
@@ -95,22 +112,24 @@ def _infinity(constant: str) -> float:
 
 @dataclass(frozen=True)
 class TextFile:
-    """File content for a reader of its format."""
+    """Path and text of a file, for functions that read its format."""
 
     path: Path
     text: str
     whole: bool
-    """Whether the file is complete; False if its compressed data is truncated."""
+    """Whether the file is complete. False means that its compressed data is truncated."""
 
     @cached_property
     def _value(self) -> Any:
         return whole_document(self.text, infinity=True)
 
     def document(self) -> Any:
-        """Return the JSON value of the whole file. `Infinity` is accepted as a number; `finite` rejects it.
+        """Parse the whole file as JSON.
+
+        The number `Infinity`, which Python writes, is accepted. To reject it, call `finite` with the number.
 
         Raises:
-            CutShort: The file ends too early.
+            CutShort: The file is truncated.
             ValueError: The file is not JSON.
         """
         value = self._value
@@ -121,7 +140,12 @@ class TextFile:
 
 @contextmanager
 def reading(title: object, kind: str) -> Iterator[None]:
-    """Convert errors of the `with` block to a one-line `UsageError`: the file `title` is truncated, or not a `kind`."""
+    """Convert `CutShort` and `ValueError` in the `with` block to a one-line `UsageError`.
+
+    Args:
+        title: Name of the file, for the message.
+        kind: Expected format with an article, for the message.
+    """
     try:
         yield
     except CutShort:
@@ -134,7 +158,17 @@ _Read = TypeVar("_Read")
 
 
 def numbered(entries: Iterable[Any], read: Callable[[Any], _Read], title: str, first: int = 1) -> list[_Read]:
-    """Return each entry converted by `read`; errors name the entry's title and number, such as `config 3: ...`."""
+    """Convert each entry with `read`. Prefix errors with title and number of the entry, such as `config 3: ...`.
+
+    Args:
+        entries: Entries to convert.
+        read: Function that converts one entry.
+        title: Noun for an entry in error messages.
+        first: Number of the first entry.
+
+    Raises:
+        ValueError: `read` raised a `ValueError` or `UsageError`.
+    """
     values = []
     for number, entry in enumerate(entries, first):
         try:
@@ -145,16 +179,16 @@ def numbered(entries: Iterable[Any], read: Callable[[Any], _Read], title: str, f
 
 
 def whole_document(text: str, largest: int | None = None, infinity: bool = False) -> Any:
-    """Return the JSON value of a whole text.
+    """Parse a text as JSON. The text must contain exactly one JSON value.
 
     Args:
-        text: JSON.
-        largest: Maximum characters; None for any number.
-        infinity: Whether `Infinity` is a number, as Python writes it.
+        text: The JSON text.
+        largest: Maximum number of characters, or None for no limit.
+        infinity: Whether to accept `Infinity`, which Python writes, as a number.
 
     Raises:
-        CutShort: The text ends within the value. ValueError: The text is not JSON, or too large; the message is one
-            line.
+        CutShort: The text ends within the value.
+        ValueError: The text is not JSON, or too large. The message is one line.
     """
     if largest is not None and len(text) > largest:
         raise ValueError(f"it is larger than {largest} bytes")
@@ -175,7 +209,11 @@ def whole_document(text: str, largest: int | None = None, infinity: bool = False
 
 
 def finite(value: object, what: str) -> float:
-    """Return `value` as a finite float; raise a `ValueError` that starts with `what`."""
+    """Return `value` as a finite float.
+
+    Raises:
+        ValueError: The value is not a finite number. The message starts with `what`.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{what} is {value!r:.40}, not a number")
     try:

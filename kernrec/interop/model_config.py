@@ -1,4 +1,4 @@
-"""Read the layer shapes that kernels depend on from the `config.json` of a Hugging Face model."""
+"""Read the layer shapes and quantization of a Hugging Face model from its `config.json`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from kernrec.util.light_dataclass import dataclass
 
 _LARGEST = 4 << 20
 _MOST = 1 << 20
-"""Maximum size of a layer; the widest published models have 53,248."""
+"""Maximum of any integer in a config, such as the width of a layer. The widest published layers have 53,248 columns."""
 _MOST_EXPERTS, _MOST_CHOSEN = 4096, 128
-"""Maximum experts per layer and per token; published models have up to 2,048 and 22."""
+"""Maximum number of experts per layer and of active experts per token. Published models have at most 2,048 and 22."""
 _INNER = ("text_config", "llm_config", "language_config")
-"""Members of a multimodal model's config that contain the language model."""
+"""Members of a multimodal model's config that contain the config of the language model."""
 _EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
 _TOP = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
 _WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size")
@@ -25,27 +25,33 @@ _MAMBA_WIDTH = ("mamba_head_dim", "mamba_d_head")
 _MAMBA_STATE = ("ssm_state_size", "mamba_d_state")
 _MAMBA_GROUPS = ("n_groups", "mamba_n_groups")
 LEAST_GROUP = 32
-"""Minimum columns that share a scale in the engines' kernels for integer weights and 16-bit activations."""
+"""Minimum number of columns that share a scale (group size) in serving engines' kernels for integer weights with 16-bit
+activations.
+"""
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """Storage and arithmetic of a model's weights."""
+    """Quantization of a model's weights and activations."""
 
     kind: str | None
-    """Name in serving engines: `fp8_w8a8`, `int8_w8a8`, `int8_w8a16` or `int4_w4a16`; None for 16 bits."""
+    """Name in serving engines: `fp8_w8a8`, `int8_w8a8`, `int8_w8a16` or `int4_w4a16`. None means that the weights are
+    not quantized, or that engines have no tuned files for the quantization (`elsewhere`).
+    """
     block: tuple[int, int] | None = None
-    """Rows and columns that share a weight scale, (n, k)."""
+    """Rows and columns (n, k) of the weight blocks that share a scale, or None if scales do not belong to blocks."""
     method: str = ""
-    """`quant_method` of the config."""
+    """Value of `quant_method` in the config, or an empty string."""
     elsewhere: bool = False
-    """Whether engines run this quantization with kernels that have no tuned files."""
+    """Whether serving engines run this quantization with kernels that have no tuned files."""
     by_row: bool = False
     """Whether each weight row and each token has its own scale. Otherwise a matrix has one scale, or one per block or
     group.
     """
     group: int = 0
-    """Columns of integer weights that share a scale, if activations have 16 bits; otherwise 0."""
+    """Number of weight columns that share a scale, for integer weights with 16-bit activations. 0 for other
+    quantizations.
+    """
     zero_points: bool = False
     """Whether each group of columns also has a zero point."""
 
@@ -55,44 +61,51 @@ UNQUANTIZED = Quantization(None)
 
 @dataclass(frozen=True)
 class Experts:
-    """Mixture of experts of a layer."""
+    """Sizes of a mixture-of-experts layer."""
 
     count: int
     top: int
-    """Number of experts per token."""
+    """Number of active experts per token."""
     width: int
-    """Intermediate size of an expert: columns of one half of its first matmul."""
+    """Intermediate size of an expert. Its first matmul has twice as many columns: a gate and an up half."""
 
 
 @dataclass(frozen=True)
 class StateSpace:
-    """State-space layers of Mamba 2."""
+    """Sizes of the state-space layers of a Mamba 2 model."""
 
     heads: int
     head_width: int
     state: int
     cache_dtype: str
-    """`float32`, or `float16` for any 16-bit type."""
+    """Data type of the state cache: `float32`, or `float16` for any 16-bit type."""
     groups: int = 1
-    """Groups of heads that share the projections into and out of the state."""
+    """Number of groups of heads. The heads of a group share the projections into and out of the state."""
 
 
 @dataclass(frozen=True)
 class Linear:
-    """Linear layer with `rows` outputs and `depth` inputs, which tensor parallelism may divide."""
+    """Linear layer with `rows` outputs and `depth` inputs. Tensor parallelism may split it between GPUs."""
 
     name: str
     rows: int
     depth: int
     split: str
-    """Side that tensor parallelism divides, `rows` or `depth`; empty for none."""
+    """Dimension that tensor parallelism splits, `rows` or `depth`. Empty if each GPU has the whole layer."""
     shared_heads: int = 0
-    """Number of key/value heads; each GPU has at least one."""
+    """Number of key/value heads, which are also split between GPUs. Each GPU has at least one."""
     shared_rows: int = 0
-    """Additional rows for each key/value head."""
+    """Additional rows of the layer for each key/value head, for the keys and values."""
 
     def of_rank(self, tp: int) -> tuple[int, int] | None:
-        """Return (rows, depth) on one of `tp` GPUs; None if the layer cannot be divided."""
+        """Return the rows and depth of the part of the layer on one GPU.
+
+        Args:
+            tp: Number of GPUs for tensor parallelism.
+
+        Returns:
+            (rows, depth), or None if `tp` does not divide the layer.
+        """
         if (self.split == "rows" and self.rows % tp) or (self.split == "depth" and self.depth % tp):
             return None
         rows = self.rows // tp if self.split == "rows" else self.rows
@@ -102,7 +115,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """Properties of a model that kernels depend on."""
+    """Sizes, data types and quantization of a model, on which the shapes of its kernels depend."""
 
     title: str
     hidden: int
@@ -113,26 +126,35 @@ class ServedModel:
     state_space: StateSpace | None
     linears: tuple[Linear, ...]
     fused_experts: int = 0
-    """Number of shared experts that SGLang computes as additional routed experts."""
+    """Number of shared experts that SGLang treats as additional routed experts."""
 
 
 def read_model(place: str, *, download: bool = False) -> ServedModel:
-    """Return the model in a folder or `config.json`, or on the Hugging Face Hub.
+    """Read a model's `config.json` from a folder, a file or the Hugging Face Hub.
 
     Args:
-        place: folder with a `config.json`, or the file itself; with `download`, also the name of a model.
-        download: whether to use the network if the file does not exist.
+        place: Folder with a `config.json`, or path of the file. With `download`, also the name of a model on the
+            Hugging Face Hub.
+        download: Whether to download the file from the Hub if it does not exist.
 
     Raises:
-        UsageError: there is no such file, or it lacks fields, which the message names.
-        KernrecError: the model cannot be downloaded.
+        UsageError: There is no such file, or a field is missing or invalid. The message names the field.
+        KernrecError: The file cannot be downloaded.
     """
     document, path, title = config_document(place, download)
     return ConfigFields(document, path).model(title)
 
 
 def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, str]:
-    """Return (fields of a config, its path, title of its model)."""
+    """Read the `config.json` of a model.
+
+    Args:
+        place: As in `read_model`.
+        download: As in `read_model`.
+
+    Returns:
+        The fields of the config, the path of the file, and a title for the model.
+    """
     path = Path(place)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
@@ -151,7 +173,11 @@ def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, st
 
 
 def parsed_config(text: str, path: str) -> dict[str, Any]:
-    """Return the fields of a `config.json` text. Raises `UsageError` with `path` if the text is something else."""
+    """Parse the text of a `config.json`.
+
+    Raises:
+        UsageError: The text is not a JSON object. The message names `path`.
+    """
     try:
         document = whole_document(text, _LARGEST)
     except CutShort:
@@ -164,23 +190,23 @@ def parsed_config(text: str, path: str) -> dict[str, Any]:
 
 
 def _downloaded(name: str) -> Path:
-    """Download the `config.json` of a model from the Hugging Face Hub, and return its path in the client's cache."""
+    """Download the `config.json` of a model from the Hugging Face Hub, and return the path of the cached file."""
     try:
         from huggingface_hub import hf_hub_download
     except ImportError:
         raise KernrecError("hf: needs the extra hub: pip install 'kernrec[hub]'") from None
     try:
         return Path(hf_hub_download(name, "config.json"))
-    except Exception as error:  # The client raises a dozen error types.
+    except Exception as error:  # The Hub's client raises many error types.
         raise KernrecError(f"{name}: no config.json could be downloaded: {str(error).splitlines()[0]:.120}") from None
 
 
 _FUSED = {"DeepseekV3ForCausalLM", "Glm4MoeForCausalLM"}
-"""Architectures whose shared experts SGLang computes with the routed ones by default."""
+"""Architectures whose shared experts SGLang treats as additional routed experts by default."""
 
 
 class ConfigFields:
-    """Fields of a config, by the names that model families use."""
+    """Reader of a model's config. It accepts the different field names that model families use."""
 
     def __init__(self, document: Mapping[str, Any], place: str) -> None:
         inner: Any = next((document[name] for name in _INNER if isinstance(document.get(name), dict)), {})
@@ -191,7 +217,11 @@ class ConfigFields:
         self.place = place
 
     def number(self, *names: str) -> int | None:
-        """Return the first existing field of `names` as a positive integer."""
+        """Return the value of the first field in `names` that exists and is not zero, or None if there is none.
+
+        Raises:
+            UsageError: The value is not an integer from 0 to `_MOST`.
+        """
         for name in names:
             value = self.fields.get(name)
             if value is None:
@@ -231,7 +261,7 @@ class ConfigFields:
         return (self.number("n_shared_experts") or 0) if names & _FUSED else 0
 
     def shared_width(self) -> int:
-        """Return the intermediate size of the experts that process every token; 0 if there are none."""
+        """Return the total intermediate size of the shared experts, which process every token, or 0 without them."""
         shared = (self.number("n_shared_experts") or 0) * (self.number(*_WIDTH) or 0)
         return self.number("shared_expert_intermediate_size") or shared
 
@@ -274,7 +304,10 @@ class ConfigFields:
         return Quantization(None, None, method, elsewhere=True)
 
     def compressed(self, fields: Mapping[str, Any], method: str) -> Quantization:
-        """Return the quantization of compressed-tensors: 8-bit weights and activations, or groups of integers."""
+        """Read a quantization of the method `compressed-tensors`.
+
+        Supported are 8-bit weights with 8-bit activations, and integer weights in groups with 16-bit activations.
+        """
         groups = fields.get("config_groups")
         first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
         weights = first.get("weights") if isinstance(first, dict) else None
@@ -300,7 +333,10 @@ class ConfigFields:
         return sizes[0], sizes[1]
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
-        """Return the linear layers of attention and of dense layers; empty if the config lacks their shapes."""
+        """Return the linear layers of attention and of dense feed-forward networks.
+
+        The result is empty if the config does not state the number of attention heads.
+        """
         heads = self.number("num_attention_heads")
         if heads is None:
             return ()
@@ -316,7 +352,10 @@ class ConfigFields:
         )
 
     def has_dense_layers(self) -> bool:
-        """Return whether some layers have no experts; in the Mixtral family, all layers have experts."""
+        """Return whether some layers have a dense feed-forward network instead of experts.
+
+        In models like Mixtral, all layers have experts, although their config contains `intermediate_size`.
+        """
         if self.number(*_EXPERTS) in (None, 1):
             return True
         return bool(self.number("first_k_dense_replace")) or bool(self.fields.get("mlp_only_layers"))
@@ -330,7 +369,7 @@ class ConfigFields:
         ]
 
     def latent(self, hidden: int, heads: int, latent: int) -> list[Linear]:
-        """Return the layers of multi-head latent attention."""
+        """Return the linear layers of multi-head latent attention."""
         turned, plain = self.number("qk_rope_head_dim") or 0, self.number("qk_nope_head_dim") or 0
         value = self.number("v_head_dim") or plain
         queries = self.number("q_lora_rank")
@@ -343,7 +382,10 @@ class ConfigFields:
 
 
 def _grouped(bits: Any, group: Any, method: str, zero_points: bool) -> Quantization:
-    """Return the quantization of 4- or 8-bit weights in groups of columns, with 16-bit activations."""
+    """Return the quantization of 4- or 8-bit integer weights with one scale per group of columns.
+
+    Activations have 16 bits. For unsupported bits or group sizes, return a quantization without tuned files.
+    """
     kind = {4: "int4_w4a16", 8: "int8_w8a16"}.get(bits) if type(bits) is int else None
     if kind is None or type(group) is not int or group < LEAST_GROUP or group & (group - 1):
         return Quantization(None, None, method, elsewhere=True)

@@ -1,7 +1,8 @@
-"""Read a decoder-only language model from its `config.json`, and list its layers as serving engines run them.
+"""List the layers of a decoder-only language model as serving engines run them, from the model's `config.json`.
 
-Projections of one input form one matmul. In `decode`, one token attends to all tokens before it. In `prefill`, logits
-are computed only for the last token of the prompt. Layers have the names of the shipped workloads.
+Projections of the same input, such as queries, keys and values, form a single matmul. In the phase `decode`, one new
+token attends to all tokens before it. In the phase `prefill`, the prompt is processed, and logits are computed only for
+its last token. Layers have the same names as in the workloads that ship with kernrec.
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,9 @@ from kernrec.util.light_dataclass import dataclass
 
 _DENSE = ("intermediate_size", "ffn_dim", "n_inner")
 _PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
-"""By model type: every n-th layer has full attention, if the config does not say otherwise."""
+"""For each `model_type` with sliding-window attention, the number n such that every n-th layer has full attention. It
+applies if the config does not state the pattern.
+"""
 _MOST_LAYERS = 10_000
 
 
@@ -32,27 +35,27 @@ class Latent:
     """Sizes of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
 
     queries: int
-    """Width of the compressed queries; 0 if queries are not compressed."""
+    """Width of the compressed queries, or 0 if queries are not compressed."""
     keys: int
-    """Width of the compressed keys and values, which the cache holds."""
+    """Width of the compressed keys and values, which the cache stores."""
     rope: int
-    """Columns per head with rotary position embedding; all heads share these columns of the keys."""
+    """Columns per head with rotary position embedding. All heads share these columns of the keys."""
     plain: int
     value: int
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decoder-only language model with all sizes of its layers."""
+    """Layer sizes of a decoder-only language model."""
 
     title: str
     kind: str
-    """`model_type` of the config."""
+    """Value of `model_type` in the config."""
     hidden: int
     vocabulary: int
     layers: int
     sparse_layers: int
-    """Number of layers with a mixture of experts; the others have one feed-forward network."""
+    """Number of layers with a mixture of experts. The other layers have one dense feed-forward network."""
     windowed_layers: int
     """Number of layers whose queries attend only to the last `window` keys."""
     window: int
@@ -60,29 +63,31 @@ class Decoder:
     kv_heads: int
     head_dim: int
     latent: Latent | None
-    """Sizes of multi-head latent attention; None for ordinary attention."""
+    """Sizes of multi-head latent attention, or None for ordinary attention."""
     intermediate: int
-    """Columns of a dense layer's feed-forward network; 0 if all layers are sparse."""
+    """Intermediate size of the dense feed-forward networks, or 0 if all layers have experts."""
     experts: Experts | None
     shared: int
-    """Intermediate size of the experts that process every token; 0 if there are none."""
+    """Intermediate size of the shared experts, which process every token, or 0 if there are none."""
     positions: int | None
-    """Maximum number of tokens that the model accepts; None if the config does not state it."""
+    """Maximum number of tokens that the model accepts, or None if the config does not state it."""
     tied: bool | None
-    """Whether the output projection is the token embedding; None if the config does not state it."""
+    """Whether the output projection and the token embedding share their weights, or None if the config does not state
+    it.
+    """
     dtype: str
     quantization: Quantization
 
 
 def read_decoder(place: str, text: str | None = None) -> Decoder:
-    """Return the language model of a folder or `config.json`, with all sizes of its layers.
+    """Read the layer sizes of a language model from its `config.json`.
 
     Args:
-        place: the folder or file.
-        text: content of the file, if it was read before.
+        place: Path of the `config.json`, or of its folder.
+        text: Content of the file, or None to read the file.
 
     Raises:
-        UsageError: there is no such file, or it lacks fields, which the message names.
+        UsageError: There is no such file, or a field is missing or invalid. The message names the field.
     """
     document, path, title = (
         config_document(place, False) if text is None else (parsed_config(text, place), place, Path(place).stem)
@@ -91,7 +96,7 @@ def read_decoder(place: str, text: str | None = None) -> Decoder:
 
 
 class _DecoderFields(ConfigFields):
-    """Fields that determine the layers of a language model."""
+    """Reader of the config fields that determine the layer sizes of a language model."""
 
     def decoder(self, title: str) -> Decoder:
         layers = self.needed("how many layers the model has", "num_hidden_layers", "n_layer")
@@ -135,7 +140,10 @@ class _DecoderFields(ConfigFields):
         return value
 
     def positions(self) -> int | None:
-        """Return the maximum number of tokens that the model accepts, including scaled positions."""
+        """Return the maximum number of tokens that the model accepts, or None if the config does not state it.
+
+        If rotary position embeddings are scaled (`rope_scaling`), the maximum includes the scaling factor.
+        """
         most = self.number("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
         scaling = self.fields.get("rope_scaling")
         if most and isinstance(scaling, dict) and scaling.get("original_max_position_embeddings") == most:
@@ -153,8 +161,9 @@ class _DecoderFields(ConfigFields):
         return Latent(self.number("q_lora_rank") or 0, keys, rope, plain, value)
 
     def sparse_layers(self, layers: int) -> int:
-        """Return the number of layers with experts. DeepSeek starts with dense layers; in Qwen, every n-th layer is
-        sparse.
+        """Return the number of layers with experts.
+
+        DeepSeek models start with dense layers. In Qwen models, every n-th layer has experts.
         """
         dense = self.fields.get("mlp_only_layers")
         dense = {layer for layer in dense if type(layer) is int} if isinstance(dense, list) else set()
@@ -174,25 +183,25 @@ class _DecoderFields(ConfigFields):
 
 PHASES = ("decode", "prefill")
 DEFAULT_CONTEXT = 2048
-"""Default number of tokens of the context."""
+"""Default length of the context in tokens."""
 MOST_CONTEXT = 1 << 24
 
 
 @dataclass(frozen=True)
 class Family:
-    """Properties of a model type that its config does not state."""
+    """Properties of a `model_type` that the model's config does not state."""
 
     gated: bool = True
-    """Whether a feed-forward network has a gate in addition to its first matmul."""
+    """Whether feed-forward networks have a gate projection in addition to the up projection."""
     norm: str = "rmsnorm"
     norms: int = 2
-    """Number of normalizations over the hidden size per layer."""
+    """Number of normalizations per layer that work on the hidden state."""
     head_norms: bool = False
-    """Whether queries and keys of each head are normalized."""
+    """Whether each attention head normalizes its queries and keys."""
     tied: bool = False
-    """Whether the output projection is the token embedding, if the config does not state it."""
+    """Whether the output projection and the token embedding share their weights, if the config does not state it."""
     missing: str = ""
-    """Parts of the model that the list of layers leaves out."""
+    """Description of parts of the model that are not in the list of layers, or an empty string."""
 
 
 _BIASES = "biases of the linear layers"
@@ -214,23 +223,26 @@ FAMILIES = {
     **dict.fromkeys(("cohere", "cohere2"), Family(norm="layernorm", norms=1, tied=True)),
     "gpt_oss": Family(missing="biases and sinks of attention"),
 }
-"""Properties by `model_type`, from the reference implementations in `transformers`."""
+"""Properties of supported models, keyed by `model_type`. The source is the reference implementations in `transformers`.
+"""
 
 _DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _QUANTIZED = {"int8_w8a8": "i8", "int8_w8a16": "w8a16", "int4_w4a16": "w4a16"}
 
 
 def model_workload(place: str, context: int | None = None, phase: str = PHASES[0], text: str | None = None) -> Workload:
-    """Return the layers of the model in a folder or `config.json`, for one sequence.
+    """Return the workload of a language model: its layers for one sequence.
 
     Args:
-        place: the folder or file.
-        context: tokens that the generated token attends to, including itself, or tokens of the prompt; None for
-            `DEFAULT_CONTEXT`.
-        text: content of the file, if it was read before.
+        place: Path of the model's `config.json`, or of its folder.
+        context: In the phase `decode`, the number of tokens that the new token attends to, including itself. In the
+            phase `prefill`, the number of tokens in the prompt. The default is `DEFAULT_CONTEXT`.
+        phase: `decode` or `prefill`.
+        text: Content of the file, or None to read the file.
 
     Raises:
-        UsageError: the config lacks a field, the architecture is unknown, or the context exceeds the model's.
+        UsageError: The config lacks a field, the architecture is unknown, or the context is longer than the model
+            accepts.
     """
     model = read_decoder(place, text)
     if model.kind not in FAMILIES:
@@ -246,7 +258,7 @@ def model_workload(place: str, context: int | None = None, phase: str = PHASES[0
 
 
 class _Layers:
-    """Layers of one model in one phase."""
+    """Builder of the workload of one model in one phase."""
 
     def __init__(self, model: Decoder, context: int, phase: str) -> None:
         self.model, self.context, self.decode = model, context, phase == "decode"
@@ -286,7 +298,17 @@ class _Layers:
     def linear(
         self, name: str, out: int, into: int, count: int, split: str = "", rows: int | None = None, **others: Any
     ) -> dict[str, Any]:
-        """Return the entry of a linear layer; `split` is the side that tensor parallelism divides, `out` or `in`."""
+        """Return the workload entry of a linear layer.
+
+        Args:
+            name: Name of the layer.
+            out: Number of outputs.
+            into: Number of inputs.
+            count: Number of such layers in the model.
+            split: Side that tensor parallelism splits between GPUs: `out`, `in`, or empty for neither.
+            rows: Number of tokens, or None for all tokens of the phase.
+            **others: Further members of the entry.
+        """
         rows, dtype = self.rows if rows is None else rows, self.quantized() if others.get("quantized") else None
         entry = {"name": name, "count": count, **others} | ({"dtype": dtype} if dtype else {})
         if rows > MOST_VECTORS or dtype:
@@ -296,7 +318,7 @@ class _Layers:
         return entry | {"op": "matvec", "m": out, "n": rows, "k": into, "split": sides[split]}
 
     def quantized(self) -> str | None:
-        """Return the data type of quantized layers; None for the activations' type."""
+        """Return kernrec's data type for quantized layers, or None if they have the data type of the activations."""
         quantization = self.model.quantization
         if quantization.kind == "fp8_w8a8":
             return "f8block" if quantization.block == (128, 128) else "f8e4m3"
@@ -339,7 +361,7 @@ class _Layers:
         return entry | {"queries": self.context, "causal": 1} | windowed
 
     def latent_attention(self) -> Iterator[dict[str, Any]]:
-        """Yield the layers of multi-head latent attention; in `decode`, keys and values stay compressed."""
+        """Yield the layers of multi-head latent attention. In the phase `decode`, keys and values stay compressed."""
         model, sizes = self.model, self.model.latent
         assert sizes is not None
         count, heads = model.layers, model.heads
@@ -353,7 +375,7 @@ class _Layers:
         yield self.linear("attention q_b_proj", heads * (sizes.plain + sizes.rope), into, count, "out", quantized=True)
         if self.decode:
             absorbed = {"op": "matmul", "count": count, "batch": heads, "m": 1, "split": ["batch"], "items": "m"}
-            self.absorbed = count * heads * sizes.keys * (sizes.plain + sizes.value)  # batched matmuls' weights
+            self.absorbed = count * heads * sizes.keys * (sizes.plain + sizes.value)  # Weights of the batched matmuls
             yield absorbed | {"name": "attention absorbed k_b", "n": sizes.keys, "k": sizes.plain}
             yield absorbed | {"name": "attention absorbed v_b", "n": sizes.value, "k": sizes.keys}
             self.left_out.append(

@@ -1,10 +1,13 @@
-"""Read and write tuned configs of expert matmuls of vLLM and SGLang: a JSON file for each layer and GPU.
+"""Read and write files with tuned configs for the expert matmuls of vLLM and SGLang.
+
+The engines look for a JSON file for each mixture-of-experts layer and GPU:
 
     {"1": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, ...}, "64": {...}}
 
-Keys are numbers of tokens; the engine uses the nearest. vLLM may add `triton_version`. The file has no version and no
-times, only the best configs. A file with other keys is rejected. SGLang's files for the second matmul end in `_down`,
-and may tell the engine to read weights by TMA.
+The keys are numbers of tokens, and the values are configs. The engine uses the config whose number of tokens is
+nearest. vLLM may add the key `triton_version`. kernrec rejects files with other keys. The format has no version, and it
+contains no times. SGLang has separate files for the second matmul, whose names end in `_down`. They may tell the engine
+to load weights by TMA.
 """
 
 import json
@@ -26,13 +29,13 @@ TILES = {
     "num_warps": ("num_warps",),
     "num_stages": ("num_stages",),
 }
-"""Maps members of a config to possible names of the kernel's tunable."""
+"""Possible names of a kernel's tunable, keyed by the corresponding member of a config in the file."""
 
 _SPLIT = "SPLIT_K"
-"""Member in later releases of vLLM; kernrec supports only 1."""
+"""Member of configs in later releases of vLLM. kernrec supports only the value 1."""
 LAUNCHED = {"num_ctas": 1, "USE_TMA": 0, "SWAP_AB": 0}
-"""Additional members of some files, with their defaults: blocks per cluster, whether weights are read by TMA, whether
-operands are swapped. Booleans are read as 0 and 1.
+"""Additional members of configs in some files, with their defaults: blocks per cluster, whether to load weights by TMA,
+and whether to swap the operands. Booleans are read as 0 and 1.
 """
 _MEMBERS = {*TILES, *LAUNCHED, _SPLIT}
 _NEEDED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
@@ -43,28 +46,31 @@ VERSION = "triton_version"
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """Layer, GPU and number of tokens that determine a config's file and its entry there."""
+    """Mixture-of-experts layer, GPU and number of tokens. They determine the name of the file, and the entry in it."""
 
     experts: int
     width: int
-    """Columns of each half of the first matmul: the intermediate size on one tensor-parallel rank."""
+    """Intermediate size of an expert on one tensor-parallel GPU. The first matmul has twice as many columns."""
     tokens: Expression
-    """Number of tokens, or an expression of a call's integer arguments."""
+    """Number of tokens, as a number or as an expression of the integer arguments in a captured call."""
     device: str
-    """Name of the GPU according to its driver, as from `torch.cuda.get_device_name()`."""
+    """Name of the GPU according to the driver, as `torch.cuda.get_device_name()` returns it."""
     dtype: str | None = None
-    """Engine's name of the quantization, such as `fp8_w8a8`; None for none."""
+    """Quantization in the engine's notation, such as `fp8_w8a8`, or None without quantization."""
     block: tuple[int, int] | None = None
-    """Rows and columns that share a weight scale, (n, k)."""
+    """Rows and columns (n, k) of the weight blocks that share a scale, or None if scales do not belong to blocks."""
     by_row: bool = False
-    """Whether each row of the weights has its own scale; part of SGLang's file names."""
+    """Whether each row of the weights has its own scale. SGLang's file names contain this property."""
 
     @classmethod
     def parse(cls, text: str) -> "ExpertLayer":
-        """Return the layer that `e=8,n=14336,m=16,device=NVIDIA L40S,dtype=fp8_w8a8,block=128x128` describes.
+        """Parse a layer such as `e=8,n=14336,m=16,device=NVIDIA L40S,dtype=fp8_w8a8,block=128x128`.
+
+        The members are the number of experts (e), the intermediate size (n), the number of tokens (m), the GPU, and
+        optionally the quantization and its block size.
 
         Raises:
-            UsageError: a member is missing or unknown, or has an invalid value.
+            UsageError: A member is missing or unknown, or has an invalid value.
         """
         members = ("e", "n", "m", "device", "dtype", "block")
         values: dict[str, str] = {}
@@ -91,7 +97,14 @@ class ExpertLayer:
         return cls(experts, width, tokens, values["device"], values.get("dtype") or None, sizes)
 
     def tokens_of(self, call: Mapping[str, int]) -> int:
-        """Return the number of tokens of a call with these integers. Raises `UsageError` if it is not an integer."""
+        """Return the number of tokens in a captured call.
+
+        Args:
+            call: Integer arguments of the call, keyed by name.
+
+        Raises:
+            UsageError: The expression uses an unknown argument, or its value is not a positive integer.
+        """
         for name in self.tokens.names - call.keys():
             raise unknown("integer argument", name, call)
         value = self.tokens.evaluate(call)
@@ -102,10 +115,14 @@ class ExpertLayer:
         return value
 
     def file_name(self, tool: str) -> str:
-        """Return the name of the file that `vllm` or `sglang` looks for."""
+        """Return the name of the file in which an engine looks for configs of this layer.
+
+        Args:
+            tool: `vllm` or `sglang`.
+        """
         device = self.device.replace(" ", "_")
         if tool == "vllm" and "H200" in device.split("_"):
-            device = "NVIDIA_H200"  # vLLM has one name for all variants of the H200.
+            device = "NVIDIA_H200"  # vLLM uses this name for all variants of the H200.
         dtype = f",dtype={self.dtype}" if self.dtype else ""
         block = f",block_shape={list(self.block)}" if self.block else ""
         block = block.replace(" ", "") if tool == "vllm" else block
@@ -114,10 +131,10 @@ class ExpertLayer:
 
 
 def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:
-    """Convert a kernel's config to the format of these files.
+    """Convert a config of a kernel to the members of a config in these files.
 
     Raises:
-        UsageError: the kernel's tunables differ from those of an expert matmul of these tools.
+        UsageError: The kernel's tunables differ from those of the expert matmuls in vLLM and SGLang.
     """
     values = {tunable.macro: config[tunable.name] for tunable in kernel.tunables}
     tiles = {}
@@ -133,10 +150,17 @@ def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:
 
 
 def read_moe_configs(text: str, title: str) -> tuple[dict[int, dict[str, int]], str | None]:
-    """Return (configs of a file by number of tokens, its `triton_version` or None).
+    """Parse a file with tuned configs for expert matmuls.
+
+    Args:
+        text: Text of the file.
+        title: Name of the file, for error messages.
+
+    Returns:
+        The configs keyed by number of tokens, and the file's `triton_version`, or None if the file does not state it.
 
     Raises:
-        UsageError: the text is not such a file; the message is one line with `title`.
+        UsageError: The text has another format. The message is one line and names the file.
     """
     with reading(title, "a file of expert configs as vLLM and SGLang read it"):
         return _configs(whole_document(text, _LARGEST))
@@ -173,11 +197,11 @@ def _configs(document: Any) -> tuple[dict[int, dict[str, int]], str | None]:
 
 
 def write_moe_configs(configs: Mapping[int, Mapping[str, int]], version: str | None = None) -> str:
-    """Return the text of a file.
+    """Return the text of a file with tuned configs for expert matmuls.
 
     Args:
-        configs: configs by number of tokens.
-        version: release of Triton, for a vLLM file that states one.
+        configs: Configs, keyed by number of tokens.
+        version: Version of Triton for the member `triton_version` in vLLM's files, or None to leave it out.
     """
     document: dict[str, Any] = {VERSION: version} if version else {}
     return json.dumps(document | {str(tokens): dict(configs[tokens]) for tokens in sorted(configs)}, indent=4) + "\n"

@@ -1,11 +1,12 @@
-"""Read Nsight Compute's CSV, with a row per metric (`ncu --csv`) or per launch (`--page raw`).
+"""Read CSV files of Nsight Compute, which have a row per metric (`ncu --csv`) or a row per launch (`--page raw`).
 
     "ID","Process ID","Process Name","Host Name","Kernel Name",...,"Block Size","Grid Size","Device",...,"Metric Value"
     "0","4021","app","host","smooth(const float *, float *, int)",...,"(256, 1, 1)","(64, 1, 1)","NVIDIA A100",...
 
-Lines before the header and lines of the profiler (`==PROF==`) are ignored. The file contains no tunables. So the block
-is the config, with grid and dynamic shared memory if they differ between launches. With a spec, launch_match.py finds
-the config with this launch. Equal launches of a kernel count as runs of one config. Process and host are ignored.
+Lines before the header and messages of the profiler (`==PROF==`) are ignored, and so are process and host. The file
+contains no tunables. So the block of a launch is stored as the config. If launches with the same block differ in grid
+or dynamic shared memory, the config also contains these. If the kernel's spec is available, `bind_rows.match_launches`
+finds the config that has this launch. Equal launches of a kernel are merged as runs of one config.
 """
 
 import re
@@ -53,11 +54,11 @@ _COUNT = {"": 1.0, "register/thread": 1.0}
 _SIZES = re.compile(r"\(?(\d{1,10}), *(\d{1,10}), *(\d{1,10})\)?")
 
 _Metrics = Mapping[str, tuple[str, str]]
-"""Value and unit by name of the metric."""
+"""Value and unit of each metric of a launch, as text, keyed by metric name."""
 
 
 def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Return the launches of one kernel; errors are those of `read_results.Format`."""
+    """Read the launches of one kernel. For the errors that it raises, see `read_results.Format`."""
     header = NCU_HEADER.search(file.text)
     text = re.sub(r"^==.*$", "", file.text[header.start() if header else 0 :], flags=re.MULTILINE)
     columns, rows = csv_rows(text)
@@ -76,7 +77,7 @@ def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def _by_launch(rows: Iterable[Mapping[str, str]]) -> Iterator[tuple[Mapping[str, str], _Metrics]]:
-    """Yield columns and metrics of each launch of a file with a row per metric."""
+    """Yield the columns and metrics of each launch, for a file with a row per metric."""
     launches: dict[tuple[str, str], tuple[Mapping[str, str], dict[str, tuple[str, str]]]] = {}
     for row in rows:
         _, metrics = launches.setdefault((row["ID"], row["Process ID"]), (row, {}))
@@ -85,7 +86,7 @@ def _by_launch(rows: Iterable[Mapping[str, str]]) -> Iterator[tuple[Mapping[str,
 
 
 def _wide(columns: list[str], rows: Iterator[Mapping[str, str]]) -> Iterator[tuple[Mapping[str, str], _Metrics]]:
-    """Yield columns and metrics of each launch of a file with a row per launch; the first row contains the units."""
+    """Yield the columns and metrics of each launch, for a file with a row per launch. The first row has the units."""
     units = next(rows, {})
     if units.get("ID"):
         raise ValueError("the line after its header has no units of the metrics; export it with --page raw")
@@ -106,7 +107,7 @@ def _result(row: Mapping[str, str], metrics: _Metrics) -> ForeignResult:
     code = {"registers": _metric(metrics, _REGISTERS, _COUNT)}
     if static is not None and dynamic is not None and (static + dynamic).is_integer():
         exact = all(metrics[name][1].startswith("byte") for name in (*_STATIC, *_DYNAMIC) if name in metrics)
-        code["smem_bytes"] = static + dynamic if exact else None  # The profiler rounds kilobytes.
+        code["smem_bytes"] = static + dynamic if exact else None  # Kilobytes are rounded.
     return ForeignResult(
         {},
         Outcome.OK,
@@ -127,7 +128,13 @@ def _sizes(row: Mapping[str, str], column: str) -> tuple[int, ...]:
 
 
 def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float]) -> float | None:
-    """Return the first existing metric of `names` in SI units."""
+    """Return the value of the first metric in `names` that the launch has, in SI units, or None if it has none.
+
+    Args:
+        metrics: Metrics of the launch.
+        names: Possible names of the metric.
+        units: Factors to SI units, keyed by the file's unit.
+    """
     for name in names:
         if name in metrics and (text := metrics[name][0]) not in ("", "N/A", "n/a"):
             unit = metrics[name][1].strip()
@@ -141,7 +148,10 @@ def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float])
 
 
 def _configs(results: list[ForeignResult]) -> Iterator[ForeignResult]:
-    """Yield the results with their block as config; if blocks are equal, add grid and shared memory that differ."""
+    """Yield the results with the block as their config.
+
+    If launches with the same block differ in grid or shared memory, also add the differing values to the configs.
+    """
     named: list[dict[str, int]] = []
     for result in results:
         assert result.launch is not None

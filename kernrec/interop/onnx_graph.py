@@ -1,6 +1,7 @@
-"""Read an ONNX file as a graph of shapes, with constants and open dimensions.
+"""Read an ONNX model as a graph of nodes and tensor shapes.
 
-Weights are dropped before shape inference, except for small ones, which may be shapes. External data is never read.
+Large weights are dropped before shape inference. Small constants are kept, because they may contain shapes. Weights in
+separate files are never read.
 """
 
 from collections import Counter, defaultdict
@@ -14,11 +15,11 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.optional import import_optional
 
 MOST_BYTES = 2 << 30
-"""Maximum bytes of a file; a larger model keeps its weights in separate files."""
+"""Maximum size of a file in bytes. Larger models keep their weights in separate files."""
 _SMALL = 1024
-"""Maximum elements of a constant that is kept, because it may be a shape."""
+"""Maximum number of elements in a constant that is kept, because it may contain a shape."""
 _DTYPES = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
-"""Data types of the ops by ONNX element type; ops do not support the missing types."""
+"""kernrec's data types, keyed by ONNX element type. kernrec's ops do not support other element types."""
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
@@ -27,39 +28,39 @@ class Value:
     """Tensor of a graph."""
 
     shape: tuple[int, ...] | None
-    """Shape; None if unknown."""
+    """Shape, or None if unknown."""
     dtype: str | None
-    """Data type; None for integers, booleans and types that ops do not support."""
+    """Data type, or None for integers, booleans and types that kernrec's ops do not support."""
     constant: bool = False
 
 
 @dataclass(frozen=True)
 class Node:
-    """Operation of a graph."""
+    """Node of a graph, which applies an ONNX operator."""
 
     name: str
     kind: str
-    """ONNX operator type, with the domain if it is not a standard one."""
+    """ONNX operator type. The domain is included unless it is the standard one."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
-    """Numbers, lists of numbers and texts by name."""
+    """Attributes of the node (numbers, lists of numbers, and text), keyed by name."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes of a model in order, and its values by name."""
+    """Graph of a model: its nodes in execution order, and its tensors keyed by name."""
 
     nodes: tuple[Node, ...]
     values: Mapping[str, Value]
     outputs: tuple[str, ...]
     readers: Mapping[str, tuple[int, ...]]
-    """Indices of the nodes that read each value."""
+    """Indices of the nodes that read each tensor, keyed by tensor name."""
     writers: Mapping[str, int]
-    """Index of the node that writes each value."""
+    """Index of the node that writes each tensor, keyed by tensor name."""
 
     def value(self, node: Node, position: int) -> Value:
-        """Return an input of a node; a value without a shape if the input is missing."""
+        """Return an input of a node. If the input is missing, return a tensor with unknown shape and data type."""
         name = node.inputs[position] if position < len(node.inputs) else ""
         return self.values.get(name, Value(None, None))
 
@@ -68,13 +69,14 @@ class Graph:
         return self.values.get(node.outputs[0] if node.outputs else "", Value(None, None))
 
     def writer(self, node: Node, position: int) -> Node | None:
-        """Return the node that writes an input of a node; None if no node does."""
+        """Return the node that writes an input of a node, or None if the input is missing or no node writes it."""
         name = node.inputs[position] if position < len(node.inputs) else ""
         return self.nodes[self.writers[name]] if name in self.writers else None
 
     def only_reader(self, node: Node) -> Node | None:
-        """Return the only node that reads a node's first output; None if several do, or if the output is a model
-        result.
+        """Return the node that reads a node's first output.
+
+        Return None if not exactly one node reads the output, or if it is an output of the model.
         """
         name = node.outputs[0]
         readers = self.readers.get(name, ())
@@ -82,22 +84,23 @@ class Graph:
 
 
 def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
-    """Return the graph of a model.
+    """Read the graph of an ONNX model, and infer the shapes of its tensors.
 
     Args:
-        path: the file.
-        fixed: values of dimensions that the model leaves open, by name.
+        path: Path of the file.
+        fixed: Values of the model's symbolic dimensions, keyed by dimension name.
 
     Raises:
-        UsageError: the file is not an ONNX model, or a dimension is open, which the message names.
-        KernrecError: the package `onnx` is not installed.
+        UsageError: The file is not an ONNX model or too large, shapes cannot be inferred, or a symbolic dimension has
+            no value. The message names the dimension.
+        KernrecError: The package `onnx` is not installed.
     """
     onnx = import_optional("onnx", "an .onnx workload", "onnx")
     if (size := path.stat().st_size) > MOST_BYTES:
         raise UsageError(f"{path} has {size >> 20} MiB; at most {MOST_BYTES >> 20} MiB are read")
     try:
         model = onnx.load(str(path), load_external_data=False)
-    except Exception:  # The errors of protobuf do not help users.
+    except Exception:  # protobuf's own errors do not help users.
         raise UsageError(f"{path} is not an ONNX model") from None
     if not model.graph.node:
         raise UsageError(f"{path} has no nodes")
@@ -116,7 +119,7 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
 
 
 def _fix(path: Path, graph: Any, fixed: Mapping[str, int]) -> None:
-    """Set the open dimensions of the inputs. Raises `UsageError` if a dimension has no value in `fixed`."""
+    """Set the symbolic dimensions of the model's inputs. Raise `UsageError` if one has no value in `fixed`."""
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in weights]
     still: dict[str, str] = {}
@@ -191,5 +194,5 @@ def _count(dims: Any) -> int:
 
 
 def tally(kinds: Counter[str]) -> list[str]:
-    """Return the number of nodes of each type, most frequent first."""
+    """Format the number of nodes of each type as one line of text per type, most frequent first."""
     return [f"{count} of {kind}" for kind, count in kinds.most_common()]

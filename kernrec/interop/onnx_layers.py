@@ -1,11 +1,12 @@
-"""Convert the nodes of an ONNX graph to problems of kernrec's ops, and list nodes without an op.
+"""Convert the nodes of an ONNX graph to problems of kernrec's ops, and list nodes that no op supports.
 
-As a program, it reads an untrusted model in a limited child process of `workload_files`, and prints the answer. A model
-that makes the parser or shape inference crash, hang or exhaust memory affects only this process.
+`workload_files` runs this module as a program in a child process with limited resources, because a model is untrusted
+and may make the parser or shape inference crash, hang or exhaust memory.
 
-A bias or activation becomes the epilogue of a matmul if nothing else reads the matmul's result. Batch normalization, a
-bias and an activation after a convolution count as fused into it, and are listed. Nodes that only rename or reshape a
-tensor, or compute shapes, take no time. All other nodes without an op are listed in `Workload.unknown`.
+A bias or activation becomes the epilogue of a matmul if no other node reads the matmul's result. Batch normalization,
+biases and activations after a convolution are treated as fused into the convolution. Nodes that only rename or reshape
+a tensor, or compute shapes, are treated as free. `Workload.unknown` lists the fused nodes, and all nodes that no op
+supports.
 """
 
 import json
@@ -27,27 +28,27 @@ FREE = {
     "Cast", "Constant", "ConstantOfShape", "Dropout", "Flatten", "Identity", "Range", "Reshape", "Shape", "Size",
     "Squeeze", "Unsqueeze",
 }  # fmt: skip
-"""Node types that rename, reshape or describe tensors."""
+"""Node types that take no time, because they only rename, reshape or describe tensors."""
 _ACTIVATIONS = {"Relu": 1, "Gelu": 2, "FastGelu": 2}
 _BEHIND_CONVOLUTIONS = {
     "BatchNormalization", "Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSwish", "HardSigmoid", "Mish",
 }  # fmt: skip
 FEW_ROWS = 16
-"""Maximum rows of a matmul with weights that counts as a matvec."""
+"""Maximum number of rows with which a matmul by constant weights is treated as a matvec."""
 
 _Read = Callable[[Graph, Node], Problem | None]
 
 
 def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
-    """Return the workload of a model; equal problems form one layer, named after the first.
+    """Read the workload of an ONNX model. Nodes with equal problems form one layer with the name of the first node.
 
     Args:
-        path: the file.
-        fixed: values of dimensions that the model leaves open, by name.
+        path: Path of the file.
+        fixed: Values of the model's symbolic dimensions, keyed by dimension name.
 
     Raises:
-        UsageError: the file cannot be used; the message gives the reason.
-        KernrecError: the package `onnx` is not installed.
+        UsageError: The file cannot be used. The message gives the reason.
+        KernrecError: The package `onnx` is not installed.
     """
     graph = load_graph(path, fixed)
     counts: Counter[Problem] = Counter()
@@ -63,7 +64,7 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
             continue
         try:
             problem = _problem(graph, node, absorbed)
-        except UsageError:  # The op does not support the size or combination.
+        except UsageError:  # The op does not support these sizes or data types.
             problem = None
         if problem is None:
             unknown[printable(node.kind)] += 1
@@ -78,7 +79,10 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
 
 
 def _works(graph: Graph, node: Node) -> bool:
-    """Return whether a node takes time: it is not in `FREE`, and its result is not constant, integer or boolean."""
+    """Return whether a node takes time on the GPU.
+
+    Nodes in `FREE` take no time, nor do nodes whose result is constant, integer or boolean.
+    """
     result = graph.result(node)
     if node.kind in FREE or result.constant:
         return False
@@ -102,7 +106,10 @@ def _problem(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
 
 
 def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
-    """Return the problem of a MatMul or Gemm, and add the nodes of its epilogue to `absorbed`."""
+    """Return the problem of a MatMul or Gemm node, or None if kernrec has no op for it.
+
+    The ids of the nodes that form its epilogue are added to `absorbed`.
+    """
     a, b, result = graph.value(node, 0), graph.value(node, 1), graph.result(node)
     if a.shape is None or b.shape is None or min(len(a.shape), len(b.shape)) < 2:
         return None
@@ -114,7 +121,7 @@ def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
         m, k = k, m
     shared = len(b.shape) == 2 or prod(b.shape[:-2]) == 1
     if not shared and tuple(stack) != tuple(b.shape[:-2]):
-        return None  # One operand is broadcast.
+        return None  # Broadcasting is not supported.
     batch = 1 if shared else prod(stack)
     m = m * prod(stack) if shared else m
     dtype = a.dtype or b.dtype or result.dtype
@@ -136,7 +143,7 @@ def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
 
 
 def _stored_transposed(graph: Graph, node: Node) -> bool:
-    """Return whether operand b is a transposition of constant weights, so that memory holds them as (n, k)."""
+    """Return whether operand b is the transpose of constant weights, which are then stored as (n, k)."""
     before = graph.writer(node, 1)
     if before is None or before.kind != "Transpose" or not graph.value(before, 0).constant:
         return False
@@ -172,7 +179,7 @@ def _same(values: Any) -> int | None:
 
 
 def _rows(op: str) -> _Read:
-    """Return a function that reads nodes that work along the last axis as `op`."""
+    """Return a function that converts a node to a problem of `op`, if the node works along the last axis."""
 
     def read(graph: Graph, node: Node) -> Problem | None:
         x = graph.value(node, 0)
@@ -187,7 +194,7 @@ def _rows(op: str) -> _Read:
 
 
 def _reduction(graph: Graph, node: Node) -> Problem | None:
-    """Return the problem of a sum or mean along the last axes."""
+    """Return the problem of a node that computes a sum or mean along the last axes, or None for other axes."""
     x, y = graph.value(node, 0), graph.result(node)
     if not x.shape or y.shape is None:
         return None
@@ -199,7 +206,7 @@ def _reduction(graph: Graph, node: Node) -> Problem | None:
 
 
 def _pairwise(graph: Graph, node: Node) -> Problem | None:
-    """Return the elementwise problem of a node with two inputs of equal shape."""
+    """Return the elementwise problem of a node with two inputs of equal shape, or None for other inputs."""
     x, y = graph.value(node, 0), graph.value(node, 1)
     if x.shape is None or x.shape != y.shape or x.constant or y.constant:
         return None
@@ -207,7 +214,10 @@ def _pairwise(graph: Graph, node: Node) -> Problem | None:
 
 
 def _transposition(graph: Graph, node: Node) -> Problem | None:
-    """Return the transposition problem of a node that swaps two groups of adjacent axes, ignoring axes of size 1."""
+    """Return the problem of a Transpose node that swaps two groups of adjacent axes, or None for other permutations.
+
+    Axes of size 1 are ignored.
+    """
     x = graph.value(node, 0)
     if x.shape is None:
         return None
@@ -221,7 +231,10 @@ def _transposition(graph: Graph, node: Node) -> Problem | None:
 
 
 def _attention(graph: Graph, node: Node) -> Problem | None:
-    """Return the problem of opset 23's Attention: (batch, heads, tokens, head_dim), or (batch, tokens, hidden)."""
+    """Return the problem of an Attention node (opset 23), or None if its shapes are not supported.
+
+    Inputs have the shape (batch, heads, tokens, head_dim) or (batch, tokens, hidden).
+    """
     q, k = graph.value(node, 0), graph.value(node, 1)
     if q.shape is None or k.shape is None or len(q.shape) != len(k.shape):
         return None
@@ -260,7 +273,7 @@ _READERS: dict[str, _Read] = {
 
 
 def main() -> int:
-    """Perform the request on standard input, and return the exit status."""
+    """Read a request from standard input, convert the model, print the answer, and return the exit status."""
     request = json.loads(sys.stdin.read())
     limits = Limits(**request["limits"])
     limits.apply()
@@ -270,7 +283,15 @@ def main() -> int:
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Write `workload.json` to the request's folder, and return the answer or the reason for rejecting the file."""
+    """Convert the model in a request, and write the workload to `workload.json` in the request's folder.
+
+    Args:
+        request: JSON object with path and title of the model, its fixed dimensions, and the folder.
+        limits: Resource limits of this process.
+
+    Returns:
+        JSON object with the number of layers, or with the reason why the model was rejected.
+    """
     try:
         workload = read_onnx(Path(request["path"]), request["fixed"])
     except KernrecError as error:

@@ -1,9 +1,11 @@
-"""Translate expressions in Python notation, as in Kernel Tuner and KTT, to the notation of kernel.toml.
+"""Translate expressions in Python notation, which Kernel Tuner and KTT use, to the notation of kernel.toml.
 
-The text is parsed, never executed. This module rewrites a closed set of nodes into the grammar of
-`kernrec.kernel.expression`. It evaluates lists of values (`[1, 2]`, `list(range(32, 1025, 32))`, `[2**i for i in
-range(6)]`, and their sums). It also accepts these forms: `ProblemSize[0]`, `max(p)` and `min(p)` of one tuning
-parameter (over its values), `x in [...]`, `&&`, `||`, `int(a / b)`, `math.ceil(a / b)` and `p["name"]`.
+Expressions are only parsed, never executed. A fixed set of syntax is rewritten to the grammar of
+`kernrec.kernel.expression`. In addition to arithmetic and comparisons, the module accepts `ProblemSize[0]`,
+`x in [...]`, `&&`, `||`, `int(a / b)`, `math.ceil(a / b)` and `p["name"]`. `max(p)` and `min(p)` of a tuning parameter
+are the largest and smallest of its values.
+
+Lists of values are evaluated: `[1, 2]`, `list(range(32, 1025, 32))`, `[2**i for i in range(6)]`, and sums of lists.
 """
 
 import ast
@@ -24,14 +26,14 @@ def _tree(what: str, text: str) -> ast.expr:
         raise UsageError(f"{what}: expected an expression of at most {_MOST_LENGTH} characters")
     python = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or ")).strip()
     try:
-        with warnings.catch_warnings(action="ignore"):  # Python warns about text such as `1or 2`.
+        with warnings.catch_warnings(action="ignore"):  # Suppress Python's warning about `1or 2`.
             return ast.parse(python, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UsageError(f"{what}: {text!r:.80} is not an expression") from None
 
 
 class Translator:
-    """Translator of expressions."""
+    """Translates expressions with the names and values of a kernel's tuning parameters."""
 
     def __init__(
         self,
@@ -43,10 +45,10 @@ class Translator:
         """Create a translator.
 
         Args:
-            names: name of each parameter in kernel.toml.
-            values: values of each parameter, by its original name.
-            dimensions: number of dimensions of the problem size.
-            noun: description of a name in messages.
+            names: Name of each parameter in kernel.toml, keyed by its original name.
+            values: Values of each parameter, keyed by its original name.
+            dimensions: Number of dimensions of the problem size.
+            noun: Noun for a name in error messages.
         """
         self.noun = noun
         self.names = names
@@ -54,8 +56,10 @@ class Translator:
         self.dimensions = dimensions
 
     def expression(self, what: str, text: str) -> str:
-        """Return the expression in the grammar of kernel.toml. Raises `UsageError` with a message that starts with
-        `what`.
+        """Translate an expression to the grammar of kernel.toml.
+
+        Raises:
+            UsageError: The expression cannot be translated. The message starts with `what`.
         """
         try:
             return ast.unparse(self._node(_tree(what, text)))
@@ -142,7 +146,15 @@ def _called(function: ast.expr) -> str:
 
 
 def read_values(what: str, stated: object) -> list[Any]:
-    """Read the values of a parameter from a JSON list or a text. Raises `UsageError`, starting with `what`."""
+    """Evaluate the values of a tuning parameter.
+
+    Args:
+        what: Beginning of error messages.
+        stated: A list from a JSON file, or text with a list in Python notation.
+
+    Raises:
+        UsageError: The text is not a list of values, or uses syntax that is not supported.
+    """
     if isinstance(stated, list):
         return stated
     if not isinstance(stated, str):

@@ -1,7 +1,8 @@
-"""Detect the format of another tool's file, and read any file of results or of best configs.
+"""Detect the format of a file that another tool wrote, and read its results or configs.
 
-A file has the first format of `FORMATS` whose pattern or JSON member it contains. Some formats have configs but no
-times, so they are not measurements. `configs` in the call of a Triton function ranks such configs on another GPU.
+`FORMATS` lists the supported formats. The first format whose pattern, file ending or JSON member matches applies. Some
+formats contain configs but no times, so they cannot be imported as measurements. A Triton call file can refer to such a
+file as its `configs`, so that kernrec ranks these configs for another GPU.
 """
 
 import re
@@ -25,23 +26,23 @@ NOT_READ = "which kernrec does not read; a table of its times would do (examples
 
 @dataclass(frozen=True)
 class Format:
-    """File format of another tool."""
+    """File format of another tool, with patterns that identify it and functions that read it."""
 
     title: str
-    """Title with an article, for messages."""
+    """Title of the format with an article, for error messages."""
     member: str | None = None
-    """Member of a JSON object that identifies the format."""
+    """Member of the top-level JSON object that identifies the format, or None."""
     pattern: re.Pattern[str] | None = None
-    """Regular expression that identifies the format."""
+    """Regular expression that identifies the format, or None."""
     endings: tuple[str, ...] = ()
     """Endings of the file name that identify the format."""
     results: Callable[[TextFile, ReadOptions], ForeignResults] | None = None
-    """Function that reads results; None if the format has none. It raises `ValueError`, `UsageError` or `CutShort`,
-    with or without the file name.
+    """Function that reads results, or None if kernrec cannot read results in this format. If the file is invalid or
+    truncated, the function raises `ValueError`, `UsageError` or `CutShort`. The message may lack the file name.
     """
     configs: Callable[[TextFile], list[dict[str, int]]] | None = None
-    """Function that reads configs only; None if nothing ranks them. It raises the errors of `results`, or a
-    `UsageError` with the file name.
+    """Function that reads only the configs, or None if kernrec cannot rank the configs in this format. It raises the
+    same errors as `results`.
     """
 
 
@@ -55,7 +56,7 @@ def _expert_configs(file: TextFile) -> list[dict[str, int]]:
 
 KERNEL_TUNER = Format("a cache of Kernel Tuner", member="cache", results=read_cache)
 CUT_CACHE = re.compile(r'"cache"\s*:\s*\{')
-"""Matches a Kernel Tuner cache whose tuner is still running or was killed."""
+"""Regular expression for an incomplete Kernel Tuner cache, whose tuner is still running or was killed."""
 
 FORMATS = (
     Format("Nsight Compute's CSV", pattern=NCU_HEADER, results=read_ncu),
@@ -83,7 +84,11 @@ FORMATS = (
 
 
 def format_of(file: TextFile) -> Format:
-    """Return the format of a file. Raises a one-line `UsageError` for an unknown format."""
+    """Detect the format of a file.
+
+    Raises:
+        UsageError: The format is unknown, or the file is truncated before its first result. The message is one line.
+    """
     for each in FORMATS:
         if file.path.name.endswith(each.endings or ("\0",)) or (each.pattern and each.pattern.search(file.text)):
             return each
@@ -104,14 +109,17 @@ def format_of(file: TextFile) -> Format:
 
 
 def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResults:
-    """Return the results in a file of any format, optionally compressed by gzip, or in a Parquet file.
+    """Read the results in a file of any supported format.
+
+    Text files may be compressed by gzip. Parquet files are also supported.
 
     Args:
-        path: path of the file.
-        options: facts about the file; None if unknown, in which case tables are refused.
+        path: Path of the file.
+        options: Information that the file lacks. A table requires it, because it does not state which columns are
+            tunables.
 
     Raises:
-        UsageError: the format is unknown, or the file has errors; the message is one line with its name.
+        UsageError: The format is unknown, or the file is invalid. The message is one line and names the file.
     """
     options = options or ReadOptions()
     try:
@@ -134,18 +142,19 @@ def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResul
 
 
 _LARGEST = 16 << 20
-"""Maximum bytes of a file; the file of a whole network has a few hundred kilobytes."""
+"""Maximum size of a file with configs, in bytes. The file of a whole network has a few hundred kilobytes."""
 
 
 def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
-    """Return the distinct configs of a JSON file of vLLM, SGLang, Inductor or Triton, for a Triton function.
+    """Read the distinct configs in a JSON file of vLLM, SGLang, Inductor or Triton, for use with a Triton function.
 
     Args:
-        path: path of the file.
-        source: text of the function's file, which shows whether its parameter is BLOCK_M or BLOCK_SIZE_M.
+        path: Path of the file.
+        source: Source of the Triton function. It determines the names of the tunables in the result, such as BLOCK_M or
+            BLOCK_SIZE_M.
 
     Raises:
-        UsageError: the file has another format; the message is one line with its name.
+        UsageError: The file has another format. The message is one line and names the file.
     """
     file = TextFile(path, *read_text(path, _LARGEST))
     try:
@@ -157,7 +166,7 @@ def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
         raise UsageError(f"{path} is not {listed}: {str(error).removeprefix(f'{path} ')}") from None
     with reading(path, kind.title):
         configs = kind.configs(file)
-    if kind.results is not None:  # These files have configs of any function, with the function's own names.
+    if kind.results is not None:  # The names are the function's own.
         return _different(configs)
     if not configs:
         raise UsageError(f"{path} has no config of a template that kernrec knows")

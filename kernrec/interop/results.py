@@ -1,8 +1,8 @@
-"""Represent results of another tuner in SI units, and convert them to measurements.
+"""Represent results of another tool in SI units, and convert them to measurements.
 
-Each measurement records its origin. It has protocol 0, so that kernrec's own measurements take precedence, and
-`measured_by` names the tool. Its session is named after the file's first result. So importing a file again, or the
-whole file after a part, adds no duplicates.
+Each measurement names the tool in `measured_by`. Imported measurements have protocol 0, so kernrec's own measurements
+take precedence. The session name is derived from the file's first result. So importing a file again, or the whole file
+after a part of it, adds no duplicates.
 """
 
 import re
@@ -35,7 +35,7 @@ from kernrec.util.human import human
 from kernrec.util.normal import DEVIATIONS
 
 EXTERNAL = "external:"
-"""Prefix of the `kernel_hash` of a kernel without known source."""
+"""Prefix of the `kernel_hash` of a kernel whose source is unknown."""
 
 UNKNOWN_TIME = datetime(1970, 1, 1)
 """Time of a result without a timestamp."""
@@ -44,14 +44,15 @@ MOST_SAMPLES = 100_000
 MOST_TUNABLES = 256
 MOST_CHARACTERS = 200
 
-_LEAST_W, _MOST_W = 0.1, 5e3  # if energy / time is outside this range, the energy is not in joules or not of one launch
+# Range of plausible power. Outside it, the energy is not in joules or is not the energy of one launch.
+_LEAST_W, _MOST_W = 0.1, 5e3
 
 Scalar = int | float | str | bool
 
 
 @dataclass(frozen=True)
 class StatedProblem:
-    """Part of a problem that a file or its reader states."""
+    """Measured problem, as far as a file or the user states it. Unknown parts are None or empty."""
 
     op: str | None = None
     dims: tuple[tuple[str, int], ...] = ()
@@ -60,24 +61,26 @@ class StatedProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> "StatedProblem":
-        """Return all parts of a problem."""
+        """Convert a complete problem."""
         return cls(problem.op, problem.dims, problem.dtype, problem.layout)
 
 
 @dataclass(frozen=True)
 class MappedColumn:
-    """Column of a table in the form `--map NAME=COLUMN*FACTOR`."""
+    """Column of a table whose name or unit differs from kernrec's: the option `--map NAME=COLUMN*FACTOR`."""
 
     name: str
-    """Name of a tunable, or of a quantity including its unit, such as `latency_s`."""
+    """Name that kernrec expects: a tunable, or a quantity with its unit, such as `latency_s`."""
     column: str
     factor: float | None = None
-    """Factor for each value; None to keep values unchanged."""
+    """Factor to multiply each value by, or None to keep the values unchanged."""
 
     @classmethod
     def parse(cls, text: str) -> "MappedColumn":
-        """Parse `latency_s=time (ms)*1e-3`, `block_x=bx` or `latency_s=us/1e6`. Raises `UsageError` if the text has
-        another form.
+        """Parse a mapping such as `latency_s=time (ms)*1e-3`, `latency_s=us/1e6` or `block_x=bx`.
+
+        Raises:
+            UsageError: The text has another form.
         """
         name, equals, column = (part.strip() for part in text.partition("="))
         if match := re.fullmatch(r"(.+?)\s*([*/])\s*([\d.]+(?:[eE][+-]?\d+)?)", column):
@@ -93,64 +96,68 @@ class MappedColumn:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Facts about a file that affect reading."""
+    """Information about a file of results that the file itself lacks."""
 
     names: tuple[str, ...] = ()
-    """Columns of a table that belong to the config: tunables, and macros that the spec fixes; empty if unknown."""
+    """Columns of a table that are tunables, or macros that the spec fixes. Empty if unknown."""
     mapped: "tuple[MappedColumn, ...]" = ()
-    """Columns of a table with other names or units."""
+    """Columns of a table whose names or units differ from kernrec's."""
     ignored: tuple[str, ...] = ()
-    """Columns of a table that do not belong to the config."""
+    """Columns of a table that are not tunables."""
     dims: tuple[str, ...] = ()
-    """Dimensions of the problem; parameters with these names are not tunables."""
+    """Dimensions of the problem. Parameters with these names are not tunables."""
     kernels: tuple[str, ...] = ()
-    """Names of the kernel to read from a file with several; empty if unknown."""
+    """Possible names of the kernel to read, if a file has results of several kernels. Empty if unknown."""
     gpu: str | None = None
-    """Device to read from a file with several."""
+    """GPU whose results to read, if a file has results of several GPUs."""
 
 
 @dataclass(frozen=True)
 class ForeignResult:
-    """Result of another tuner for one config, in SI units."""
+    """Result of another tool for one config, in SI units."""
 
     config: Mapping[str, Scalar]
     outcome: Outcome
     error: str | None = None
     latency_s: float | None = None
-    """Latency in seconds that the tool reports (Kernel Tuner: mean of its runs); None for a failure."""
+    """Latency in seconds that the tool reports, or None if the config failed. Kernel Tuner reports the mean of its
+    runs.
+    """
     samples_s: tuple[float, ...] = ()
-    """Run times in seconds, if the tool states them."""
+    """Times of the single runs in seconds, if the tool reports them."""
     energy_j: float | None = None
     power_w: float | None = None
     energy_method: str | None = None
-    """Field of the file that contains the energy."""
+    """Name of the file's field from which the energy was taken."""
     measured_at: datetime = UNKNOWN_TIME
     power_limit_w: float | None = None
     locked_sm_clock_hz: float | None = None
     locked_memory_clock_hz: float | None = None
     registers: int | None = None
-    """Registers per thread of the code that ran, if the tool states them."""
+    """Registers per thread of the measured code, or None if the tool does not report them."""
     smem_bytes: int | None = None
-    """Static and dynamic shared memory per block in bytes, if the tool states it."""
+    """Static and dynamic shared memory per block in bytes, or None if the tool does not report it."""
     problem: StatedProblem = StatedProblem()
-    """Problem, as far as the file states it."""
+    """Measured problem, as far as the file states it."""
     kernel: str | None = None
-    """Name of the kernel in a file with several."""
+    """Name of the kernel, if the file states it for each result."""
     sm_clock_hz: float | None = None
-    """SM clock during the run in Hz, if the tool states it."""
+    """SM clock during the run in Hz, or None if the tool does not report it."""
     launch: tuple[tuple[int, ...], tuple[int, ...], float | None] | None = None
-    """Grid, block, and bytes of dynamic shared memory, if a profiler recorded the launch but no tunables."""
+    """Grid, block, and dynamic shared memory in bytes (None if unknown) of a launch that a profiler recorded. None for
+    other tools, which record tunables.
+    """
 
 
 @dataclass(frozen=True)
 class ForeignResults:
-    """Content of a file of results."""
+    """Results in a file, with the file's information about them."""
 
     tool: str
     device: str | None
-    """Name of the device; None if the file does not state it."""
+    """Name of the GPU, or None if the file does not state it."""
     kernel: str | None
-    """Name of the kernel; None if the file does not state it."""
+    """Name of the kernel, or None if the file does not state it once for all results."""
     results: list[ForeignResult] = field(repr=False)
     dropped: int = 0
     """Number of incomplete entries at the end of a truncated file."""
@@ -161,33 +168,40 @@ class ForeignResults:
 
     @property
     def tunables(self) -> tuple[str, ...]:
-        """Names in the configs."""
+        """Names of the tunables in the configs."""
         return tuple(self.results[0].config) if self.results else ()
 
 
 def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
-    """Return the `kernel_hash` of a kernel without known source, from its name, its tunables' names and the tool.
+    """Return a `kernel_hash` for a kernel whose source is unknown.
 
-    The hash starts with `EXTERNAL`, unlike hashes of known sources, which contain only hexadecimal digits.
+    The hash depends on the name of the kernel, the names of its tunables and the tool. It starts with `EXTERNAL`.
+    Hashes of known sources contain only hexadecimal digits.
     """
     return EXTERNAL + content_hash({"kernel": kernel, "tunables": sorted(tunables), "tool": tool})
 
 
 @dataclass(frozen=True)
 class StoredAs:
-    """Names under which the results of a file are stored."""
+    """Names of the GPU, kernel and source under which the results of a file are stored in a database."""
 
     gpu: str
     """Name of the GPU in the GPU catalog."""
     kernel: str
     kernel_hash: str | None = None
-    """Hash of the kernel's source; None if the source is unknown."""
+    """Hash of the kernel, or None if the kernel's source is unknown."""
     recorder: str | None = None
-    """Source of the measurements other than the tool."""
+    """Source of the measurements in addition to the tool, such as a person or a paper."""
 
 
 def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) -> Iterator[Measurement]:
-    """Convert a file's results, which belong to one problem and kernel, to measurements."""
+    """Convert the results of a file to measurements.
+
+    Args:
+        file: Results of one kernel and one problem.
+        problem: The measured problem.
+        stored: Names under which the measurements are stored.
+    """
     gpu, kernel = stored.gpu, stored.kernel
     first = file.results[0]
     first_result = {
@@ -224,7 +238,11 @@ def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) ->
 
 
 def _latency_report(result: ForeignResult) -> LatencyReport:
-    """Return the reported latency, and the statistics of its samples."""
+    """Return the latency that the tool reported, with statistics of its samples.
+
+    Raises:
+        UsageError: The latency is not between the smallest and the largest sample.
+    """
     value, samples = result.latency_s, result.samples_s
     if value is None:
         return LatencyReport()
@@ -252,7 +270,11 @@ def _latency_report(result: ForeignResult) -> LatencyReport:
 
 
 def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:
-    """Return a config with values that the database can store. Raises `ValueError` for other values."""
+    """Check that the database can store a config, and return the config.
+
+    Raises:
+        ValueError: The config has too many or no tunables, or a value that the database cannot store.
+    """
     if not tunables or len(tunables) > MOST_TUNABLES:
         raise ValueError(f"it has {len(tunables)} tunables; 1 to {MOST_TUNABLES} are accepted")
     config: dict[str, Scalar] = {}
@@ -265,19 +287,26 @@ def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:
 
 
 def text_of(value: object, what: str) -> str:
-    """Return `value` as printable one-line text; raise a `ValueError` that starts with `what`."""
+    """Check that a value is a short, printable line of text, and return the value.
+
+    Raises:
+        ValueError: The value is something else. The message starts with `what`.
+    """
     if not isinstance(value, str) or not 0 < len(value) <= MOST_CHARACTERS or not value.isprintable():
         raise ValueError(f"{what} is {value!r:.40}; expected printable text of at most {MOST_CHARACTERS} characters")
     return value
 
 
 def name_of(header: Mapping[str, object], member: str) -> str | None:
-    """Return the header's `member` as a name; None if it is missing or empty, as in Kernel Tuner without a GPU."""
+    """Return a member of a file's header as a name, or None if the member is missing or empty.
+
+    Kernel Tuner writes empty names if it runs without a GPU.
+    """
     value = header.get(member)
     return None if value in (None, "") else text_of(value, member)
 
 
-# Kernel Tuner sets the GPU's limits like tunables: https://kerneltuner.github.io, observers, NVMLObserver.
+# Kernel Tuner treats the GPU's limits like tunables (NVMLObserver, https://kerneltuner.github.io).
 LIMITS = {
     "nvml_pwr_limit": "power_limit_w",
     "nvml_gr_clock": "locked_sm_clock_hz",
@@ -287,7 +316,11 @@ LIMIT_UNIT = {"nvml_pwr_limit": 1.0, "nvml_gr_clock": 1e6, "nvml_mem_clock": 1e6
 
 
 def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[str, Any]]:
-    """Split a config: (config without limits of the GPU, these limits as fields of a `ForeignResult`)."""
+    """Separate power limits and clocks, which Kernel Tuner treats like tunables, from a config.
+
+    Returns:
+        The config without limits, and the limits in SI units as fields of a `ForeignResult`.
+    """
     limits = {}
     for name, column in LIMITS.items():
         if name in config:
@@ -301,12 +334,12 @@ _UTC = "%Y-%m-%d %H:%M:%S UTC"
 
 
 def time_of(value: object) -> datetime:
-    """Return a timestamp in UTC without a time zone; `UNKNOWN_TIME` for None."""
+    """Parse a timestamp, and convert it to UTC without a time zone. Return `UNKNOWN_TIME` for None."""
     if value is None:
         return UNKNOWN_TIME
     try:
         text = value if isinstance(value, str) else ""
-        # KTT does not pad seconds to two digits.
+        # KTT does not pad seconds to two digits, which fromisoformat requires.
         time = datetime.strptime(text, _UTC) if text.endswith(" UTC") else datetime.fromisoformat(text)
         return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
     except (ValueError, OverflowError):
@@ -314,7 +347,15 @@ def time_of(value: object) -> datetime:
 
 
 def latency_of(value: object, unit_s: float) -> float:
-    """Return the time of a launch in seconds; raise `ValueError` if it is impossible."""
+    """Convert the time of a launch to seconds.
+
+    Args:
+        value: Time in the file's unit.
+        unit_s: Length of the unit in seconds.
+
+    Raises:
+        ValueError: The value is not a number, not positive, or too large.
+    """
     seconds = finite(value, "time") * unit_s
     if not 0 < seconds < 1e6:
         raise ValueError(f"time is {seconds:g} s; expected more than 0 and less than 1e6")
@@ -322,7 +363,7 @@ def latency_of(value: object, unit_s: float) -> float:
 
 
 def samples_of(values: object, unit_s: float) -> tuple[float, ...]:
-    """Return run times in seconds."""
+    """Convert a list of run times to seconds. For arguments and errors, see `latency_of`."""
     if not isinstance(values, list) or len(values) > MOST_SAMPLES:
         raise ValueError(f"run times are not a list of at most {MOST_SAMPLES} numbers")
     return tuple(latency_of(value, unit_s) for value in values)
@@ -330,10 +371,10 @@ def samples_of(values: object, unit_s: float) -> tuple[float, ...]:
 
 # Pairs of fields, best first: energy of one launch in joules, power of the same sensor in watts.
 ENERGIES = (
-    ("ps_energy", "ps_power"),  # PowerSensor, an external meter
+    ("ps_energy", "ps_power"),  # PowerSensor, an external power meter
     ("powersensor2_energy", "powersensor2_power"),  # PowerSensor, read by PMT
     ("powersensor3_energy", "powersensor3_power"),
-    ("nvml_energy", "nvml_power"),  # median of sampled power x time
+    ("nvml_energy", "nvml_power"),  # NVML: median of sampled power times time
     ("nvidia_energy", "nvidia_power"),  # NVML, read by PMT
     ("tegra_energy", "tegra_power"),
     ("energy", "power"),
@@ -341,7 +382,16 @@ ENERGIES = (
 
 
 def energy_of(joules: Mapping[str, float], watts: Mapping[str, float], latency_s: float) -> dict[str, Any]:
-    """Return the energy fields of a `ForeignResult`; empty if the energy is implausible for one launch."""
+    """Select the best available energy and power of a launch.
+
+    Args:
+        joules: Energies in joules, keyed by the file's field.
+        watts: Powers in watts, keyed by the file's field.
+        latency_s: Latency in seconds.
+
+    Returns:
+        Energy fields of a `ForeignResult`, or an empty dictionary if no plausible value exists.
+    """
     for energy_name, power_name in ENERGIES:
         energy, power, method = joules.get(energy_name), watts.get(power_name), energy_name
         if energy is None and power is not None:
@@ -362,7 +412,17 @@ SHARED_BYTES = ("smem_bytes", "shared_bytes", "shared_memory_bytes")
 
 
 def code_of(values: Mapping[str, object]) -> dict[str, Any]:
-    """Return the resources of a result's code as fields of a `ForeignResult`. Raises `ValueError` if impossible."""
+    """Read the registers and shared memory of a result's code.
+
+    Args:
+        values: Fields of the file, keyed by name.
+
+    Returns:
+        Fields of a `ForeignResult`. Values that the file does not state are missing.
+
+    Raises:
+        ValueError: A value is impossible.
+    """
     code: dict[str, Any] = {}
     for column, names, most in (("registers", REGISTERS, 255), ("smem_bytes", SHARED_BYTES, 1 << 20)):
         for name in names:
@@ -376,15 +436,15 @@ def code_of(values: Mapping[str, object]) -> dict[str, Any]:
 
 
 def of_kernels(names: Iterable[str], options: ReadOptions, title: str) -> str:
-    """Return the kernel to read from a file with several.
+    """Select the kernel whose results to read from a file that may contain several kernels.
 
     Args:
-        names: names of the kernels in the file.
-        options: options with the possible names.
-        title: noun for a kernel in this format, such as "benchmark".
+        names: Names of the kernels in the file.
+        options: Options with the possible names of the kernel.
+        title: Noun for a kernel in this file format, such as "benchmark".
 
     Raises:
-        UsageError: the file has none of the names, or it has several kernels and the user selected none.
+        UsageError: The file has no results, or it has several kernels and `options.kernels` selects none of them.
     """
     there = list(dict.fromkeys(names))
     folded = {name.casefold() for name in options.kernels}

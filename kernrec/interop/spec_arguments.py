@@ -1,4 +1,6 @@
-"""Derive a problem from a kernel's parameters: integers are dimensions, pointers are tensors.
+"""Derive the problem of a drafted spec from a CUDA kernel's parameters and the user's arguments.
+
+Integer parameters become dimensions of the problem, and pointers become tensors. Arguments have these forms:
 
 n=4096           value of a number; an integer becomes a dimension, which --shape can change later
 x=f32[n]         buffer of random values; the size of each axis can be an expression: `f32[height,width]`
@@ -32,23 +34,23 @@ _SCALARS = {
     "u8": "u8", "s8": "i8", "b8": "u8", "u16": "u16", "s16": "i16", "b16": "u16", "u32": "i32", "s32": "i32",
     "b32": "i32", "u64": "i64", "s64": "i64", "b64": "i64", "f32": "f32", "f64": "f64",
 }  # fmt: skip
-"""Type of a number by PTX type, for parameters with a user-defined type name in the source."""
+"""kernrec's data type for each PTX type, for parameters whose type in the source is user-defined."""
 _LARGEST = 2**31 - 1
 
 
 @dataclass
 class SpecTensor:
-    """A buffer in the form of the spec."""
+    """Tensor of a drafted spec: the buffer behind a pointer, or a device variable."""
 
     parameter: Parameter
-    """Parameter or variable that the tensor fills."""
+    """Kernel parameter or device variable that the tensor provides the contents of."""
     role: str
     values: str | None = None
     dtype: str | None = None
     shape: tuple[str, ...] = ()
-    """Extents as expressions; empty until `size_buffers` chooses them."""
+    """Extents as expressions. Empty until `size_buffers` sets them."""
     symbol: str | None = None
-    """The variable's name in the code; None for a parameter."""
+    """Name of the device variable in the compiled code, or None for a kernel parameter."""
 
     def line(self, name: str) -> str:
         shape = ", ".join(map(quoted, self.shape)) if self.shape else MARK
@@ -66,28 +68,29 @@ class SpecArguments:
     """Dimensions, tensors and arguments of a drafted spec."""
 
     names: dict[str, str] = field(default_factory=dict)
-    """Names of dimensions in the spec, by name in the source or spec."""
+    """Names of dimensions in the spec, keyed by their name in the source, and also by their name in the spec."""
     dims: dict[str, int | None] = field(default_factory=dict)
-    """Dimensions with the value to analyze; None if the user must fill it in."""
+    """Value of each dimension, keyed by its name in the spec. A value is None if the user must fill it in."""
     tensors: dict[str, SpecTensor] = field(default_factory=dict)
     passed: list[str] = field(default_factory=list)
-    """Arguments of the launch, in the form of the spec."""
+    """Arguments of the launch, in the notation of the spec."""
     stated: dict[str, str] = field(default_factory=dict)
-    """Descriptions of buffers by name of the tensor."""
+    """The user's descriptions of buffers (`f32[n]`), keyed by tensor name."""
     missing: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
-    """The tensor or dimension of each parameter, by its name in the code."""
+    """Name of the tensor or dimension for each parameter, keyed by the parameter's name in the compiled code."""
     variables: list[str] = field(default_factory=list)
-    """Variables that tensors fill, by name in the source."""
+    """Names of the device variables whose contents tensors provide, as in the source."""
     unset: str = ""
-    """Note on variables that nothing set."""
+    """Note on device variables without a value, or an empty string."""
 
     def size_buffers(self, expression: Callable[[str, str], str]) -> None:
-        """Select the shape of every buffer.
+        """Set the shape of every buffer, from the user's description or from the dimensions.
 
         Args:
-            expression: function (name of the option, text of the user's expression) -> translated expression.
+            expression: Function that translates a user's expression to the spec's notation. Its arguments are the name
+                of the option, for error messages, and the expression.
         """
         by_size: dict[str, list[str]] = {}
         for name, tensor in self.tensors.items():
@@ -106,7 +109,13 @@ class SpecArguments:
         self.assumed += [f"{size} elements in {', '.join(names)}" for size, names in by_size.items()]
 
     def fill_indexes(self, indexes: Mapping[str, Index]) -> None:
-        """Let integers that index a tensor cover its full range. Requires that all buffers have shapes."""
+        """Set the contents of index arrays so that the indices cover the full range of the tensor that they index.
+
+        All buffers must have shapes, so call `size_buffers` first.
+
+        Args:
+            indexes: Use of index arrays in the compiled code, keyed by the parameter of the index array.
+        """
         for parameter, index in indexes.items():
             name = self.places.get(parameter, "")
             tensor = self.tensors.get(name)
@@ -121,7 +130,13 @@ class SpecArguments:
                 self.assumed.append(f"{tensor.parameter.name} {over} over {' and '.join(texts)}")
 
     def _step(self, target: str, count: int, parameters: Sequence[str]) -> str | None:
-        """Return the elements of a tensor per index as an expression; None if unknown."""
+        """Return the number of tensor elements between consecutive indices as an expression, or None if unknown.
+
+        Args:
+            target: Name of the indexed tensor.
+            count: Constant factor of the step, in bytes.
+            parameters: Parameters by which the step is multiplied.
+        """
         tensor, dims = self.tensors.get(target), [self.places.get(parameter, "") for parameter in parameters]
         if tensor is None or tensor.dtype is None or not tensor.shape or any(dim not in self.dims for dim in dims):
             return None
@@ -149,8 +164,9 @@ class SpecArguments:
         return lines + [tensor.line(name) for name, tensor in self.tensors.items()]
 
     def _usual_size(self, lanes: int) -> str | None:
-        """Return the default number of elements of a buffer: the product of the two largest dimensions, or None if
-        unknown.
+        """Return the default number of elements in a buffer: the product of the two largest dimensions.
+
+        Return None if there are no dimensions, or more than two and not all values are known.
         """
         names = list(self.dims)
         if len(names) > 2:
@@ -197,18 +213,21 @@ def read_arguments(
     expressions: str,
     filled: Mapping[str, str] = MappingProxyType({}),
 ) -> SpecArguments:
-    """Return the arguments of a kernel.
+    """Derive dimensions, tensors and launch arguments of a spec from a kernel's parameters.
 
     Args:
         source: Text of the source.
-        signature: Signature as the text declares it.
+        signature: The kernel's signature in the source.
         facts: Properties of the compiled code.
-        stated: The user's arguments, `n=4096` or `x=f32[n]`.
-        filled: Variables that the host code fills, with their value if it is an integer, else empty.
-        expressions: Expressions of the launch and of shapes. A number that they name becomes a dimension.
+        stated: The user's arguments, such as `n=4096` or `x=f32[n]`.
+        expressions: The user's expressions for the launch and for shapes. A name in `stated` that is not a parameter
+            but occurs in these expressions becomes a dimension.
+        filled: Device variables that the host code sets. The value of a variable is an empty string unless it is a
+            known integer.
 
     Raises:
-        UsageError: A name is not a parameter, a value cannot be read, or the code does not fit the text.
+        UsageError: A name is not a parameter, a value is invalid, or the source declares another number of parameters
+            than the compiled code has.
     """
     if len(facts.parameters) != len(signature.parameters):
         raise UsageError(
@@ -287,7 +306,10 @@ def read_arguments(
 
 
 def _special(text: str) -> str:
-    """Return the spec's notation of a null pointer, a pointer into a buffer or a structure; empty for other values."""
+    """Return a null pointer, a pointer into a buffer, or a structure in the spec's notation.
+
+    Return an empty string for other values.
+    """
     if re.fullmatch(r"null(?:ptr)?", text):
         return "u64 0"
     if match := re.fullmatch(r"([A-Za-z_]\w*)\s*\+\s*(\d{1,18})", text):
@@ -299,7 +321,7 @@ def _special(text: str) -> str:
 
 
 def _add_whole(arguments: SpecArguments, parameter: Parameter, name: str, dtype: str, text: str | None) -> None:
-    """Add an integer as a dimension, or as a number if its value cannot be a dimension."""
+    """Add an integer parameter as a dimension, or as a constant if its value cannot be the size of a dimension."""
     value = None if text is None else _whole(parameter.name, text, dtype)
     if value is not None and not 0 <= value <= _LARGEST:
         arguments.passed.append(f"{dtype} {value}")
@@ -341,7 +363,7 @@ def _whole(name: str, text: str, dtype: str) -> int:
 
 def _fraction(name: str, text: str | None) -> float:
     try:
-        value = 1.0 if text is None else float(re.sub(r"(?<=[0-9.])[fF]$", "", text))  # `1e-6f` as in C
+        value = 1.0 if text is None else float(re.sub(r"(?<=[0-9.])[fF]$", "", text))  # Accept C's `1e-6f`.
     except ValueError:
         value = math.nan
     if not math.isfinite(value):

@@ -1,7 +1,8 @@
-"""Draft a kernel.toml from a CUDA source and launch options, for `kernrec analyze` with --init or without a spec.
+"""Draft a kernel's spec (kernel.toml) from its CUDA source and the user's options.
 
-The compiled code provides the parameters, whether it reads the block size, and the block that it was compiled for. The
-source provides the names of the parameters. Missing parts, which the user must fill in, contain `MARK`.
+`kernrec analyze` uses drafts if there is no spec, and --init writes them to a file. The source is compiled to determine
+the types of the parameters, whether the kernel reads the block size, and whether it requires a certain block. The names
+of the parameters come from the source. Parts that the user must fill in are marked with `MARK`.
 """
 
 import math
@@ -41,7 +42,7 @@ from kernrec.ptx import parse
 
 _COMPILE_LIMIT_S = 120.0
 _PROVISIONAL = 16
-"""Value of an undefined macro for the first compilation, which only reads the signature."""
+"""Value of undefined macros in the first compilation, which only serves to read the kernel's signature."""
 _UNDEFINED = re.compile(r'identifier "([A-Z][A-Z0-9_]*)" is undefined')
 _MOST_UNDEFINED = 8
 _AXES = "xyz"
@@ -50,21 +51,22 @@ _BLOCKS = {
     2: ((16, 16), (32, 4), (32, 8), (32, 16), (64, 4)),
     3: ((256, 1, 1), (32, 8, 1), (8, 8, 4), (32, 4, 2)),
 }
-"""Default block sizes by number of axes, as people choose them by hand."""
+"""Block sizes to try by default, keyed by the number of axes. They are common choices in hand-written kernels."""
 
 
 def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = False) -> Draft:
-    """Return the spec of a kernel in a CUDA source.
+    """Draft the spec of a kernel in a CUDA source.
 
     Args:
-        source: the `.cu` file.
-        words: the user's specification of the launch.
-        sm: compute capability to compile for.
-        suggest: whether macros that look like tunables become tunables with similar values.
+        source: Path of the `.cu` file.
+        words: The user's options, which describe the launch.
+        sm: Compute capability to compile for, such as 80.
+        suggest: Whether to make tunables of macros that the source defines between #ifndef and #endif. Each gets its
+            value in the source, half of the value and twice the value.
 
     Raises:
-        UsageError: a kernel, parameter or macro does not exist, or a value is malformed.
-        CompileError: the compiler rejects the source.
+        UsageError: A kernel, parameter or macro does not exist, or a value is invalid.
+        CompileError: The compiler rejects the source.
     """
     return _Drafter(source, words, sm, suggest).draft()
 
@@ -93,11 +95,17 @@ class _Drafter:
             self.names |= {name: name, tunable.define or name: name}
 
     def _with_defines(self, text: str) -> str:
-        """Append the user's macros to a text, because the reader of the host code uses the last definition."""
+        """Append definitions of the user's macros to a source text.
+
+        If a macro is defined several times, the reader of the host code uses the last definition.
+        """
         return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
 
     def _host_launch(self, whole: str) -> HostLaunch | None:
-        """Return the most complete launch in the file's host code."""
+        """Return the launch in the file's host code with the most known values, or None if there is no launch.
+
+        Launches of the selected template instance are preferred.
+        """
         parameters = [
             (each.name, (each.dtype or STRUCTURE) if each.pointer else None) for each in self.signature.parameters
         ]
@@ -109,7 +117,10 @@ class _Drafter:
         )
 
     def _filled(self) -> dict[str, str]:
-        """Return the variables that the host code fills, with the values of whole numbers."""
+        """Return the device variables that the host code sets, with their values if they are known integers.
+
+        Single integers with unknown values are left out.
+        """
         filled = filled_variables(self._with_defines(self.whole))
         types = {each.name: each for each in self.facts.variables if each.typed}
         return {
@@ -119,7 +130,7 @@ class _Drafter:
         }
 
     def _take_launch(self) -> None:
-        """Fill in launch options that the user does not specify from the host code's launch."""
+        """Use grid, block, shared memory and arguments of the host code's launch unless the user specifies them."""
         if (launch := self.launch) is None:
             return
         stated = {text.partition("=")[0].strip() for text in self.words.arguments}
@@ -224,7 +235,7 @@ class _Drafter:
                     self.tunables[identifier(macro.name)] = DraftTunable(around, meaning, define=macro.name)
 
     def _fixed_macros(self) -> list[str]:
-        """Return comments on the source's macros that cannot become tunables without a change."""
+        """Return comment lines about macros that cannot become tunables unless the user changes the source."""
         fixed = [macro for macro in self.macros.values() if not macro.guarded and self.suggest]
         if not fixed:
             return []
@@ -232,7 +243,12 @@ class _Drafter:
         return ["", f"# Macros that the source fixes: {listed}. Between #ifndef NAME and #endif they could be tuned."]
 
     def _compiled(self, sm: int) -> CodeFacts:
-        """Return the properties of the compiled kernel; undefined macros become tunables."""
+        """Compile the kernel, and return the properties of its code. Undefined macros become tunables.
+
+        Raises:
+            UsageError: The source cannot be compiled for a reason that the user can fix. The message says how.
+            CompileError: The compiler rejects the source for another reason.
+        """
         result = self._compile(sm)
         if isinstance(result, CompileError) and has_host_code(self.whole) and find_nvcc() is not None:
             device, self.text, self.host_code = self.text, self.whole, True
@@ -273,7 +289,7 @@ class _Drafter:
 
     def _launch(self) -> DraftLaunch:
         block, constraints = self._block()
-        if block == [MARK] and self.launch is not None:  # The host code's expressions may name the block.
+        if block == [MARK] and self.launch is not None:  # The host code may refer to the block.
             self.names |= {f"block_{axis}": f"block_{axis}" for axis in _AXES}
         shared = "0"
         if self.words.shared is not None:
@@ -303,7 +319,7 @@ class _Drafter:
         )
 
     def _block(self) -> tuple[list[str], dict[str, str]]:
-        """Return the block along each axis, and constraints on it with their reasons."""
+        """Return the block's extents as expressions, and constraints on the block with their reasons."""
         required, most = self.facts.required_block, self.facts.most_threads
         stated = self.words.block
         if stated is not None and not re.fullmatch(r"[\d\sx,]+", stated):
@@ -334,7 +350,7 @@ class _Drafter:
         if not blocks and not self.facts.reads_block:
             self.missing.append("--block, which the code never reads")
             return [MARK], {}
-        own = self.launch.block if self.launch and self.launch.block else ()  # This is the host code's block.
+        own = self.launch.block if self.launch and self.launch.block else ()  # Block in the host code
         while own and own[-1] == 1 and len(own) > 1:
             own = own[:-1]
         if not blocks:
@@ -347,7 +363,16 @@ class _Drafter:
     def _tried(
         self, blocks: Sequence[tuple[int, ...]], macros_of_axes: list[str], most: int | None
     ) -> tuple[list[str], dict[str, str]]:
-        """Return a tunable per axis along which blocks differ; the tunable replaces a macro of this extent."""
+        """Create tunables for the block's extents along the axes on which the blocks to try differ.
+
+        Args:
+            blocks: Blocks to try.
+            macros_of_axes: Tunables of macros that determine the block. They are used instead of new tunables.
+            most: Maximum number of threads per block, or None for no limit.
+
+        Returns:
+            The block's extent along each axis as an expression, and constraints on the block with their reasons.
+        """
         if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
             raise UsageError(
                 f"--block {self.words.block}: {self.signature.name} never reads blockDim, and no macro of it is its"
@@ -386,7 +411,10 @@ class _Drafter:
             self.names.setdefault(f"block_{axis}", f"({text})" if not re.fullmatch(r"\w+", text) else text)
 
     def _block_macros(self) -> list[str]:
-        """Return the tunables that are extents of the block, recognized by their usual names."""
+        """Return the tunables that determine the block's extents, one per axis.
+
+        Such macros are recognized by usual names such as BLOCK_X. Return an empty list if an axis has none.
+        """
         by_macro = {tunable.define or name.upper(): name for name, tunable in self.tunables.items()}
         for macro in self.macros.values():
             if macro.guarded:
@@ -407,7 +435,10 @@ class _Drafter:
         return block
 
     def _expression(self, flag: str, text: str) -> str:
-        """Translate a user's expression (C names, `ceil(a/b)`, `/` of integers) to the grammar of a spec."""
+        """Translate a user's expression to the grammar of a spec.
+
+        The expression uses names of the source, `ceil(a/b)`, and `/` for integer division.
+        """
         translator = Translator(self.names, {}, 0, "name")
         translated = translator.expression(flag, text)
         return re.sub(r"(?<!/)/(?!/)", "//", translated)

@@ -1,4 +1,4 @@
-"""Parse and format texts for `spec_draft`: lists of blocks and expressions, and lines of a kernel.toml."""
+"""Parse the options from which a spec is drafted, and format the lines of a kernel.toml."""
 
 import math
 import re
@@ -8,43 +8,43 @@ from dataclasses import dataclass, field
 from kernrec.errors import UsageError
 
 MARK = '"?"'
-"""Marker of a part to fill in, as a TOML value."""
+"""TOML value that marks a part of a drafted spec that the user must fill in."""
 
 
 @dataclass(frozen=True)
 class LaunchWords:
-    """User's specification of a kernel's launch, in the form of the command line."""
+    """Options of the command line that describe a kernel's launch, as text."""
 
     entry: str | None = None
-    """Name of the kernel; None for the only one."""
+    """Name of the kernel, or None for the only kernel of the file."""
     grid: str | None = None
-    """Blocks of the grid, an expression for each axis: `ceil(n/block_x)`."""
+    """Number of blocks along each axis, as comma-separated expressions such as `ceil(n/block_x)`."""
     block: str | None = None
-    """Block sizes to try, `64,128` or `16x16,32x8`, or one expression for each axis: `bx, by`."""
+    """Block sizes to try, such as `64,128` or `16x16,32x8`, or one expression for each axis, such as `bx, by`."""
     arguments: Sequence[str] = ()
-    """Arguments: `n=4096`, `x=f32[n]`, `x=@values.npy`."""
+    """Arguments of the launch, such as `n=4096`, `x=f32[n]` or `x=@values.npy`."""
     tunables: Sequence[str] = ()
-    """Macros with the values to try: `TILE=1,2,4`."""
+    """Macros with the values to try, such as `TILE=1,2,4`."""
     shared: str | None = None
-    """Dynamic shared memory in bytes, an expression."""
+    """Dynamic shared memory in bytes, as an expression."""
     include: Sequence[str] = ()
-    """Folders with headers, relative to the source's."""
+    """Folders with headers, relative to the folder of the source."""
     defines: Mapping[str, str] = field(default_factory=dict)
-    """Macros that the source is compiled with."""
+    """Values of macros to compile the source with, keyed by macro."""
     options: Sequence[str] = ()
-    """Options of NVRTC and nvcc: `-std=c++20`, `-use_fast_math`."""
+    """Options for NVRTC and nvcc, such as `-std=c++20` or `-use_fast_math`."""
     note: str = ""
-    """Origin of macros, options and folders that the user did not pass."""
+    """Note on the origin of macros, options and folders that the user did not pass, or an empty string."""
 
     @property
     def expressions(self) -> str:
-        """Return the user's texts that may name a dimension."""
+        """Return all user's expressions that may name a dimension, separated by spaces."""
         sizes = [text.partition("=")[2] for text in self.arguments]
         return " ".join([self.grid or "", self.block or "", self.shared or "", *sizes])
 
 
 class Lines:
-    """Lines of a file, in order."""
+    """Collects the lines of a text file."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -54,23 +54,30 @@ class Lines:
 
     @property
     def text(self) -> str:
-        """All lines, each with a line end."""
+        """All lines, each followed by a newline."""
         return "".join(f"{line}\n" for line in self._lines)
 
 
 def quoted(text: str) -> str:
-    """Return a TOML string."""
+    """Return a text as a quoted TOML string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\u{ord(match[0]):04x}", escaped) + '"'
 
 
 def one_line(text: str) -> str:
-    """Return a text for a TOML comment: each run of spaces, line ends and control characters becomes one space."""
+    """Make a text fit on one line, for a TOML comment.
+
+    Each sequence of spaces, line breaks and control characters becomes one space.
+    """
     return re.sub(r"[\x00-\x20\x7f]+", " ", text)
 
 
 def refuse_marks(text: str, place: str) -> None:
-    """Raise `UsageError` with the line numbers if a spec still has parts to fill in."""
+    """Check that a spec has no parts left to fill in.
+
+    Raises:
+        UsageError: The spec contains `MARK`. The message names `place` and the line numbers.
+    """
     marked = [
         number for number, line in enumerate(text.splitlines(), 1) if MARK in line and not line.lstrip().startswith("#")
     ]
@@ -80,7 +87,12 @@ def refuse_marks(text: str, place: str) -> None:
 
 
 def whole_numbers(wrong: str, text: str) -> list[int]:
-    """Return the distinct integers of a comma-separated list. Raises `UsageError` with the message `wrong`."""
+    """Parse a comma-separated list of distinct integers.
+
+    Args:
+        wrong: Message of the `UsageError` that is raised for any other text.
+        text: The list.
+    """
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"-?\d{1,9}", part) for part in parts) or len(set(parts)) < len(parts):
         raise UsageError(wrong)
@@ -88,7 +100,11 @@ def whole_numbers(wrong: str, text: str) -> list[int]:
 
 
 def blocks_to_try(text: str) -> list[tuple[int, ...]]:
-    """Return the distinct blocks of a text such as `64,128` or `16x16,32x8`. Raises `UsageError` for other texts."""
+    """Parse a list of blocks such as `64,128` or `16x16,32x8`, and remove repeated blocks.
+
+    Raises:
+        UsageError: The text has another form, or a block has more than 1024 threads.
+    """
     blocks = []
     for part in text.split(","):
         extents = part.strip().split("x")
@@ -101,12 +117,12 @@ def blocks_to_try(text: str) -> list[tuple[int, ...]]:
 
 
 def three_extents(block: Sequence[int]) -> tuple[int, ...]:
-    """Return a block along all three axes."""
+    """Extend a block to three axes. Missing extents are 1."""
     return (*block, 1, 1)[:3]
 
 
 def split_expressions(text: str) -> list[str]:
-    """Return expressions separated by commas outside of parentheses."""
+    """Split a text at commas that are not inside parentheses."""
     parts, depth = [""], 0
     for char in text:
         depth += {"(": 1, ")": -1}.get(char, 0)
@@ -118,5 +134,5 @@ def split_expressions(text: str) -> list[str]:
 
 
 def listed(expressions: Sequence[str]) -> str:
-    """Return expressions as a TOML list."""
+    """Return expressions as a TOML list of strings. `MARK` stays unchanged."""
     return f"[{', '.join(text if text == MARK else quoted(text) for text in expressions)}]"

@@ -1,11 +1,16 @@
-"""Read T1, the autotuning community's description of a tuning problem (JSON, schema 1.0.0), as a kernel.
+"""Read a T1 file as a kernel.
 
-kernrec reads a file like Kernel Tuner and KTT do. The grid is `ProblemSize` divided by `GridDivX`, `GridDivY` and
-`GridDivZ`, if they exist. Otherwise it is `GlobalSize`, in blocks for `GlobalSizeType` CUDA and in threads for OpenCL.
-Parameters become macros with their names. An argument of `MemoryType` Symbol (`MemType` Constant) that the source
-declares `__constant__` is written to the symbol, and also passed if the kernel has a parameter for it. `FillType`
-Random is uniform up to `FillValue`. ReferenceData defines the expected outputs. Other members (Search, Budget) are
-ignored.
+T1 is a JSON format (schema 1.0.0) in which autotuners exchange descriptions of tuning problems. kernrec interprets a
+file as Kernel Tuner and KTT do:
+
+- The grid is `ProblemSize` divided by `GridDivX`, `GridDivY` and `GridDivZ`, if they exist. Otherwise, it is
+  `GlobalSize`, in blocks if `GlobalSizeType` is CUDA, and in threads if it is OpenCL.
+- Tuning parameters become macros of the same name.
+- An argument with `MemoryType` Symbol (`MemType` Constant) that the source declares `__constant__` is written to this
+  variable. It is also passed to the kernel if the kernel has a parameter for it.
+- `FillType` Random means uniform random numbers up to `FillValue`.
+- `ReferenceData` defines the expected outputs.
+- Other members, such as Search and Budget, are ignored.
 """
 
 import json
@@ -37,17 +42,17 @@ _AXES = "XYZ"
 
 
 def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
-    """Return the kernel that a T1 file describes.
+    """Read the kernel that a T1 file describes.
 
     Args:
-        path: path of the T1 file.
-        source: file of the kernel; None for the file in its folder that the T1 file names.
+        path: Path of the T1 file.
+        source: Source file of the kernel. The default is the file that the T1 file names, in the folder of the T1 file.
 
     Returns:
         The kernel, and notes on ignored parts of the description.
 
     Raises:
-        UsageError: the file is not a valid description.
+        UsageError: The T1 file or the source is invalid.
     """
     try:
         data = json.loads(read_input(path, _LARGEST_FILE, path.name))
@@ -83,7 +88,7 @@ class _T1Reader:
                 raise UsageError(f"{title}: {key}: expected text")
 
     def spec(self, source_name: str, source: str) -> dict[str, Any]:
-        """Return the equivalent kernel.toml as data."""
+        """Return the equivalent content of a kernel.toml."""
         tunables: dict[str, Any] = {}
         names: dict[str, str] = {}
         values: dict[str, list[int]] = {}
@@ -127,7 +132,7 @@ class _T1Reader:
         return expression.identifier(title)
 
     def identifier(self, name: str, taken: Mapping[str, Any]) -> str:
-        """Return the name of a parameter as an unused identifier of kernel.toml."""
+        """Convert a parameter name to an identifier for kernel.toml that is not in `taken`."""
         identifier = name.lower().lstrip("_")
         while identifier in taken or not is_identifier(identifier):
             identifier = f"t_{identifier}"
@@ -172,7 +177,16 @@ class _T1Reader:
         return self.translator.expression(f"{self.title}: {key}", str(text))
 
     def arguments(self, source: str, values: Mapping[str, list[int]]) -> tuple[dict[str, Any], list[str], list[str]]:
-        """Return (tensors, arguments in order, terms of the dynamic shared memory size)."""
+        """Convert the kernel's arguments to the notation of kernel.toml.
+
+        Args:
+            source: Text of the kernel's source.
+            values: Values of the tuning parameters, keyed by name.
+
+        Returns:
+            The tensors, the launch arguments in order, and the expressions whose sum is the dynamic shared memory in
+            bytes.
+        """
         tensors: dict[str, Any] = {}
         passed: list[tuple[str, bool]] = []
         shared: list[str] = []
@@ -232,7 +246,10 @@ class _T1Reader:
         return self.list(self.kernel, "Arguments", [])
 
     def references(self) -> dict[str, dict[str, Any]]:
-        """Map the kernel's arguments to the ReferenceData arguments with their expected contents."""
+        """Return the expected contents of the kernel's arguments, keyed by argument name.
+
+        The contents are arguments of `ReferenceData`.
+        """
         data = self.table("ReferenceData", self.kernel.get("ReferenceData") or {})
         arguments = [self.table("ReferenceArguments", g) for g in self.list(data, "ReferenceArguments", [])]
         pairs = [self.table("ValidationPairs", pair) for pair in self.list(data, "ValidationPairs", [])]
@@ -245,9 +262,9 @@ class _T1Reader:
         return {str(self.need(pair, "TargetName")): named[pair["ReferenceName"]] for pair in pairs}
 
     def type(self, what: str, argument: Mapping[str, Any]) -> tuple[str, int]:
-        """Return (element type of an argument, elements per vector)."""
+        """Return the element type of an argument, and the number of elements per vector (4 for float4)."""
         kind = str(self.need(argument, "Type"))
-        if kind in _TYPES:  # Check this before vectors, because int8 is an 8-bit integer.
+        if kind in _TYPES:  # int8 is an 8-bit integer, not a vector.
             return _TYPES[kind], int(argument.get("TypeSize", 1)) if kind == "custom" else 1
         if match := _VECTOR.fullmatch(kind):
             return _TYPES[match[1]], int(match[2])
@@ -320,7 +337,7 @@ def _number(value: Any, dtype: str) -> str:
 
 
 def _parameters(source: str, name: str) -> int | None:
-    """Return the number of parameters that a kernel's source declares; None if unclear."""
+    """Return the number of parameters in the kernel's declaration, or None if it cannot be determined."""
     match = re.search(rf"\b{re.escape(name)}\s*\(([^()]*)\)\s*\{{", source)
     if match is None or "#" in match[1]:
         return None
@@ -328,14 +345,17 @@ def _parameters(source: str, name: str) -> int | None:
 
 
 def load_spec(spec: Path, source: Path) -> tuple[Kernel, list[str]]:
-    """Return the kernel that a spec describes, and notes on ignored parts of the spec.
+    """Read the kernel that a spec describes.
 
     Args:
-        spec: a kernel.toml or a T1 file.
-        source: file of the kernel.
+        spec: Path of a kernel.toml or of a T1 file (.json).
+        source: Source file of the kernel.
+
+    Returns:
+        The kernel, and notes on ignored parts of the spec.
 
     Raises:
-        UsageError: the spec is bad, or a kernel.toml describes another source.
+        UsageError: The spec is invalid, or a kernel.toml describes another source file.
     """
     if spec.suffix == ".json":
         return load_t1(spec, source)

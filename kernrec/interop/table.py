@@ -1,12 +1,12 @@
-"""Read tables of results: CSV and Parquet files with a row per measured config and named columns.
+"""Read tables of results: CSV or Parquet files with a row per measured config.
 
     block_size_x,block_size_y,time_ms,num_regs
     32,8,0.412,40
 
-A column is one of the kernel's tunables, or a quantity whose name ends in its unit: `time_ms`, `latency_s`, `energy_j`,
-`power_w`, `power_limit_w`, `locked_sm_clock_mhz`. Other known columns are `outcome` (without it, every config ran
-successfully), `error`, `device`, `timestamp`, `num_regs` and `smem_bytes`. An unknown column is an error, because
-overlooking a tunable would merge different configs.
+A column is a tunable of the kernel, or a quantity whose name ends in its unit: `time_ms`, `latency_s`, `energy_j`,
+`power_w`, `power_limit_w`, `locked_sm_clock_mhz`. Other known columns are `outcome`, `error`, `device`, `timestamp`,
+`num_regs` and `smem_bytes`. Without a column `outcome`, all configs ran successfully. Any other column is an error,
+because it may be a tunable, and ignoring a tunable would merge different configs.
 """
 
 import csv
@@ -43,11 +43,14 @@ MOST_ROWS = 2_000_000
 
 
 def csv_rows(text: str) -> tuple[list[str], Iterator[Mapping[str, str]]]:
-    """Return (column names, iterator over rows as dictionaries of stripped values by column).
+    """Parse a CSV text.
+
+    Returns:
+        The column names, and an iterator over the rows. A row maps each column to its value without surrounding spaces.
 
     Raises:
-        ValueError: the text is not CSV, a line has another number of values, or there are more than `MOST_ROWS` lines.
-            Errors in lines occur during iteration.
+        ValueError: The text is not CSV, a row has another number of values than the header, or there are more than
+            `MOST_ROWS` rows. Errors in rows are raised during iteration.
     """
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
@@ -76,7 +79,7 @@ def csv_rows(text: str) -> tuple[list[str], Iterator[Mapping[str, str]]]:
 
 
 def unlike(columns: list[str]) -> list[str]:
-    """Return the column names. Raises `ValueError` if two names differ only in case."""
+    """Return the column names unchanged. Raise `ValueError` if two names are equal when case is ignored."""
     if len({name.casefold() for name in columns}) < len(columns):
         raise ValueError("it names a column twice")
     return columns
@@ -98,11 +101,11 @@ _LIMITS = {"power_limit_w": ("power_limit_w", 1.0)} | {
 }
 _ENERGY = {"energy_j": 1.0, "energy_mj": 1e-3}
 _POWER = {"power_w": 1.0, "power_mw": 1e-3}
-_NOT_RUN = ("", "none", "null")  # The config was listed but never ran.
+_NOT_RUN = ("", "none", "null")  # Outcomes of configs that never ran
 
 
 def is_parquet(path: Path) -> bool:
-    """Return whether the first bytes of a file are Parquet's. Raises `UsageError` if the file cannot be read."""
+    """Return whether a file starts with the signature of Parquet. Raise `UsageError` if the file cannot be read."""
     try:
         with open_input(path) as file:
             return file.read(len(_PARQUET)) == _PARQUET
@@ -111,13 +114,13 @@ def is_parquet(path: Path) -> bool:
 
 
 def read_csv_table(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Return the results in a CSV file; errors are those of `read_results.Format`."""
+    """Read the results in a CSV file. For the errors that it raises, see `read_results.Format`."""
     columns, lines = csv_rows(file.text)
     return _results(columns, ({name: _plain(text) for name, text in line.items()} for line in lines), options)
 
 
 def read_parquet_table(path: Path, options: ReadOptions) -> ForeignResults:
-    """Return the results in a Parquet file; errors are those of `read_results.Format`."""
+    """Read the results in a Parquet file. For the errors that it raises, see `read_results.Format`."""
     return _results(*_parquet(path), options)
 
 
@@ -137,7 +140,11 @@ def _results(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], options:
 def _mapped(
     columns: Sequence[str], rows: Iterable[Mapping[str, Any]], mapped: Sequence[MappedColumn]
 ) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
-    """Rename and scale the mapped columns of a table."""
+    """Rename and scale columns of a table as the option `--map` specifies.
+
+    Returns:
+        The new column names and rows.
+    """
     for each in mapped:
         if each.column not in columns:
             raise ValueError(str(unknown("column", each.column, columns)))
@@ -157,7 +164,7 @@ def _mapped(
 
 
 def _plain(text: str) -> object:
-    """Return a CSV value: None, a number or text."""
+    """Convert the text of a CSV cell to a number or boolean if possible. An empty cell becomes None."""
     if not text:
         return None
     for kind in (int, float):
@@ -181,10 +188,10 @@ def _parquet(path: Path) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
 
 
 class _Reader:
-    """Meaning of each column of a table."""
+    """Reader of a table's rows, which knows the meaning of each column."""
 
     def __init__(self, columns: Collection[str], options: ReadOptions) -> None:
-        """Assign a meaning to each column. Raises `ValueError` for an unknown column or a missing time."""
+        """Determine the meaning of each column. Raise `ValueError` for unknown columns, or if no column is a time."""
         folded = {name.casefold(): name for name in columns}
         self.devices: set[str] = set()
         self._config = {c for c in columns if c.casefold() in {name.casefold() for name in options.names}}
@@ -211,7 +218,7 @@ class _Reader:
 
     @staticmethod
     def _time_column(folded: Mapping[str, str]) -> tuple[str, float]:
-        """Return (name of the time column, its unit in seconds)."""
+        """Return the name of the column that contains the times, and the length of its unit in seconds."""
         times = [
             (name, SECONDS[unit])
             for key, name in folded.items()
@@ -231,7 +238,7 @@ class _Reader:
         )
 
     def result(self, row: Mapping[str, Any]) -> ForeignResult | None:
-        """Return the result of a row; None for a config that never ran."""
+        """Return the result in a row, or None if the config never ran."""
         config = config_of({name: row[name] for name in self._config}) if self._config else {}
         if not config:
             raise ValueError("it has no column of a tunable")

@@ -1,19 +1,19 @@
-"""Read Triton's on-disk autotune cache, and read and write Inductor's lookup table.
+"""Read Triton's autotune cache on disk, and read and write Inductor's lookup table.
 
-Triton's cache has the times of every config that `@triton.autotune` tried. Triton writes `<function>.autotune.json`
-into a folder of its cache if `cache_results` or TRITON_CACHE_AUTOTUNING is set. The file contains the tuning key, and
-for each config its attributes and [median, 20th percentile, 80th percentile] in milliseconds. Times are infinite if the
-config did not compile or launch. The file has no version, so kernrec rejects files with attributes that Triton 3.2 to
-3.9 do not have. The file names neither the GPU nor the shape. A cache of predictions, which kernrec 0.1.0 wrote, is
-marked and is not a recording.
+If `cache_results` or TRITON_CACHE_AUTOTUNING is set, `@triton.autotune` writes a file `<function>.autotune.json` to a
+folder of Triton's cache. The file contains the tuning key and all configs that were tried. Each config has its
+attributes and its times in milliseconds: [median, 20th percentile, 80th percentile]. The times are infinite if the
+config could not be compiled or launched. The file names neither the GPU nor the shape. It has no version, so kernrec
+rejects files with attributes that Triton 3.2 to 3.9 do not have. kernrec 0.1.0 wrote files in this format with
+predicted times. These files are marked, and they are not read as results.
 
-Inductor's lookup table has the configs of a template that `torch.compile` compares for a shape:
+Inductor's lookup table contains the configs that `torch.compile` compares for each shape:
 
     {"((torch.float16, [m, k], [k, 1]), (torch.float16, [k, n], [n, 1]))+mm": [{"template_id": "triton::mm", ...}]}
 
-A key consists of an optional device, the types, shapes and strides of the inputs, and the op. If an entry has a single
-config, PyTorch does not measure. The table has no version and no times. A config with a member that PyTorch 2.10 to
-2.14 do not have is rejected.
+A key consists of an optional device, the data types, shapes and strides of the inputs, and the op. If a key has only
+one config, PyTorch uses it without measuring. The table has no version and no times. kernrec rejects configs with
+members that PyTorch 2.10 to 2.14 do not have.
 """
 
 import re
@@ -27,23 +27,25 @@ from kernrec.store.measurement import Outcome
 
 TOOL = "Triton autotune"
 MEMBER = "configs_timings"
-"""Member of the file that identifies the format."""
+"""Member of the JSON object that identifies an autotune cache."""
 ENDING = ".autotune.json"
 
 _LAUNCH = {"num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None}
-"""Compiler options, with default values; an option that has its default in every config is dropped."""
+"""Compiler options with their default values (None if there is no fixed default). An option is dropped if all configs
+have its default.
+"""
 _ATTRIBUTES = {"kwargs", "pre_hook", *_LAUNCH}
 _LATER = {"ir_override"}
-"""Attributes of Triton 3.4 and later."""
+"""Attributes of configs in Triton 3.4 and later."""
 _NOT_GIVEN = -1
 _FAILED = "Triton could not compile or launch it"
 
 PREDICTED = "predicted_by"
-"""Member that marks a cache of predictions, which kernrec 0.1.0 wrote."""
+"""Member that marks a cache with predicted times, which kernrec 0.1.0 wrote."""
 
 
 def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Return the results in an autotune cache; errors are those of `read_results.Format`."""
+    """Read the results in an autotune cache. For the errors that it raises, see `read_results.Format`."""
     document = file.document()
     if PREDICTED in document:
         raise ValueError("it contains predictions of kernrec, not measurements")
@@ -51,7 +53,10 @@ def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def read_autotune_configs(file: TextFile) -> list[dict[str, Any]]:
-    """Return the configs of a cache, measured or predicted, without failures; errors are those of `read_autotune`."""
+    """Read the configs in an autotune cache, without those that failed. Their times may be measured or predicted.
+
+    For the errors that it raises, see `read_results.Format`.
+    """
     document = file.document()
     document.pop(PREDICTED, None)
     ran = [result.config for result in _read(document, file).results if result.outcome == Outcome.OK]
@@ -109,11 +114,11 @@ def _usual(name: str, results: list[ForeignResult]) -> bool:
 
 
 TEMPLATE = "triton::mm"
-"""Matmul template whose tunables `matmul_triton` has."""
+"""Inductor's matmul template. Its tunables are those of kernrec's kernel `matmul_triton`."""
 
 TUNABLES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps")
 _OPTIONS = ("template_id", "template_hash", "EVEN_K", "ALLOW_TF32", "USE_FAST_ACCUM", "ACC_TYPE", "hint_override")
-"""Members of an entry that are not tunables."""
+"""Members of a config in the lookup table that are not tunables."""
 _TYPES = {"f16": "torch.float16", "bf16": "torch.bfloat16", "f32": "torch.float32", "tf32": "torch.float32"}
 _KEY = re.compile(r"(?:[^+()\n]{1,80}\+)?\(\((?:torch\.\w++|[\d, \[\]()])+\)\)(?:\+[\w=.&-]+)?\+\w+")
 _LARGEST = 16 << 20
@@ -121,12 +126,15 @@ _MOST_CONFIGS = 65_536
 
 
 def product_key(dims: Mapping[str, int], dtype: str, layout: str) -> str:
-    """Return the key of a matmul on any device.
+    """Return the lookup table's key for a matmul, without a device.
 
     Args:
-        dims: `m`, `n` and `k`.
-        dtype: data type of both inputs.
-        layout: `nn`, `nt`, `tn` or `tt`; `t` marks an input that is transposed in memory.
+        dims: Dimensions `m`, `n` and `k`.
+        dtype: Data type of both inputs.
+        layout: `nn`, `nt`, `tn` or `tt`. A `t` means that the input is stored transposed.
+
+    Raises:
+        UsageError: The template does not support the data type.
     """
     if dtype not in _TYPES:
         raise UsageError(f"this template of PyTorch has no {dtype} matmuls; expected {', '.join(_TYPES)}")
@@ -138,7 +146,13 @@ def product_key(dims: Mapping[str, int], dtype: str, layout: str) -> str:
 
 
 def entry(config: Mapping[str, int], k: int, dtype: str) -> dict[str, Any]:
-    """Return the table entry of a config that has the names of `TUNABLES`."""
+    """Convert a config to a config of the lookup table.
+
+    Args:
+        config: Config with the names in `TUNABLES`.
+        k: Inner dimension of the matmul.
+        dtype: Data type of both inputs.
+    """
     return {
         "template_id": TEMPLATE,
         **{name: int(config[name]) for name in TUNABLES},
@@ -150,10 +164,17 @@ def entry(config: Mapping[str, int], k: int, dtype: str) -> dict[str, Any]:
 
 
 def read_table(text: str, title: str) -> dict[str, list[dict[str, int]]]:
-    """Return the configs of `TEMPLATE` in a lookup table, by key, with only their tunables.
+    """Parse a lookup table.
+
+    Args:
+        text: Text of the table.
+        title: Name of the file, for error messages.
+
+    Returns:
+        The configs of `TEMPLATE` for each key. They contain only tunables.
 
     Raises:
-        UsageError: the text is not such a table; the message is one line with `title`.
+        UsageError: The text is not a lookup table. The message is one line and names the file.
     """
     with reading(title, "a lookup table as PyTorch 2.10 to 2.14 read it"):
         document = whole_document(text, _LARGEST)

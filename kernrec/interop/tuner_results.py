@@ -1,6 +1,6 @@
 """Read results of autotuners: Kernel Tuner's cache, T4, KTT's JSON and CLBlast's tuner files.
 
-Kernel Tuner's cache, complete or of a killed tuner:
+Kernel Tuner's cache, which is incomplete if the tuner was killed:
 
     {"device_name": "NVIDIA A100", "kernel_name": "vector_add", "problem_size": [1000], "tune_params_keys": ["bx"],
      "tune_params": {"bx": [32, 64]}, "objective": "time", "cache": {
@@ -8,9 +8,9 @@ Kernel Tuner's cache, complete or of a killed tuner:
     "64": {"bx": 64, "time": "RuntimeFailedConfig", "timestamp": "2024-05-01 12:00"}}
     }
 
-The tuner appends entries while it runs, and closes the brackets when it ends. So a file may end at any byte; kernrec
-reads every complete entry. Times are in milliseconds, energies in joules, powers in watts. A failed config has an error
-name in place of a number (Kernel Tuner 1.5, `util.py` and `observers/`).
+The tuner appends entries while it runs, and closes the brackets when it ends. So a file may end at any byte. kernrec
+reads all complete entries. Times are in milliseconds, energies in joules, powers in watts. If a config failed, the name
+of an error replaces the number (Kernel Tuner 1.5, `util.py` and `observers/`).
 
 T4, the results format that autotuners share, in schema 1.0.0 of Kernel Tuner 1.5 (`schema/T4`):
 
@@ -19,8 +19,8 @@ T4, the results format that autotuners share, in schema 1.0.0 of Kernel Tuner 1.
       "times": {"runtimes": [0.0124, 0.0122]}, "measurements": [{"name": "time", "value": 0.0123, "unit": ""}],
       "objectives": ["time"]}]}
 
-A time must have a unit, its own or the file's `metadata.timeunit`. `metadata` may name the device and the kernel. KTT's
-documents differ (`KTT`).
+Each time must have a unit, or the file must state `metadata.timeunit`. `metadata` may also name the device and the
+kernel. For differences in files of KTT, see `KTT`.
 
 KTT's own JSON (`SaveResults(..., OutputFormat::JSON)`):
 
@@ -29,7 +29,7 @@ KTT's own JSON (`SaveResults(..., OutputFormat::JSON)`):
                   "Configuration": [{"Name": "WORK_GROUP_SIZE", "Value": 64}],
                   "ComputationResults": [{"Duration": 310.2, "CompilationData": {"RegistersCount": 40}}]}]}
 
-A duration includes all launches of the config, and the extra time of its launcher.
+A duration includes all launches of the config, and the additional time of KTT's launcher.
 
 CLBlast's tuner file (`clblast_xgemm_1_32.json`), whose format has not changed since 2015:
 
@@ -37,8 +37,8 @@ CLBlast's tuner file (`clblast_xgemm_1_32.json`), whose format has not changed s
      "clblast_device_name": "NVIDIA GeForce RTX 3060", "results": [
       {"kernel": "Xgemm", "time": 0.62, "parameters": {"MWG": 64, "NWG": 64}}]}
 
-Times are those of the OpenCL kernel in milliseconds, and the header stores numbers as text. A time of 0 means less than
-the file's resolution of a microsecond.
+Times are those of the OpenCL kernel in milliseconds. The header stores numbers as text. A time of 0 means that the time
+is less than the file's resolution of one microsecond.
 """
 
 import re
@@ -79,7 +79,7 @@ _OUTCOMES = {
 
 
 def outcome_of(error: str) -> Outcome:
-    """Return the outcome for an error name. Raises `ValueError` for an unknown name."""
+    """Convert the name of an error to an outcome. Raise `ValueError` for an unknown name."""
     if error in _OUTCOMES:
         return _OUTCOMES[error]
     if "timeout" in error.lower():
@@ -88,7 +88,10 @@ def outcome_of(error: str) -> Outcome:
 
 
 def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Return the results of a complete or truncated cache; errors are those of `read_results.Format`."""
+    """Read the results in a Kernel Tuner cache, which may be truncated.
+
+    For the errors that it raises, see `read_results.Format`.
+    """
     document, dropped = _closed(file.text)
     entries = document.get("cache") if isinstance(document, dict) else None
     if not isinstance(entries, dict):
@@ -105,9 +108,12 @@ def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def _closed(text: str) -> tuple[Any, int]:
-    """Return (document with closed brackets, number of incomplete entries at its end).
+    """Parse a Kernel Tuner cache. If it is truncated, close its brackets after the last complete entry.
 
-    Kernel Tuner writes one entry per line.
+    Kernel Tuner writes one entry per line, so at most one entry is incomplete.
+
+    Returns:
+        The JSON value, and the number of incomplete entries that were dropped.
     """
     try:
         return whole_document(text), 0
@@ -123,7 +129,7 @@ def _closed(text: str) -> tuple[Any, int]:
 
 
 def _keys(header: Mapping[str, Any]) -> list[str]:
-    """Return the names of the tunables from the header."""
+    """Return the names of the tunables in the header of a Kernel Tuner cache."""
     keys, params = header.get("tune_params_keys"), header.get("tune_params")
     if not keys and isinstance(params, dict):
         keys = list(params)
@@ -167,7 +173,9 @@ def _error(entry: Mapping[str, Any]) -> str | None:
 _T4 = "T4"
 VERSION = "1.0.0"
 KTT = "KTT"
-"""Name of KTT 2.2 in its documents, which have no version, name the GPU as `device`, and store values as text."""
+"""Name of the autotuner KTT in T4 documents. Documents of KTT 2.2 have no schema version, name the GPU in `device`
+instead of `device_name`, and store the values of configs as text.
+"""
 
 INVALIDITIES = {
     "correct": Outcome.OK,
@@ -177,11 +185,11 @@ INVALIDITIES = {
     "correctness": Outcome.INCORRECT,
     "constraints": Outcome.CONSTRAINT,
 }
-"""Outcomes by values of `invalidity` in the schema."""
+"""Outcomes, keyed by the value of `invalidity` in the T4 schema."""
 
 SECONDS = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
-    "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3,  # benchmark_hub's spelling
+    "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3,  # Spelling in benchmark_hub
     "us": 1e-6, "microsecond": 1e-6, "microseconds": 1e-6,
     "ns": 1e-9, "nanosecond": 1e-9, "nanoseconds": 1e-9,
 }  # fmt: skip
@@ -192,7 +200,7 @@ _INTEGER = re.compile(r"-?\d{1,18}")
 
 
 def read_t4(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Return the results of a T4 document; errors are those of `read_results.Format`."""
+    """Read the results in a T4 document. For the errors that it raises, see `read_results.Format`."""
     document = file.document()
     metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
@@ -275,7 +283,7 @@ def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
         spellings: dict[float, str] = {}
         for name, factor in units.items():
             if name:
-                spellings.setdefault(factor, name)  # the first spelling is short
+                spellings.setdefault(factor, name)  # The first name is the short one.
         listed = ", ".join(spellings.values())
         raise UsageError(f"unknown unit of {quantity} {unit!r}; known: {listed}, in full or short") from None
 
@@ -291,7 +299,7 @@ _KTT_OUTCOMES = {
 
 
 def read_ktt(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Return the results in KTT's JSON; errors are those of `read_results.Format`."""
+    """Read the results in KTT's own JSON format. For the errors that it raises, see `read_results.Format`."""
     document = file.document()
     metadata, entries = document.get("Metadata"), document.get("Results")
     if not isinstance(metadata, dict) or not isinstance(entries, list):
@@ -328,11 +336,11 @@ _OPS = {
     "xgemm": ("matmul", {"m": "arg_m", "n": "arg_n", "k": "arg_k"}),
     "xgemv": ("matvec", {"m": "arg_m", "k": "arg_n"}),
 }
-"""Op and the header members that hold its dimensions, by prefix of the kernel family."""
+"""Op, and the header members with its dimensions, keyed by the prefix of the kernel family."""
 
 
 def read_clblast(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Return the results of a tuner file; errors are those of `read_results.Format`."""
+    """Read the results in a tuner file of CLBlast. For the errors that it raises, see `read_results.Format`."""
     document = file.document()
     family, entries = name_of(document, "kernel_family"), document.get("results")
     if not isinstance(entries, list):
@@ -357,7 +365,7 @@ def _clblast_problem(document: dict[str, Any], family: str) -> StatedProblem:
 
 
 def _clblast_result(entry: object, problem: StatedProblem) -> ForeignResult | None:
-    """Return the result of a config; None if its time is below the file's resolution."""
+    """Return the result of a config, or None if its time is below the file's resolution."""
     if not isinstance(entry, dict) or not isinstance(entry.get("parameters"), dict):
         raise ValueError("expected an object with parameters")
     config = config_of({name: value for name, value in entry["parameters"].items() if name != "PRECISION"})

@@ -1,7 +1,7 @@
-"""Read workloads from user files, by file ending: TOML, CSV of shapes, query log, ONNX graph or `config.json`.
+"""Read workloads from user files: TOML, CSV, query logs, ONNX models, and the `config.json` of language models.
 
-Nothing is dropped silently: parts of a file without an op are listed in `Workload.unknown`. `append_query` writes the
-query log, one JSON line for each query.
+The ending of the file name determines the format. Parts of a file that no op supports are listed in `Workload.unknown`.
+A query log contains one JSON line for each query, which `append_query` writes.
 """
 
 import csv
@@ -24,9 +24,9 @@ from kernrec.util.files import check_input, open_input
 from kernrec.util.human import short
 
 MOST_BYTES = 64 << 20
-"""Maximum bytes of a text file."""
+"""Maximum size of a text file in bytes."""
 MOST_LAYERS = 20_000
-"""Maximum number of distinct layers."""
+"""Maximum number of distinct layers in a file."""
 
 _COMMON = ("name", "op", "count", "dtype", "layout")
 _WHOLE = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -35,16 +35,18 @@ _WHOLE = re.compile(r"[0-9]{1,18}", re.ASCII)
 def find_workload(
     name: str, fixed: Mapping[str, int] | None = None, context: int | None = None, phase: str | None = None
 ) -> Workload:
-    """Return the shipped workload of this name, or the workload in the file at this path.
+    """Return a workload that ships with kernrec, or read a workload from a file.
 
     Args:
-        name: name or path; for a model also its folder.
-        fixed: values of dimensions that an ONNX model leaves open, by name.
-        context: tokens that a generated token attends to, or tokens of the prompt; None for the workload's default.
-        phase: `decode` or `prefill` for a `config.json`; None for `decode`.
+        name: Name of a shipped workload, path of a file, or path of a folder with a model's `config.json`.
+        fixed: Values of an ONNX model's symbolic dimensions, keyed by dimension name.
+        context: Number of tokens that a generated token attends to, or, for the phase `prefill`, in the prompt. None
+            selects the default of the workload.
+        phase: Phase of a model with a `config.json`, `decode` (default) or `prefill`. None for other workloads.
 
     Raises:
-        UsageError: the workload or file does not exist, or the file is unusable; the message is one line.
+        UsageError: The workload or file does not exist, the file is invalid, or an argument does not apply to the
+            workload. The message is one line.
     """
     path = Path(name)
     ending = path.suffix.lower()
@@ -83,8 +85,11 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
 
 
 def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
-    """Return the workload of an ONNX model. A separate process (`onnx_layers`) reads it; this process checks it."""
-    import tempfile  # Import late, because other workloads do not need this.
+    """Read the workload of an ONNX model.
+
+    A separate process (`onnx_layers`) reads the untrusted model. This process checks the layers that it returns.
+    """
+    import tempfile  # Other workloads do not need this import.
 
     from kernrec.store.reader import read_apart
     from kernrec.util.optional import require_optional
@@ -108,9 +113,9 @@ def _toml(path: Path) -> Workload:
 
 
 def _csv(path: Path) -> Workload:
-    """Return the workload of a CSV file with a row per layer: `op`, dimensions, and optional columns.
+    """Read the workload in a CSV file with a row per layer.
 
-    The optional columns are `name`, `count`, `dtype` and `layout`.
+    The columns are `op` and the op's dimensions. Optional columns are `name`, `count`, `dtype` and `layout`.
     """
     with _opened(path) as lines:
         reader = csv.DictReader(lines, strict=True)
@@ -169,12 +174,13 @@ def _log_entries(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[s
 
 
 def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], ordered: bool = True) -> Workload:
-    """Return the workload of a file's entries; equal problems form one layer, in order of first occurrence.
+    """Create a workload from the entries of a file. Entries with equal problems form one layer.
 
     Args:
-        path: the file, for messages.
-        entries: (line, entry) pairs for `layer_from`; entries of unknown ops are skipped and named in a note.
-        ordered: whether to keep the file's order; False for a log, to put the most frequent problem first.
+        path: Path of the file.
+        entries: Line number and content of each entry, in the form that `layer_from` accepts. Entries with unknown ops
+            are skipped, and listed in `Workload.unknown`.
+        ordered: Whether the layers keep the order of the file. If False, the most frequent problem comes first.
     """
     layers: dict[Any, Layer] = {}
     counts: Counter[Any] = Counter()
@@ -206,7 +212,10 @@ def _named(layer: Layer, count: int) -> Layer:
 
 
 def _opened(path: Path) -> Any:
-    """Open a UTF-8 file with or without a byte order mark; invalid bytes are replaced, and rejected later."""
+    """Open a UTF-8 file with or without a byte order mark.
+
+    Invalid bytes are replaced by a character that the parsers reject.
+    """
     _check_size(path)
     try:
         return io.TextIOWrapper(open_input(path), encoding="utf-8-sig", errors="replace", newline="")
@@ -229,12 +238,18 @@ ENDINGS = (*_READERS, ".onnx", ".json")
 
 
 def append_query(path: Path, problem: Problem) -> None:
-    """Append a query to a log, which is created if necessary. Raises `UsageError` if it cannot be written."""
+    """Append a query to a query log, and create the file if it does not exist.
+
+    Raises:
+        UsageError: The log cannot be written.
+    """
     line = {"op": problem.op, "shape": problem.dim, "dtype": problem.dtype, "layout": problem.layout}
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(descriptor, json.dumps(line).encode() + b"\n")  # Use one write, so that programs do not mix lines.
+            os.write(
+                descriptor, json.dumps(line).encode() + b"\n"
+            )  # A single write keeps lines of concurrent programs apart.
         finally:
             os.close(descriptor)
     except OSError as error:

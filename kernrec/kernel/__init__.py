@@ -1,4 +1,4 @@
-"""Kernels as data: spec, expressions, spaces of configs, and launches bound to a problem.
+"""Represent kernels as data: specs, expressions, spaces of configs, and launches of a config on a problem.
 
 >>> from kernrec.kernel import Space, find_kernel
 >>> kernel = find_kernel("matmul_simt")

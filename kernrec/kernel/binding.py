@@ -1,6 +1,7 @@
-"""Bind one config to one problem: launches with every number fixed, and their arguments packed for the driver.
+"""Evaluate a kernel's launches for one config and one problem, and pack their arguments for the CUDA driver.
 
-Arguments are packed once and used for many launches, because the driver copies them when it queues a launch.
+In a bound launch, every expression of the spec is replaced by its value. Arguments are packed once and reused for many
+launches, because the driver copies them when it queues a launch.
 """
 
 import ctypes
@@ -18,27 +19,27 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Pointer:
-    """Address of a tensor or workspace, passed to a kernel."""
+    """Pointer argument of a bound launch: the address of a tensor or workspace."""
 
     name: str
     null: bool = False
-    """Whether to pass a null pointer, because the problem or config does not use it."""
+    """Whether to pass a null pointer, because the problem or the config does not use the tensor."""
     offset: int = 0
     """Offset of the pointer from the start of the tensor, in bytes."""
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number passed by value."""
+    """Number that a bound launch passes by value."""
 
     ctype: str
-    """A key of `SCALAR_RANGES`."""
+    """C type of the number, a key of `SCALAR_RANGES`."""
     value: int | float
 
 
 @dataclass(frozen=True)
 class Scratch:
-    """Workspace to allocate before the launches, without initialization."""
+    """Workspace to allocate before the launches. Its memory need not be initialized."""
 
     name: str
     dtype: str
@@ -51,20 +52,22 @@ class Scratch:
 
 @dataclass(frozen=True)
 class BoundLaunch:
-    """One launch with every number fixed."""
+    """One launch of a kernel, with the values of all its expressions for one config and one problem."""
 
     index: int
-    """Index in `Kernel.launches`."""
+    """Index of the launch in `Kernel.launches`."""
     entry: str
     grid: tuple[int, int, int]
-    """Thread blocks along x, y and z."""
+    """Number of thread blocks along x, y and z."""
     block: tuple[int, int, int]
-    """Threads per block along x, y and z."""
+    """Number of threads per block along x, y and z."""
     shared_bytes: int
-    """Dynamic shared memory per block."""
+    """Dynamic shared memory per block in bytes."""
     arguments: tuple[Pointer | Scalar | BytesArgument | ImageHandle | MapHandle, ...]
     trips: dict[str, int]
-    """Executions of each loop body, summed over the grid."""
+    """Number of executions of each loop body, summed over all blocks of the grid, keyed by the loop's name in
+    the spec.
+    """
 
     @property
     def blocks(self) -> int:
@@ -76,14 +79,16 @@ class BoundLaunch:
 
 
 Probe = tuple[BoundLaunch, dict[str, tuple[str, int]]]
-"""Launch to emulate, and its buffers: name -> (dtype, number of elements)."""
+"""Launch to emulate, and its buffers as a map from the buffer's name to (dtype, number of elements)."""
 
 
 def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[BoundLaunch, ...]:
-    """Return the launches that run `config` on `problem`, in order; launches whose `when` is false are left out.
+    """Return the launches that run `config` on `problem`, in order.
 
-    Pointers and tensor maps use the problem's tensor names, even if the kernel's op names its tensors differently.
-    `Kernel.misfit` checks whether the config fits the GPU.
+    A launch is omitted if its condition `when` is false.
+
+    Pointers and tensor maps use the problem's tensor names, even if the kernel's op names its tensors differently. This
+    function does not check whether the config can run on the GPU; `Kernel.misfit` does.
 
     Raises:
         UsageError: The kernel does not have this config or does not implement this problem, or a number is out of
@@ -103,8 +108,11 @@ def workspaces(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tup
 def probe_problems(
     kernel: Kernel, launch: int, config: Config, dtype: str, layout: str, sm: int
 ) -> tuple[Problem, ...]:
-    """Return the small problems on which to emulate launch number `launch` of a config for its profile."""
-    names = kernel.static_names(config, dtype, layout, sm)  # The probe itself defines the dimensions.
+    """Return the small problems on which launch number `launch` of a config is emulated, to compute the launch's
+    profile.
+    """
+    # The dimensions are missing here, because each probe defines them.
+    names = kernel.static_names(config, dtype, layout, sm)
     place = f"{kernel.name}: {kernel.launches[launch].entry}: probes"
     return tuple(
         kernel.definition.problem(
@@ -117,7 +125,7 @@ def probe_problems(
 def probe_launches(
     kernel: Kernel, launch: int, configs: Sequence[Config], dtype: str, layout: str, sm: int
 ) -> Iterator[Probe]:
-    """Yield launch number `launch` on the probe problems of each config that performs this launch."""
+    """Yield launch number `launch` on each of its probe problems, for each config that has this launch."""
     for config in configs:
         for problem in probe_problems(kernel, launch, config, dtype, layout, sm):
             names = kernel.namespace(config, problem, sm)
@@ -145,7 +153,7 @@ def _workspaces(kernel: Kernel, names: Mapping[str, Any]) -> tuple[Scratch, ...]
 def _bound(
     kernel: Kernel, index: int, names: Mapping[str, Any], problem: Problem, scratch: Sequence[Scratch]
 ) -> BoundLaunch | None:
-    """Return launch number `index` with every number fixed; None if its `when` is false."""
+    """Return launch number `index` with the values of its expressions, or None if its condition `when` is false."""
     launch = kernel.launches[index]
     if launch.when is not None and not launch.when.evaluate(names):
         return None
@@ -199,35 +207,39 @@ C_TYPES: dict[str, Any] = {
 
 
 class _Place(ctypes.c_void_p):
-    """Pointer argument that adds `offset` bytes to each address that it is set to."""
+    """Pointer argument. When its address is set, it adds `offset` bytes to the address."""
 
     offset = 0
 
 
 class PackedArguments:
-    """Packed arguments of one launch. Its addresses can be changed for the next launch."""
+    """Arguments of one launch in the form in which the CUDA driver reads them. Addresses can be changed between
+    launches.
+    """
 
     def __init__(self, values: Iterable[Any], names: Sequence[str | None] = ()) -> None:
-        """Pack values of C types.
+        """Pack the arguments of a launch.
 
         Args:
-            values: One value for each parameter.
-            names: For each parameter, the tensor or workspace whose address it takes, or None.
+            values: `ctypes` value of each parameter.
+            names: For each parameter, the name of the tensor or workspace whose address it holds, or None.
         """
         self._values = list(values)
         self.slots: dict[str, list[Any]] = {}
-        """Values that hold the address of each tensor or workspace."""
+        """Maps each tensor or workspace to the packed values that hold its address."""
         for name, value in zip(names, self._values, strict=False):
             if name is not None:
                 self.slots.setdefault(name, []).append(value)
         self._pointers = (ctypes.c_void_p * len(self._values))(*map(_address, self._values))
         self.address = ctypes.addressof(self._pointers)
-        """Address of the array of pointers, for the driver."""
+        """Address of the array of pointers to the arguments, which the driver reads."""
 
     @classmethod
     def bound(cls, launch: BoundLaunch) -> "PackedArguments":
-        """Return the arguments of a bound launch, with null addresses. Raises `KernrecError` if the launch takes a
-        texture.
+        """Pack the arguments of a bound launch, with null pointers as addresses.
+
+        Raises:
+            KernrecError: The launch passes a texture.
         """
         values: list[Any] = []
         names: list[str | None] = []
@@ -250,7 +262,7 @@ class PackedArguments:
         return cls(values, names)
 
     def set_address(self, name: str, address: int) -> None:
-        """Set the address of a tensor or workspace for further launches."""
+        """Set the address of a tensor or workspace for the following launches."""
         for value in self.slots.get(name, ()):
             value.value = address + getattr(value, "offset", 0)
 

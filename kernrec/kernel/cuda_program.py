@@ -1,8 +1,8 @@
-"""Extract the device code of a CUDA program: the part of an nvcc source that NVRTC can compile.
+"""Extract the device code of a CUDA program: the part of a source for nvcc that NVRTC can compile.
 
-NVRTC has built-in device functions and accepts neither host headers nor host functions. So this module removes both,
-keeps line numbers, and instantiates the template that the user or a launch names. tree-sitter parses the text and skips
-what it cannot parse, such as a macro that stands for a declaration.
+NVRTC has built-in device functions, and accepts neither headers for host code nor host functions. This module removes
+both without changing line numbers, and instantiates the template that the user or a launch names. tree-sitter parses
+the source, and skips parts that it cannot parse, such as a macro in place of a declaration.
 """
 
 import re
@@ -21,12 +21,12 @@ DEVICE_HEADER = re.compile(
     r"|cuComplex\.h|math_constants\.h|curand_(?:kernel|uniform|normal)\.h|sm_\d+_\w+\.h|(?:cuda|cub|thrust|nv|cute"
     r"|cutlass|cooperative_groups|crt)/.*)\Z"
 )
-"""Matches headers with device code; all other headers belong to the host."""
+"""Matches the names of headers with device code. All other headers are for host code."""
 TOOLKIT_HEADER = re.compile(
     r"(?:(?:cu|nv)\w*|device_\w+|std\w+|math|string|time|assert|float|limits|errno|ctype|memory|signal|unistd|sys/\w+)"
     r"\.h(?:pp)?\Z"
 )
-"""Matches headers of CUDA and C that some sources include in quotes."""
+"""Matches the names of CUDA and C headers, which some sources include in quotes."""
 _TYPES = (
     "typedef signed char int8_t; typedef signed short int16_t; typedef signed int int32_t;",
     "typedef signed long long int64_t;",
@@ -48,7 +48,7 @@ _PRELUDE = "\n".join((
     *_TYPES,
     *(f"#ifndef {name.partition('(')[0]}\n#define {name} {value}\n#endif" for name, value in _MACROS.items()), "",
 ))  # fmt: skip
-"""Parts of C's headers that device code uses: types as on 64-bit Linux, and limits from the C standard."""
+"""Definitions of C's headers that device code uses: types as on 64-bit Linux, and limits from the C standard."""
 _HALF = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
 _COMPLEX = "#include <cuComplex.h>\n"
 _BRINGS = {
@@ -58,13 +58,13 @@ _BRINGS = {
     "cufft": f"{_COMPLEX}typedef float cufftReal; typedef double cufftDoubleReal; typedef cuComplex cufftComplex;\n"
     "typedef cuDoubleComplex cufftDoubleComplex;\n",
 }
-"""Parts of library headers that device code uses, by the start of the header's name."""
+"""Definitions of library headers that device code uses, keyed by the start of the header's name."""
 _HOST_WORD = re.compile(r"\b(?:std|torch|at|c10)::|<<<")
 _DEVICE_WORD = re.compile(r"\b__(?:global|device|constant|managed)__\b")
 _STD = "".join(
     f"#include <cuda/std/{name}>\n" for name in ("type_traits", "limits", "utility", "algorithm", "cmath", "cstdint")
 ) + "namespace std { using namespace cuda::std; }\n"  # fmt: skip
-"""Device versions of C++ templates, under their `std` names."""
+"""Lines that include CUDA's device versions of C++ templates and make them available in the namespace `std`."""
 _STD_NAME = re.compile(r"(?<!cuda::)\bstd::")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -73,17 +73,17 @@ _CONSTANT = re.compile(r"\b(?:const|constexpr|enum)\b")
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """Device code of a program, with the names of what was removed."""
+    """Device code of a program, and the names of the parts that were removed."""
 
     text: str
     headers: tuple[str, ...]
-    """Removed headers."""
+    """Names of the removed headers."""
     functions: tuple[str, ...]
-    """Removed host functions."""
+    """Names of the removed host functions."""
 
     @property
     def note(self) -> str:
-        """Return one line about removed parts; empty if there are none."""
+        """Return one line about the removed parts, or an empty text if nothing was removed."""
         parts = []
         if self.functions:
             more = ", ..." if len(self.functions) > 3 else ""
@@ -95,7 +95,7 @@ class DeviceCode:
 
 @lru_cache(maxsize=32)
 def parsed(text: str) -> "Node":
-    """Return the root of the syntax tree of CUDA C++.
+    """Parse CUDA C++, and return the root of its syntax tree.
 
     Raises:
         KernrecError: tree-sitter is not installed.
@@ -112,12 +112,12 @@ def parsed(text: str) -> "Node":
 
 
 def text_of(node: "Node | None") -> str:
-    """Return the source of a node; empty for None."""
+    """Return the source text of a node, or an empty text for None."""
     return node.text.decode() if node is not None and node.text is not None else ""
 
 
 def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
-    """Yield the descendants of a node that have one of these kinds, in text order."""
+    """Yield, in text order, the descendants of a node that are of one of the given kinds."""
     stack = [root]
     while stack:
         node = stack.pop()
@@ -138,9 +138,9 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
     """Return the device code of a program.
 
     Args:
-        text: CUDA C++ with the headers of its folder in place.
-        instance: The launched instance of a template, such as `scale<float, 4>`. Its other explicit instances are
-            removed.
+        text: CUDA C++ in which the headers of its own folder are already inserted.
+        instance: Instance of a template that is launched, such as `scale<float, 4>`. Other explicit instances of the
+            template are removed.
 
     Raises:
         KernrecError: The program has host code, and tree-sitter is not installed.
@@ -177,7 +177,7 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
 
 
 def _unused_types(declarations: "list[Node]") -> "list[Node]":
-    """Return the type declarations that no other declaration needs, which belong to the host.
+    """Return the declarations of types that no other declaration needs. They belong to the host code.
 
     A macro needs the types that it mentions only if something mentions the macro.
     """
@@ -197,7 +197,7 @@ def _macro_name(node: "Node") -> str:
 
 
 def _type_name(node: "Node") -> str:
-    """Return the name of the type that a node declares; empty for other declarations."""
+    """Return the name of the type that a node declares, or an empty text if the node declares no type."""
     if node.type == "template_declaration":
         return _type_name(node.named_children[-1])
     if node.type not in (
@@ -212,7 +212,7 @@ def _type_name(node: "Node") -> str:
 
 
 def _without(text: str, edits: "list[tuple[Node, str]]") -> str:
-    """Replace nodes of a text by other texts, and keep the number of lines."""
+    """Replace nodes of a text by other texts, without changing the number of lines."""
     source = text.encode()
     for node, instead in sorted(edits, key=lambda edit: -edit[0].start_byte):
         lines = b"\n" * source.count(b"\n", node.start_byte, node.end_byte)
@@ -221,13 +221,13 @@ def _without(text: str, edits: "list[tuple[Node, str]]") -> str:
 
 
 def function_name(node: "Node") -> str:
-    """Return the name of the function that a node defines or declares; empty for other nodes."""
+    """Return the name of the function that a node defines or declares, or an empty text for other nodes."""
     declarator = next(nodes(node, "function_declarator"), None)
     return text_of(declarator.child_by_field_name("declarator")) if declarator is not None else ""
 
 
 class _DeviceWords:
-    """Words that mark device code: CUDA's keywords, and macros that expand to them."""
+    """Words that identify device code: keywords of CUDA, and macros that expand to these keywords."""
 
     def __init__(self, root: "Node") -> None:
         macros = nodes(root, "preproc_def", "preproc_function_def")
@@ -240,7 +240,9 @@ class _DeviceWords:
 
 
 def _top_level(root: "Node") -> "Iterator[Node]":
-    """Yield the declarations and includes at namespace scope, including those in conditionals and namespaces."""
+    """Yield the declarations and includes at namespace scope. These may be inside of namespaces and preprocessor
+    conditionals.
+    """
     groups = ("preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "namespace_definition", "declaration_list")
     for node in root.named_children:
         block = node.type == "linkage_specification" and any(c.type == "declaration_list" for c in node.named_children)
@@ -251,7 +253,7 @@ def _top_level(root: "Node") -> "Iterator[Node]":
 
 
 def _is_host(node: "Node", marks: _DeviceWords) -> bool:
-    """Return whether a declaration at namespace scope belongs to the host."""
+    """Return whether a declaration at namespace scope is host code."""
     body = next(nodes(node, "compound_statement", "field_declaration_list", "initializer_list"), None)
     head = text_of(node)[: body.start_byte - node.start_byte] if body is not None else text_of(node)
     if _type_name(node):

@@ -1,8 +1,8 @@
-"""Read the kernels that a CUDA C++ source declares: parameter names and types, launch bounds, macros.
+"""Read the declarations of a CUDA C++ source: kernels with their parameter names and types, launch bounds, and macros.
 
-PTX has neither parameter names nor the types behind pointers, so this module reads them from the source. It runs no
-preprocessor, which suffices for hand-written sources. The type of a complex declaration stays unknown, so that the
-caller asks the user.
+PTX has neither parameter names nor the types behind pointers, so this module reads them from the source. It does not
+run the preprocessor, which is sufficient for hand-written sources. If a declaration is too complex, its type is
+unknown, and the caller asks the user for the type.
 """
 
 import re
@@ -31,40 +31,46 @@ _TYPES = {
     "int8_t": "i8", "uint8_t": "u8", "int16_t": "i16", "uint16_t": "u16", "int32_t": "i32", "uint32_t": "u32",
     "int64_t": "i64", "uint64_t": "u64",
 }  # fmt: skip
-"""Data types of kernrec by C++ spelling, as on 64-bit Linux."""
+"""kernrec's data types, keyed by C++ type name as on 64-bit Linux."""
 _VECTORS = {
     "float": "f32", "double": "f64", "char": "i8", "uchar": "u8", "short": "i16", "ushort": "u16", "int": "i32",
     "uint": "u32", "long": "i64", "ulong": "u64", "longlong": "i64", "ulonglong": "u64", "half": "f16", "__half": "f16",
     "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "__nv_bfloat16_": "bf16",
 }  # fmt: skip
-"""Element types of CUDA's vectors: `float4` is four f32."""
+"""Data type of the elements of CUDA's vector types, keyed by the vector type's name without its length (`float` for
+`float4`).
+"""
 
 
 class Parameter(NamedTuple):
-    """A parameter of a kernel."""
+    """Parameter of a kernel, as declared in the source."""
 
     name: str
     pointer: bool
     written: bool
-    """Whether the kernel may write through the parameter: it points to a type without `const`."""
+    """Whether the kernel may write through the parameter, because it is a pointer to a type without `const`."""
     dtype: str | None
-    """Data type of the number, or of the elements behind the pointer; None if kernrec has no such type."""
+    """kernrec's data type of the number, or of the elements behind the pointer. None if kernrec has no such
+    data type.
+    """
     lanes: int
-    """Number of elements in the C++ type: 4 for `float4`."""
+    """Number of elements in one value of the C++ type, such as 4 for `float4`."""
     ctype: str
-    """Type as written in the source."""
+    """C++ type as written in the source."""
 
 
 class Signature(NamedTuple):
-    """A kernel as its source declares it."""
+    """Declaration of a kernel in its source."""
 
     name: str
     parameters: tuple[Parameter, ...]
     template: tuple[str, ...] = ()
-    """Names of the template's parameters; empty if the kernel is not a template."""
+    """Names of the template's parameters, or empty if the kernel is not a template."""
 
     def instantiated(self, instance: str) -> "Signature":
-        """Return the signature of an instance such as `scale<float, 4>`, with template parameters replaced."""
+        """Return the signature of a template instance such as `scale<float, 4>`, with the template's parameters
+        replaced.
+        """
         stated = _parts(instance.partition("<")[2].rpartition(">")[0])
         types = dict(zip(self.template, (part.strip() for part in stated), strict=False))
         parameters = []
@@ -75,16 +81,16 @@ class Signature(NamedTuple):
 
 
 class Macro(NamedTuple):
-    """Integer macro of a source."""
+    """Macro of a source whose value is an integer."""
 
     name: str
     value: int
     guarded: bool
-    """Whether the macro is between `#ifndef` and `#endif`, so that the command line can override its value."""
+    """Whether the macro is defined between `#ifndef` and `#endif`, so that a compiler option can set another value."""
 
 
 def signatures(source: str) -> tuple[Signature, ...]:
-    """Return the kernels of a source, in the order of their declarations, each once."""
+    """Return the kernels of a source in the order of their declarations, without duplicates."""
     text = _without_comments(source)
     aliases = type_aliases(text)
     kernels: dict[str, Signature] = {}
@@ -97,7 +103,8 @@ def signatures(source: str) -> tuple[Signature, ...]:
             continue
         end = _closing(text, declared.end())
         inside = text[declared.end() : end - 1]
-        if (mark := re.compile(r"[^;{]*([;{])").match(text, end)) and mark[1] == ";":  # a declaration only
+        # This is a declaration without a body.
+        if (mark := re.compile(r"[^;{]*([;{])").match(text, end)) and mark[1] == ";":
             continue
         parameters = tuple(_parameter(part, i, aliases) for i, part in enumerate(_parts(inside)))
         before = text[: match.start()].rstrip()
@@ -108,13 +115,15 @@ def signatures(source: str) -> tuple[Signature, ...]:
 
 
 def variable_types(source: str) -> dict[str, str]:
-    """Return the C++ types of the `__constant__` and `__device__` variables of a source, by name."""
+    """Return the C++ types of the `__constant__` and `__device__` variables of a source, keyed by variable name."""
     text = re.sub(r"\b(?:__align__|alignas)\s*\(\s*\w+\s*\)", " ", _without_comments(source))
     return {match[2]: _plain(_STORAGE.sub(" ", match[1])) for match in _VARIABLE.finditer(text)}
 
 
 def source_name(symbol: str) -> str:
-    """Return the name of a kernel or variable from its (mangled) symbol, without parameters and namespaces."""
+    """Return a kernel's or variable's name in the source, without parameters and namespaces, given its (mangled)
+    symbol.
+    """
     if not symbol.startswith("_Z"):
         return symbol
     rest, name = symbol.removeprefix("_Z").removeprefix("N").removeprefix("L"), ""
@@ -138,7 +147,9 @@ def macros(source: str) -> tuple[Macro, ...]:
 
 
 def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
-    """Return whether every use of a pointer in a kernel's body is `parameter[...] = ...`, so it is an output."""
+    """Return whether a kernel uses a pointer only in assignments `parameter[...] = ...`, so that it must be
+    an output.
+    """
     text = _without_comments(source)
     begin = re.search(rf"\b{kernel}\s*\(", text)
     body = text[_closing(text, begin.end()) :] if begin else ""
@@ -154,7 +165,10 @@ def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
 
 
 def element_type(ctype: str, aliases: dict[str, str] | None = None) -> tuple[str | None, int]:
-    """Return (data type, number of elements) of a C++ type: (`f32`, 4) for `float4`; (None, 1) if it is unknown."""
+    """Return kernrec's data type and the number of elements of a C++ type.
+
+    The result is (`f32`, 4) for `float4`, and (None, 1) for an unknown type.
+    """
     plain = _plain(ctype)
     for _ in range(_MOST_ALIASES):
         if plain in _TYPES or plain not in (aliases or {}):
@@ -197,7 +211,7 @@ def _without_comments(source: str) -> str:
 
 
 def _closing(text: str, start: int, pair: str = "()") -> int:
-    """Return the position after the bracket that closes the one before `start`."""
+    """Return the position after the bracket that closes the bracket just before `start`."""
     depth, change = 1, {pair[0]: 1, pair[1]: -1}
     for place in range(start, len(text)):
         depth += change.get(text[place], 0)
@@ -207,7 +221,7 @@ def _closing(text: str, start: int, pair: str = "()") -> int:
 
 
 def _parts(text: str) -> list[str]:
-    """Split a parameter list at its commas, except those inside <> and (), and drop preprocessor lines."""
+    """Split a parameter list at its commas, except for commas inside <> and (). Preprocessor lines are dropped."""
     parts, depth = [""], 0
     for char in re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE):
         depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(char, 0)

@@ -1,4 +1,5 @@
-"""Read the problem that a spec declares if kernrec has no op for what the kernel computes.
+"""Read the `[problem]` table of a spec. It declares the kernel's problem if kernrec has no op for what the kernel
+computes.
 
     [problem]
     dims = { width = 4096, height = 4096, steps = { default = 1, meaning = "time steps" } }
@@ -13,18 +14,22 @@
 
 A tensor is `input`, `output`, `inout` or `constant` (`symbol` gives its name in the source if it differs). A tensor
 that the kernel takes as a texture or surface has a table `texture = { filter = "linear", address = "wrap", normalized =
-true }`, and is passed as `texture image` or `surface image`. A launch passes `temp + 1024` as a pointer to element 1024
-of a tensor, `u64 0` as a null pointer, and `bytes 0000803f02000000` as a structure. `values` gives its content before
-the launch: `normal` (the default of inputs), `zeros` (of outputs), `constant 1.5`, `uniform 0 1`, `integers 0 100`,
-`expression i * 7 % 64` (of the flat index `i` and the dimensions), `file.npy` or `raw file.bin`. `index x c` is a
-random index into the tensor `x` in steps of `c` elements (`index x`: of one element). `offsets x` is an ascending
-index, like the offsets of a sparse matrix. In the emulator, values matter only if addresses or branches depend on them.
-If nobody has the values, write `unknown` and the reason; kernrec then refuses a kernel whose addresses depend on data.
+true }`, and is passed as `texture image` or `surface image`. Among the arguments of a launch, `temp + 1024` is a
+pointer to element 1024 of a tensor, `u64 0` a null pointer, and `bytes 0000803f02000000` a structure.
 
-`reference`, written like `values`, gives the expected values of an output; either every output has one or none has.
-Without references, kernrec compares measured configs with the output of the first config. `tolerance` is the largest
-accepted error, relative to the larger of the output's RMS and the element. By default, it is the error that rounding
-can cause (kernrec/measure/device/correctness.py). Integers must be equal.
+The key `values` of a tensor gives the tensor's content before the launch: `normal` (the default of inputs), `zeros`
+(the default of outputs), `constant 1.5`, `uniform 0 1`, `integers 0 100`, `expression i * 7 % 64` (an expression of the
+flat index `i` and the dimensions), `file.npy` or `raw file.bin`. With `index x c`, each value is a random index into
+the tensor `x`, where an index step is `c` elements (one element if `c` is missing). With `offsets x`, the values are
+ascending indices, like the row offsets of a sparse matrix. In the emulator, values only matter if addresses or branches
+depend on them. If nobody knows the values, write `unknown` and the reason. kernrec then refuses the kernel if its
+addresses depend on data.
+
+The key `reference` of an output has the same form as `values`, and gives the output's expected values after the launch.
+Either all outputs have this key or none. Without references, kernrec compares measured configs with the output of the
+first config. `tolerance` is the maximum accepted error of an element, relative to the element or to the output's RMS,
+whichever is larger. The default is the error that rounding can cause (kernrec/measure/device/correctness.py). Integers
+must be equal.
 """
 
 import re
@@ -41,7 +46,7 @@ from kernrec.op.problem import ANY_LAYOUT, Dim, Names, Op
 from kernrec.util.light_dataclass import dataclass
 
 LAYOUT = ANY_LAYOUT
-"""Only layout of a declared problem: tensors are row-major and have the declared shapes."""
+"""The only layout of a declared problem: tensors are row-major and have the shapes that the spec declares."""
 
 _ROLES = ("input", "output", "inout", "constant")
 _MOST_DIMS, _MOST_TENSORS = 16, 64
@@ -61,7 +66,10 @@ class _DeclaredTensor:
 
 
 def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
-    """Return (op for this kernel only, further fields of `Kernel`) from the `[problem]` table of the kernel `name`.
+    """Read the `[problem]` table of the kernel `name`.
+
+    Returns:
+        The op that the table declares, which only this kernel implements, and further fields for `Kernel`.
 
     Raises:
         UsageError: The table cannot be read.
@@ -122,7 +130,7 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
 
 
 def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _DeclaredTensor:
-    """Return a tensor of the problem; `dtype` is the default data type."""
+    """Return a tensor that the `[problem]` table declares. `dtype` is the data type of tensors that state none."""
     if not is_identifier(name):
         raise table.error(expected_name(name))
     if name in dims:
@@ -142,15 +150,17 @@ def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _Decl
     texture = table.take("texture", dict, "a table", None)
     image = None if texture is None else _image_layout(table.inner("texture", texture), own_dtype)
     values = _tensor_values(table, "values", "zeros" if role == "output" else "normal", dims)
-    for digest in ("digest", "reference_digest"):  # Reading the spec added these digests of value files.
+    for digest in ("digest", "reference_digest"):  # When a spec is read, digests of the files with values are added.
         table.string(digest, "")
     table.done()
     return _DeclaredTensor(shape, own_dtype, role, values, reference, symbol, image)
 
 
 def _image_layout(table: Table, dtype: str) -> ImageLayout:
-    """Return the image layout of a tensor with elements of this type; None if the table has no `texture`."""
-    from kernrec.ptx.state.descriptors import Image, Sampler  # Import late, because queries do not need this.
+    """Return how textures and surfaces read a tensor with elements of this type, or None if the tensor's table has no
+    `texture`.
+    """
+    from kernrec.ptx.state.descriptors import Image, Sampler  # Import late, because queries do not need this module.
 
     number = "a whole number"
     layout = ImageLayout(
@@ -175,7 +185,7 @@ def _no_reference(sizes: Names, layout: str, tensors: Mapping[str, Any]) -> dict
 
 
 RESERVED_DIMS = frozenset({"dtype", "layout", "dtype_bytes", "sm", "i"})
-"""Names that expressions use otherwise."""
+"""Names that have another meaning in expressions, so a dimension cannot have them."""
 
 
 def _dims(table: Table) -> list[Dim]:

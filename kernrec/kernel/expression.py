@@ -1,12 +1,13 @@
-"""Parse and evaluate the arithmetic expressions of `kernel.toml`, on one config or on a column of configs.
+"""Parse and evaluate the arithmetic expressions of `kernel.toml`, for one config or for many configs at once.
 
 kernrec parses an expression with `ast` and checks it against a closed grammar. The engine evaluates the tree
 (`engine/query/space.cpp`); kernrec never calls `eval`. The grammar: decimal integers, names, `'text'` (only in `==` and
 `!=`), `+ - * // / % **`, unary minus, comparisons (chained too), `and`, `or`, `not`, `a if c else b`, and the functions
 of `FUNCTIONS`.
 
-Integers have 64 bits and wrap. Every operation has a value for all operands. So a number and a NumPy column give the
-same result for each element, even in the branch that a condition does not take:
+Integers have 64 bits and wrap around. Every operation is defined for all operands, so no element of a NumPy array can
+cause an error, not even in the branch of `a if c else b` that is not chosen. An array therefore gives the same results
+as its elements one at a time:
 
 - `x // 0`, `x % 0`, `x / 0` and `ceil_div(x, 0)` are 0; an integer to a negative power is 0; `**` takes integers;
 - `floor_sum(n, a, b, d)` is the sum of `(a * i + b) // d` for i from 0 to n - 1 (0 where n or d is not positive, a is
@@ -36,7 +37,9 @@ MAX_DEPTH = 64
 Value = int | float | str | np.ndarray
 Namespace = Mapping[str, Any]
 Tree = tuple[Any, ...]
-"""(number of the operation in `OPERATIONS`, operands as trees or the value of a leaf)."""
+"""Node of an expression tree: (number of the operation in `OPERATIONS`, operands). The operands are trees; the operand
+of a leaf is its value.
+"""
 
 OPERATIONS = {
     name: number
@@ -49,7 +52,7 @@ OPERATIONS = {
         )
     )
 }  # fmt: skip
-"""Operations by name, numbered like `Operation` in engine/query/space.h."""
+"""Number of each operation, keyed by name. The numbers are those of `Operation` in engine/query/space.h."""
 
 _HALF = 1 << 63
 _ALPHABET = re.compile(r"[A-Za-z0-9_ +\-*/%<>=!(),.'\"]*")
@@ -58,29 +61,32 @@ _NUMBER, _TRUTH, _TEXT = "number", "truth", "text"
 
 
 class Expression:
-    """A parsed expression: its text, the names it uses, and its tree."""
+    """Parsed expression: its text, the names that it uses, and its tree."""
 
     __slots__ = ("is_truth", "names", "text", "tree")
 
     def __init__(self, text: str, names: frozenset[str], tree: Tree, is_truth: bool) -> None:
         self.text = text
-        self.names = names  # Names of variables, without functions.
-        self.is_truth = is_truth  # Whether the value is true or false, not a number.
+        self.names = names  # Names of the variables in the expression, without names of functions.
+        self.is_truth = is_truth  # Whether the value is a truth value instead of a number.
         self.tree = tree
 
     @property
     def shown(self) -> str:
-        """Return the quoted text for messages, shortened."""
+        """Return the text in quotes for messages, shortened if it is long."""
         return _short(self.text)
 
     def evaluate(self, names: Namespace) -> Any:
-        """Return the value: an array if a name in the expression has an array, else a Python scalar.
+        """Return the value of the expression.
+
+        The value is an array if the value of a name in the expression is an array. Otherwise, it is a Python scalar.
 
         Args:
-            names: Value of each name: an integer, a float, text or an array. Unused names are ignored.
+            names: Value of each name: an integer, a float, text or an array. Names that the expression does not use are
+                ignored.
 
         Raises:
-            UsageError: A name is missing, or an operation does not accept its value.
+            UsageError: A name has no value, or an operation does not accept its operand.
         """
         missing = sorted(self.names - names.keys())
         if missing:
@@ -100,8 +106,10 @@ class Expression:
         return value != 0 if self.is_truth else value
 
     def whole_number(self, names: Namespace, least: int, place: str) -> int:
-        """Return the value, an integer of at least `least`. Raises `UsageError`, with a message that starts with
-        `place`, for any other value.
+        """Return the value of an expression that must be an integer of at least `least`.
+
+        Raises:
+            UsageError: The value is something else. The message starts with `place`.
         """
         value = self.evaluate(names)
         if not isinstance(value, int) or value < least:
@@ -133,8 +141,12 @@ class Expression:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Parse an expression. The same text returns the same object, so results can be cached by identity. Raises
-    `UsageError` if the text is not an expression. The message has the column and the reason.
+    """Parse an expression.
+
+    Parsing the same text again returns the same object, so results can be cached by identity.
+
+    Raises:
+        UsageError: The text is not an expression. The message states the column and the reason.
     """
     if len(text) > MAX_LENGTH:
         raise UsageError(f"expression {_short(text)} is {len(text)} characters long; at most {MAX_LENGTH} are accepted")
@@ -163,18 +175,18 @@ def parse(text: str) -> Expression:
 
 
 def implication(condition: Expression, rule: Expression) -> Expression:
-    """Return the expression `condition` implies `rule`: true if `condition` is false or `rule` is true."""
+    """Return an expression for "`condition` implies `rule`". It is true if `condition` is false or `rule` is true."""
     return parse(f"not ({condition.text}) or {rule.text}")
 
 
 def literal(value: float) -> Expression:
-    """Return a constant expression. Unlike in the grammar, the value may be a fraction, for scalar arguments."""
+    """Return an expression with a constant value. Unlike a literal in a text, the value may be a fraction."""
     return Expression(repr(value), frozenset(), (OPERATIONS["number"], value), False)
 
 
 def _short(text: str) -> str:
     shown = repr(text if len(text) <= 80 else text[:77] + "...")
-    return shown if len(shown) <= 160 else f"{shown[:157]}..."  # Escaping makes a character up to ten times as long.
+    return shown if len(shown) <= 160 else f"{shown[:157]}..."  # Escaping can make a character ten times as long.
 
 
 def _refuse(text: str, column: int, reason: str) -> UsageError:
@@ -183,7 +195,7 @@ def _refuse(text: str, column: int, reason: str) -> UsageError:
 
 class _Function(NamedTuple):
     operation: str
-    least: int  # Minimum number of arguments.
+    least: int  # Minimum number of arguments of each function.
     most: int
     kind: str
 
@@ -216,7 +228,7 @@ def _node(operation: str, *operands: Any) -> Tree:
 
 
 class _Compiler:
-    """Compiler of one expression's syntax tree. It refuses every node outside the grammar."""
+    """Converter of one expression from Python's syntax tree. It refuses every node outside of the grammar."""
 
     def __init__(self, text: str, lead: int) -> None:
         self.text = text
@@ -227,7 +239,9 @@ class _Compiler:
         return _refuse(self.text, self.lead + getattr(node, "col_offset", 0), reason)
 
     def compile(self, node: ast.expr, depth: int) -> tuple[Tree, str]:
-        """Return (compiled node, kind of the node's value). A name counts as a number until it is evaluated."""
+        """Convert a node, and return (tree, kind of the node's value). A name counts as a number, because its value is
+        not known yet.
+        """
         if depth > MAX_DEPTH:
             raise self.refuse(node, f"nested too deeply, at most {MAX_DEPTH} levels are accepted")
         depth += 1
@@ -289,7 +303,7 @@ class _Compiler:
         return reduce(lambda left, right: _node("both", left, right), self.links(node, operators, trees))
 
     def links(self, node: ast.expr, operators: list[ast.cmpop], trees: list[Tree]) -> Iterator[Tree]:
-        """Yield the comparison of each neighboring pair in a chain such as `a < b < c`."""
+        """Yield the comparison of each pair of neighbors in a chain such as `a < b < c`."""
         for operator, left, right in zip(operators, trees, trees[1:], strict=False):
             match operator:
                 case ast.Lt():
@@ -329,14 +343,17 @@ _RESERVED = frozenset({"and", "or", "not", "if", "else", "in", "is", "lambda", "
 
 
 def is_identifier(name: str) -> bool:
-    """Return whether a text can name a tunable, a let or a tensor: lower case, not a keyword or function of the
-    grammar.
+    """Return whether a tunable, a let or a tensor may have this name.
+
+    Such a name is in lower case, and neither a keyword nor a function of the grammar.
     """
     return bool(re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name)) and name not in _RESERVED and name not in FUNCTIONS
 
 
 def identifier(name: str) -> str:
-    """Return a name that `is_identifier` accepts: `block_m` for `BLOCK_M`, `in_` for the reserved word `in`."""
+    """Convert a name to one that `is_identifier` accepts: `BLOCK_M` to `block_m`, and the reserved word `in`
+    to `in_`.
+    """
     folded = re.sub(r"\W+", "_", name.lower()).strip("_")[:38]
     if folded in _RESERVED or folded in FUNCTIONS:
         return f"{folded}_"
@@ -344,7 +361,7 @@ def identifier(name: str) -> str:
 
 
 def as_in_source(text: str) -> str:
-    """Return a text with reserved words spelled as in the source: `in` for the identifier `in_`."""
+    """Spell the reserved words in a text as in the source: the identifier `in_` becomes `in`."""
     return re.sub(rf"\b({'|'.join((*_RESERVED, *FUNCTIONS))})_\b", r"\1", text)
 
 

@@ -1,7 +1,8 @@
-"""Define the fixed part of contributed measurements: the same kernels, configs and problems on every GPU.
+"""Define the fixed part of contributed measurements: kernels, configs and problems that are measured on every GPU.
 
-According to the analytical model, one resource bounds each measurement on most GPUs. So kernrec can compare GPUs,
-detect GPUs that deviate (throttled, or with another limit), and check each constant of the model.
+On most GPUs, the time of each of these measurements is bound by a single resource, according to the analytical model.
+With them, kernrec compares GPUs, detects GPUs that deviate (because they are throttled, or have another limit), and
+checks each constant of the model.
 """
 
 from collections.abc import Mapping
@@ -20,13 +21,13 @@ class FixedMeasurement:
     """One config of a library kernel on one problem."""
 
     bound: str
-    """Resource that bounds the measurement on most GPUs."""
+    """Resource, such as DRAM or FMA, that bounds the measured time on most GPUs."""
     kernel_name: str
     config: Mapping[str, int]
     problem: Problem
 
     def kernel_on(self, gpu: GPU) -> Kernel | None:
-        """Return the kernel; None if the GPU cannot run this config."""
+        """Return the kernel to measure, or None if the GPU cannot run the config."""
         kernel, problem = find_kernel(self.kernel_name), self.problem
         if not kernel.runs_on(problem.dtype, gpu.sm):
             return None
@@ -39,7 +40,7 @@ class FixedMeasurement:
 
 
 def fixed_part() -> tuple[FixedMeasurement, ...]:
-    """Return the measurements of the fixed part, in the order in which to take them."""
+    """Return the measurements of the fixed part, in the order in which they should be taken."""
     elementwise, matmul = find_op("elementwise"), find_op("matmul")
     f16_product = matmul.problem("f16", "nt", m=4096, n=4096, k=4096)
     f32_product = matmul.problem("f32", "nn", m=4096, n=4096, k=4096)
@@ -47,7 +48,8 @@ def fixed_part() -> tuple[FixedMeasurement, ...]:
         _config("threads=128 vector=1 packets=1 passes=1"),
         _config("threads=256 vector=4 packets=1 passes=1"),
     )
-    # A warp with 32 x 32 accumulators reads each operand twice as often as with 64 x 64. Every GPU can run two stages.
+    # `small` reads each operand twice as often as `large`: a warp has 32 x 32 accumulators instead of 64 x 64. Every
+    # GPU can run two stages.
     large = "block_m=128 block_n=128 block_k=64 warp_m=64 warp_n=64 vector=8 stages=2 fragments=2 raster=8 split_k=1"
     small = "block_m=64 block_n=128 block_k=32 warp_m=32 warp_n=32 vector=1 stages=2 fragments=1 raster=8 split_k=1"
     blocked = (

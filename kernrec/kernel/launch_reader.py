@@ -1,4 +1,7 @@
-"""Read a `[[launch]]` table of a `kernel.toml`. Error messages are one line with file and key."""
+"""Read a `[[launch]]` table of a `kernel.toml`.
+
+Error messages are one line with the file and the key.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -10,14 +13,15 @@ from kernrec.kernel.spec import SCALAR_RANGES, BytesArgument, Launch, PointerArg
 from kernrec.kernel.tensor_map import ImageArgument, ImageLayout, MapArgument
 from kernrec.kernel.toml_table import Table, mentions
 
-_KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")  # The engine's suggestions need no exact list.
-_ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,4095}")  # maximum length; mangled names of templates are long
+# A list in the engine's suggestions may be incomplete.
+_KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")
+_ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,4095}")  # Maximum length of a name. Mangled names of templates are long.
 _BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
 _DECIMAL = re.compile(r" *-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)? *")
 
 
 class LaunchReader:
-    """Reader of the launches of one kernel."""
+    """Reader of the `[[launch]]` tables of one kernel."""
 
     def __init__(
         self,
@@ -33,10 +37,11 @@ class LaunchReader:
         Args:
             source: Source of the kernel.
             names: Names that expressions may use.
-            static_names: Names for expressions of probes, which do not depend on the problem's dimensions.
+            static_names: Names that the expressions of probes may use. Their values do not depend on the problem's
+                dimensions.
             dims: Dimensions of the op.
-            pointers: Tensors and workspaces.
-            images: Tensors that are read through textures or surfaces.
+            pointers: Names of the tensors and workspaces.
+            images: Names of the tensors that the kernel reads through textures or surfaces.
         """
         self._source = source
         self._names, self._static_names, self._dims = names, static_names, dims
@@ -117,7 +122,8 @@ class LaunchReader:
         if not value:
             if ctype not in self._pointers:
                 raise table.error(f"{key}: {unknown('tensor', ctype, sorted(self._pointers))}")
-            table.named.add(ctype)  # A late dimension with the tensor's name determines whether the tensor exists.
+            # A late dimension with the name of a tensor decides whether the problem has this tensor.
+            table.named.add(ctype)
             return PointerArgument(ctype)
         if value.startswith("+"):
             if ctype not in self._pointers:
@@ -182,8 +188,9 @@ def _product(extents: Iterable[Expression]) -> Expression:
 
 
 def launch_limits(launch: Launch) -> list[Expression]:
-    """Return CUDA's limits on any launch (CUDA C++ Programming Guide, "Technical Specifications per Compute
-    Capability").
+    """Return the constraints that follow from CUDA's limits for any launch.
+
+    Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
     """
     x, y, z = (extent.text for extent in launch.grid)
     rules = [

@@ -1,8 +1,8 @@
-"""Load the kernels that ship with kernrec: every folder of `kernrec/kernel/library` with a `kernel.toml`.
+"""Load the kernels that are part of kernrec: every folder of `kernrec/kernel/library` with a `kernel.toml`.
 
-A kernel's name, which is also its folder's, begins with its op (`matmul_simt`). So a query for one op reads only that
-op's specs. Most kernels are CUDA C++, which kernrec can compile, measure and build everywhere. A folder with a
-`kernel.py` contains a Triton kernel; its profiles ship for some architectures.
+The name of a kernel is that of its folder, and begins with the kernel's op (`matmul_simt`). A query for one op
+therefore only reads the specs of that op. Most kernels are CUDA C++, which kernrec can compile and measure everywhere.
+A folder with a `kernel.py` contains a Triton kernel, whose profiles are included in kernrec for some architectures.
 """
 
 from functools import cache
@@ -28,7 +28,9 @@ def kernel_names() -> tuple[str, ...]:
 
 @cache
 def _spec(name: str) -> dict[str, Any] | None:
-    """Return a kernel's spec as plain data; None if it is not TOML (`load_kernel` then raises the error)."""
+    """Return a kernel's spec as plain data, or None if the file is not valid TOML. In that case, `load_kernel` raises
+    the error.
+    """
     try:
         return shipped_toml(_FOLDER / name / "kernel.toml")
     except ValueError:
@@ -36,7 +38,9 @@ def _spec(name: str) -> dict[str, Any] | None:
 
 
 def _offers(name: str, dtype: str | None, layout: str | None, sm: int | None) -> bool:
-    """Return whether a kernel's spec lists this dtype and layout for sm_`sm`, without loading the kernel."""
+    """Return whether a kernel's spec lists this dtype and layout for the architecture `sm`. This does not load the
+    kernel.
+    """
     spec = _spec(name) or {}
     if sm is not None and spec.get("dtype_min_sm", {}).get(dtype, spec.get("min_sm", 0)) > sm:
         return False
@@ -54,8 +58,10 @@ def _load(name: str) -> Kernel:
 
 
 def find_kernel(name: str) -> Kernel:
-    """Return the kernel with this name, ignoring case, spaces, `-` and `_`. Raises `UsageError` with similar names if
-    there is none.
+    """Return the kernel with this name. Case, spaces, `-` and `_` are ignored.
+
+    Raises:
+        UsageError: There is no such kernel. The message suggests similar names.
     """
     by_spelling = {fold(kernel): kernel for kernel in kernel_names()}
     if fold(str(name)) not in by_spelling:
@@ -64,7 +70,7 @@ def find_kernel(name: str) -> Kernel:
 
 
 def all_kernels() -> tuple[Kernel, ...]:
-    """Return every kernel in CUDA C++, by name."""
+    """Return all kernels of the library that are written in CUDA C++, keyed by name."""
     return tuple(_of_op("", False, None, None))
 
 
@@ -73,7 +79,10 @@ def _in_triton(name: str) -> bool:
 
 
 def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None, sm: int | None = None) -> list[Kernel]:
-    """Return the kernels of an op (of all ops if "") whose specs list the dtype and layout and allow sm_`sm`."""
+    """Return the kernels of an op whose specs list the dtype and layout and allow the architecture `sm`.
+
+    If `op` is empty, return the kernels of all ops.
+    """
     names = (
         name for name in kernel_names() if name.startswith(f"{op}_" if op else "") and _offers(name, dtype, layout, sm)
     )
@@ -83,7 +92,9 @@ def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None, sm: 
 def triton_kernels(
     op: str = "", dtype: str | None = None, layout: str | None = None, sm: int = 1000
 ) -> tuple[Kernel, ...]:
-    """Return the library's Triton kernels that implement an op for a dtype and layout on sm_`sm`; may be empty."""
+    """Return the library's Triton kernels that implement an op for a dtype and layout on the architecture `sm`. There
+    may be none.
+    """
     kernels = _of_op(op, True, dtype, layout, sm)
     return tuple(kernel for kernel in kernels if kernel.runs_on(dtype or kernel.dtypes[0], sm))
 
@@ -91,17 +102,24 @@ def triton_kernels(
 def kernels_for(
     op: str, dtype: str | None = None, layout: str | None = None, sm: int | None = None
 ) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels of an op (any spelling) for a dtype, layout and sm_`sm` (None: any); may be empty.
+    """Return the CUDA C++ kernels that implement an op for a dtype and layout on the architecture `sm`. There may be
+    none.
 
-    A constraint of a kernel may still refuse the architecture (`Kernel.runs_on`).
+    A constraint of a returned kernel may still exclude the architecture (see `Kernel.runs_on`).
+
+    Args:
+        op: Name of the op, in any spelling that `find_op` accepts.
+        sm: Compute capability, or None for any.
     """
     op = find_op(op).name
     return tuple(kernel for kernel in _of_op(op, False, dtype, layout, sm) if kernel.op == op)
 
 
 def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...]:
-    """Return the kernels that implement an op for a dtype and layout on sm_`sm`. Raises `NoSuchKernelError` if none
-    does.
+    """Return the kernels that implement an op for a dtype and layout on the architecture `sm`.
+
+    Raises:
+        NoSuchKernelError: No kernel does.
     """
     able = tuple(kernel for kernel in kernels_for(op, dtype, layout, sm) if kernel.runs_on(dtype, sm))
     if not able:
@@ -113,8 +131,12 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
 
 
 def kernels_of(problem: Problem, sm: int) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels that compute a problem on sm_`sm`, including kernels of other ops that can express
-    it. Raises `NoSuchKernelError` if there is none.
+    """Return the CUDA C++ kernels that compute a problem on the architecture `sm`.
+
+    The kernels may belong to other ops, if these ops can express the problem.
+
+    Raises:
+        NoSuchKernelError: There is no such kernel.
     """
     able = [
         kernel
@@ -132,8 +154,9 @@ def _nearest(op: str, dtype: str, sm: int) -> str:
 
 
 def implemented(op: str, sm: int) -> str:
-    """Describe the dtypes and layouts of an op's kernels on sm_`sm` for messages: `implemented are f32 (nn), f16 (nn,
-    nt)`.
+    """Return a text for messages that lists the dtypes and layouts of an op's kernels on the architecture `sm`.
+
+    Example: `implemented are f32 (nn), f16 (nn, nt)`.
     """
     layouts: dict[str, dict[str, None]] = {}
     for kernel in kernels_for(op):

@@ -1,4 +1,4 @@
-"""Read the files of a kernel and its compiler flags, and compute the hash that identifies the kernel."""
+"""Read a kernel's source files and compiler flags, and compute the hash that identifies the kernel."""
 
 import hashlib
 import io
@@ -21,23 +21,23 @@ _INCLUDE = re.compile(
 )
 _MOST_FILES = 256
 _MOST_FOLDERS = 4_000
-"""Maximum number of folders of a project that are searched for a header."""
+"""Maximum number of folders of a project in which to search for a header."""
 _PROJECT_MARKS = (".git", ".hg")
-"""Folders that mark the root of a project."""
+"""Names of folders that mark their parent as the root of a project."""
 _LAUNCHES = re.compile(r"<<<|\bmain\s*\(")
 _SPLIT_BRACKETS = ((re.compile(r"<<[ \t]+<(?![<=])"), "<<<"), (re.compile(r">>[ \t]+>(?=\s*\()"), ">>>"))
-"""Editors write the launch `f<<<1, 32>>>()` with blanks between its brackets."""
+"""Pattern and replacement for a launch whose brackets an editor has split with blanks, such as `f<< <1, 32> >>()`."""
 
 
 def read_source(path: Path, include: Sequence[str] = (), instance: str | None = None, whole: bool = False) -> str:
-    """Return the device code of a source with its headers inlined, so that it compiles without other files.
+    """Return the device code of a source file, with its headers inlined so that it can be compiled without other files.
 
     Args:
-        path: The file.
+        path: The source file.
         include: Folders with headers, relative to the file's folder. The file's folder and its parent are searched
             first.
-        instance: The launched instance of a template, such as `scale<float, 4>`.
-        whole: Whether to keep host code, because nvcc compiles the source.
+        instance: Instance of a template that is launched, such as `scale<float, 4>`.
+        whole: Whether to keep host code, for compiling the source with nvcc.
 
     Raises:
         UsageError: A file cannot be read.
@@ -48,12 +48,12 @@ def read_source(path: Path, include: Sequence[str] = (), instance: str | None = 
 
 
 def whole_source(path: Path, include: Sequence[str] = ()) -> str:
-    """Return a source, including host code, with each header of its folders inlined once."""
+    """Return a source, including its host code, with each header of its folder and of `include` inlined once."""
     return "".join(text for text, _, _ in _pieces(path, include))
 
 
 def line_origins(path: Path, include: Sequence[str] = ()) -> list[tuple[str, int]]:
-    """Return the file and line of each line of `whole_source`."""
+    """Return, for each line of `whole_source`, the file and the line from which it comes."""
     origins: list[tuple[str, int]] = []
     begins = True
     for text, file, first in _pieces(path, include):
@@ -62,13 +62,13 @@ def line_origins(path: Path, include: Sequence[str] = ()) -> list[tuple[str, int
         if not text:
             continue
         begins = text.endswith("\n")
-        if begins:  # The next piece starts this line.
+        if begins:  # The next piece starts within this line.
             origins.pop()
     return origins
 
 
 def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Return the pieces of a source with its headers inlined: (text, file, first line)."""
+    """Return the pieces of a source whose headers are inlined, each as (text, file name, number of its first line)."""
     roots = [path.parent, path.parent.parent, *(path.parent / folder for folder in include)]
     pieces: list[tuple[str, str, int]] = []
     _inline(path, roots, set(), pieces)
@@ -117,7 +117,7 @@ def _inline(
 
 
 def _read_program(path: Path, place: str) -> str:
-    """Return the text of a source; comments may have any encoding."""
+    """Read the text of a source. Comments may have any encoding."""
     text = read_text(path, place, errors="replace").removeprefix("\ufeff")
     for pattern, brackets in _SPLIT_BRACKETS:
         text = pattern.sub(brackets, text)
@@ -125,8 +125,10 @@ def _read_program(path: Path, place: str) -> str:
 
 
 def _project_header(folder: Path, name: str) -> Path | None:
-    """Return the header of a project, if the nearest folder that has any has one: at most two levels below this folder
-    or one of the four above, up to the root of the project.
+    """Search a project for a header, and return its path, or None if it is missing or ambiguous.
+
+    The search starts in `folder` and continues in up to four of its parents, but not above the root of the project. In
+    each of these folders, it also covers subfolders of up to two levels. It ends at the first folder with a result.
     """
     for base in [folder.absolute(), *folder.absolute().parents][:5]:
         if base in (Path.home(), Path(base.anchor)):
@@ -142,7 +144,9 @@ def _project_header(folder: Path, name: str) -> Path | None:
 
 
 def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
-    """Add a digest of each file of tensor values to a spec, so that the kernel's hash depends on their content."""
+    """Add to a spec a digest of each file with tensor values, so that the kernel's hash depends on the files'
+    content.
+    """
     problem = data.get("problem")
     tensors = problem.get("tensors") if isinstance(problem, dict) else None
     for name, tensor in tensors.items() if isinstance(tensors, dict) else ():
@@ -159,10 +163,12 @@ def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
 
 
 def read_text(path: Path, place: str, most_bytes: int = 1 << 20, errors: str = "strict") -> str:
-    """Return the text of a file of at most `most_bytes`. Error messages call the file `place`.
+    """Return the text of a file.
 
     Args:
-        errors: Handling of bytes that are not UTF-8, as of `bytes.decode`.
+        place: Name of the file in error messages.
+        most_bytes: Maximum size of the file.
+        errors: What to do with bytes that are not UTF-8, as in `bytes.decode`.
     """
     try:
         text = io.TextIOWrapper(io.BytesIO(read_input(path, most_bytes, place)), encoding="utf-8", errors=errors).read()
@@ -176,9 +182,10 @@ def read_text(path: Path, place: str, most_bytes: int = 1 << 20, errors: str = "
 
 
 def kernel_hash(data: Mapping[str, Any], source: str) -> str:
-    """Return a hash (16 hex digits) of spec and source, including the order of the tunables but no descriptions.
+    """Return a hash (16 hex digits) of a kernel's spec and source.
 
-    If the spec has the key of a Triton function, the source does not count.
+    The hash depends on the order of the tunables, but not on descriptions. If the spec contains Triton's cache key of
+    the function, the hash depends on that key instead of the source.
     """
     spec = {key: value for key, value in data.items() if key != "description"}
     spec["tunables"] = [
@@ -197,7 +204,8 @@ def read_toml(path: Path, place: str) -> dict[str, Any]:
 
     try:
         return tomllib.loads(read_text(path, place))
-    except ValueError as error:  # Either a TOMLDecodeError, or Python's error for an integer with thousands of digits.
+    # This is a TOMLDecodeError, or the ValueError that Python raises for an integer with thousands of digits.
+    except ValueError as error:
         raise UsageError(f"{place}: not TOML: {error}") from None
     except RecursionError:
         raise UsageError(f"{place}: not TOML: nested too deeply") from None
@@ -207,28 +215,30 @@ _DATABASE = "compile_commands.json"
 _STANDARD = re.compile(r"--?std=((?:c|gnu)\+\+\d\w)")
 _FAST_MATH = re.compile(r"--?use_fast_math")
 OPTION = re.compile(rf"{_STANDARD.pattern}|{_FAST_MATH.pattern}")
-"""An option of NVRTC and nvcc that changes the code."""
+"""Matches an option of NVRTC and nvcc that changes the generated code."""
 _LARGEST = 64 << 20
 
 
 @dataclass(frozen=True)
 class CompileFlags:
-    """Macros, options of NVRTC and nvcc, and folders with headers."""
+    """Compiler flags of a source: macros, options of NVRTC and nvcc, and folders with headers."""
 
     defines: dict[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
-    """`-std=c++20` and `-use_fast_math`."""
+    """Options such as `-std=c++20` and `-use_fast_math`."""
     include: tuple[str, ...] = ()
     note: str = ""
-    """Origin of flags that the user did not pass; empty if there are none."""
+    """Note that says where the flags come from that the user did not pass, or an empty text if there are none."""
 
 
 def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) -> CompileFlags:
-    """Return the flags of a CUDA file: the user's, then those of its `compile_commands.json`.
+    """Return the compiler flags of a CUDA file.
+
+    The flags that the user states come first, then those in the file's `compile_commands.json`.
 
     Args:
         source: The file.
-        stated: Macros `NAME=VALUE`, and options such as `-std=c++20`.
+        stated: The user's macros `NAME=VALUE`, and options such as `-std=c++20`.
         include: Folders with headers.
 
     Raises:
@@ -258,14 +268,16 @@ def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) 
 
 
 def _once(options: Sequence[str]) -> tuple[str, ...]:
-    """Keep at most one `-std` and one fast-math option, in a spelling that both NVRTC and nvcc accept."""
+    """Keep at most one `-std` option and one fast-math option, in a spelling that both NVRTC and nvcc accept."""
     standard = next((f"-std={match[1]}" for each in options if (match := _STANDARD.fullmatch(each))), None)
     fast = any(_FAST_MATH.fullmatch(each) for each in options)
     return (*([standard] if standard else []), *(["-use_fast_math"] if fast else []))
 
 
 def _listed(database: Path, source: Path) -> CompileFlags | None:
-    """Return the flags that a compilation database has for a file; None if it cannot be read or lacks the file."""
+    """Return the flags of a file in a `compile_commands.json`, or None if the database cannot be read or does not list
+    the file.
+    """
     try:
         if database.stat().st_size > _LARGEST:
             return None
@@ -292,7 +304,8 @@ def _flags_of(words: Sequence[str], folder: Path) -> CompileFlags:
                 defines[name] = value or "1"
         elif word.startswith("-I"):
             path = folder / (word[2:] or following)
-            is_toolkit = (path / "cuda_runtime.h").is_file()  # Skip the toolkit: compilers find it.
+            # Skip the folders of the CUDA toolkit, because compilers find these themselves.
+            is_toolkit = (path / "cuda_runtime.h").is_file()
             if str(path).isprintable() and not is_toolkit:
                 include.append(str(path))
     return CompileFlags(defines, tuple(options), tuple(include))

@@ -1,8 +1,9 @@
-"""Enumerate the configs of a kernel that can run on a GPU, and evaluate the kernel's expressions on them.
+"""Enumerate the configs of a kernel that can run on a GPU, and evaluate the kernel's expressions for these configs.
 
-A space is enumerated once per kernel and GPU, one tunable at a time. A constraint applies as soon as its tunables are
-fixed, so the full product of all values is never built. A problem only evaluates the expressions that depend on its
-dimensions, once per distinct combination of their tunables. The engine does both (`engine/query/space.cpp`).
+The configs are enumerated once per kernel and GPU, one tunable at a time. A constraint is checked as soon as all
+tunables that it uses have a value, so the full product of all values is never built. For a problem, only the
+expressions that depend on its dimensions are evaluated, once per distinct combination of the tunables that they use.
+The engine does both (`engine/query/space.cpp`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,34 +25,35 @@ if TYPE_CHECKING:
     from kernrec.op import Problem
 
 _MOST_ROWS = 4_000_000
-"""Maximum number of candidate configs during enumeration; a spec that exceeds it lacks constraints."""
+"""Maximum number of candidate configs during the enumeration. If a spec exceeds it, its constraints are too weak."""
 
 
 @dataclass(frozen=True)
 class Variants:
-    """Distinct compiled variants of a space. Configs that differ only in run-time tunables share a variant."""
+    """The distinct compiled variants of a space. Configs that differ only in run-time tunables share a variant."""
 
     index: np.ndarray
-    """Index of each config's variant, int64 (configs,)."""
+    """For each config of the space, the index of its variant; int64 (configs,)."""
     rows: np.ndarray
-    """Index of each variant's first config, int64 (variants,)."""
+    """For each variant, the row of its first config in the space; int64 (variants,)."""
     keys: list[str]
-    """`Kernel.variant_key` of each variant."""
+    """Key of each variant: `Kernel.variant_key`, or a key of `Kernel.sample_keys` if each config is its own variant."""
 
 
 class Space:
-    """All configs of a kernel for one GPU, dtype and layout that satisfy the constraints without problem dimensions.
+    """The configs of a kernel for one GPU, dtype and layout that satisfy all constraints without problem dimensions.
 
-    Rows are in lexicographic order of the spec's values.
+    Each row of the space is one config. Rows are in lexicographic order of the tunables' values in the spec.
 
     Raises:
-        UsageError: The kernel does not support the dtype, layout or architecture.
+        UsageError: The kernel does not support the dtype, the layout or the architecture.
     """
 
     @classmethod
     def of(cls, kernel: Kernel, problem: "Problem", gpu: "GPU") -> "Space":
-        """Return the space of a kernel for problems like `problem`, whose op may be another one that the kernel can
-        express.
+        """Return the space of a kernel for the dtype and layout of `problem`.
+
+        The problem may belong to another op, if it can be expressed in the kernel's op.
         """
         form = kernel.form(problem)
         return cls(kernel, gpu.sm, gpu.limits, form.dtype, form.layout)
@@ -85,7 +87,7 @@ class Space:
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
-        """Return the values of each tunable, int64 (rows,)."""
+        """Return the value of each tunable in each row, keyed by tunable; int64 (rows,)."""
         return {
             tunable.name: self._values[tunable.name].take(self.in_engine.digits(number))
             for number, tunable in enumerate(self.kernel.tunables)
@@ -95,7 +97,7 @@ class Space:
         return {name: column.item(row) for name, column in self.columns.items()}
 
     def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
-        """Return the row of each config, int64 (N,); -1 if the space lacks it."""
+        """Return the row of each config, or -1 if the space does not contain the config; int64 (configs,)."""
         values = {tunable.name: tunable.values for tunable in self.kernel.tunables}
         digits = [(name, {v: i for i, v in enumerate(choices)}) for name, choices in values.items()]
         places = np.full(len(configs), -1, dtype=np.int64)
@@ -108,7 +110,7 @@ class Space:
                     place = place * len(digit) + position
                 else:
                     places[number] = place
-        # Rows are sorted by their position in the full product.
+        # Rows are sorted by their position in the product of all tunables' values.
         rows = np.searchsorted(self._places, places)
         inside = rows < len(self)
         inside[inside] = self._places[rows[inside]] == places[inside]
@@ -116,7 +118,7 @@ class Space:
 
     @cached_property
     def _places(self) -> np.ndarray:
-        """Return the position of each row in the product of all tunables' values, int64 (rows,), ascending."""
+        """Return the position of each row in the product of all tunables' values; int64 (rows,), ascending."""
         place = np.zeros(len(self), dtype=np.int64)
         for number, tunable in enumerate(self.kernel.tunables):
             place = place * len(tunable.values) + self.in_engine.digits(number)
@@ -124,7 +126,7 @@ class Space:
 
     @cached_property
     def variants(self) -> Variants:
-        """Return the distinct compiled variants."""
+        """Return the distinct compiled variants of the space's configs."""
         kernel = self.kernel
         fixed = sorted(kernel.compile_time_tunables)
         names = [tunable.name for tunable in kernel.tunables]
@@ -133,30 +135,36 @@ class Space:
         return Variants(index, rows, kernel.variant_keys(values, self.dtype, self.layout))
 
     def configs_on(self, problem: "Problem") -> Variants:
-        """Return variants for profiles of one problem: each config is its own variant, with its key of
-        `Kernel.sample_keys`.
+        """Return one variant per config, with keys from `Kernel.sample_keys`.
+
+        Profiles of one problem (`Kernel.sampled`) are stored under these keys.
         """
         rows = np.arange(len(self))
         values = _rows(list(self.columns.values()), len(rows))
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
 
     def fixed(self, expression: Expression) -> bool:
-        """Return whether an expression does not depend on the problem."""
+        """Return whether the value of an expression does not depend on the problem."""
         fixed: bool = self.in_engine.fixed(expression)
         return fixed
 
     def at(self, problem: "Problem") -> "ProblemSpace":
-        """Return this space on a problem; the result caches the expressions that it evaluates."""
+        """Return this space for one problem. The returned object caches the values of expressions."""
         return ProblemSpace(self, problem)
 
     def valid(self, problem: "Problem") -> np.ndarray:
-        """Return a mask of the configs that satisfy the problem's constraints, bool (rows,)."""
+        """Return, for each row, whether the config satisfies the constraints on this problem; bool (rows,)."""
         return self.at(problem).valid
 
     def _split(
         self, constraints: Iterable[Expression], facts: Iterable[str]
     ) -> tuple[list[tuple[int, Expression]], list[Expression]]:
-        """Return (constraints without problem dimensions, tunables to fix before each, other constraints)."""
+        """Split constraints by whether they depend on the dimensions of a problem.
+
+        Returns:
+            The constraints without problem dimensions, each with the number of tunables that need a value before the
+            constraint can be checked; and the other constraints.
+        """
         place = dict.fromkeys(facts, 0) | {t.name: i for i, t in enumerate(self.kernel.tunables, 1)}
         listed = self.kernel.listed
         place |= dict.fromkeys(listed.further if listed else (), len(self.kernel.tunables))
@@ -177,7 +185,7 @@ def _rows(columns: Sequence[np.ndarray], count: int) -> Iterable[tuple[int, ...]
 
 
 class ProblemSpace:
-    """Space of a kernel on one problem; it evaluates each expression at most once."""
+    """The space of a kernel on one problem. Each expression is evaluated at most once."""
 
     def __init__(self, space: Space, problem: "Problem") -> None:
         if problem.op != space.kernel.op:
@@ -193,8 +201,13 @@ class ProblemSpace:
         self.in_engine = query.Problem(space.in_engine, problem.names, *sizes)
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
-        """Return an expression's values in these rows (None: all): an array, or a scalar for all. Raises `UsageError`
-        if the problem lacks a name, or an operation does not accept its operands.
+        """Return the values of an expression: an array, or a scalar if the value is the same in all rows.
+
+        Args:
+            rows: Rows for which to return values, or None for all.
+
+        Raises:
+            UsageError: The problem has no value for a name, or an operation does not accept its operands.
         """
         try:
             value = self.in_engine.column(expression, rows)
@@ -204,13 +217,14 @@ class ProblemSpace:
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """Return a mask of the configs that satisfy the problem's constraints, bool (rows,); all False if a tensor is
-        too large for 32-bit indices.
+        """Return, for each row, whether the config satisfies the constraints on this problem; bool (rows,).
+
+        If a tensor is too large for 32-bit indices, no config does.
         """
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:
-        """Return the mask `rows`, restricted to valid configs."""
+        """Return a copy of the mask `rows` in which only configs that satisfy the problem's constraints are set."""
         holds = rows.copy()
         try:
             self.in_engine.test(holds)
@@ -220,5 +234,5 @@ class ProblemSpace:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Return the row numbers of the valid configs, int64."""
+        """Return the rows of the configs that satisfy the problem's constraints, int64."""
         return np.flatnonzero(self.valid)

@@ -2,8 +2,8 @@
 
 `load_kernel` (spec_reader.py) reads a `kernel.toml`. `Space` (space.py) enumerates a kernel's configs, and
 `bind_launches` (binding.py) applies one config to one problem. An expression may use these names: the tunables, the
-dimensions of the op (derived ones too), `dtype`, `layout`, `dtype_bytes`, `sm` (89 for sm_89, 100 for sm_103) and the
-lets before it; constraints may also use the limits of the GPU listed in `LIMITS`.
+op's given and derived dimensions, `dtype`, `layout`, `dtype_bytes`, `sm` (89 for sm_89, but 100 for sm_103), and all
+lets that precede it. Constraints may also use the limits of the GPU that are listed in `LIMITS`.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kernrec.op import Op, Problem
 
 Config = Mapping[str, int]
-"""One value for every tunable."""
+"""One value for each tunable of a kernel, keyed by tunable."""
 
 
 LIMITS = (
@@ -41,7 +41,7 @@ LIMITS = (
     "smem_per_block",
     "smem_reserved_per_block",
 )
-"""Fields of `kernrec.gpu.SmLimits` that constraints may name."""
+"""Fields of `kernrec.gpu.SmLimits` that constraints may use."""
 
 SCALAR_RANGES = {
     "i8": (-(2**7), 2**7 - 1),
@@ -55,21 +55,21 @@ SCALAR_RANGES = {
     "f32": (-3.4028234663852886e38, 3.4028234663852886e38),
     "f64": (-1.7976931348623157e308, 1.7976931348623157e308),
 }
-"""C types of scalar arguments, with their minimum and maximum."""
+"""Minimum and maximum of each C type that a scalar argument may have."""
 
 
 @dataclass(frozen=True)
 class Tunable:
-    """Parameter of a kernel, to which a config gives one value."""
+    """Parameter of a kernel for which each config has a value."""
 
     name: str
     values: tuple[int, ...]
-    """Possible values."""
+    """All values that the tunable may have."""
     meaning: str
     launch: bool = False
-    """Whether the value is passed at run time and does not change the compiled code."""
+    """Whether the value is passed when the kernel is launched, so that it does not change the compiled code."""
     define: str | None = None
-    """Macro that holds the value in the source; None for the tunable's name in upper case."""
+    """Name of the macro that holds the value in the source. None stands for the tunable's name in upper case."""
 
     @property
     def macro(self) -> str:
@@ -79,21 +79,23 @@ class Tunable:
 
 @dataclass(frozen=True)
 class TensorValues:
-    """Generator of a tensor's values, for a spec that declares its own problem."""
+    """Content of a tensor before the launch, or expected content after it, in a spec that declares its own problem."""
 
     kind: str
-    """`normal`, `zeros`, `constant`, `uniform`, `integers`, `index`, `offsets`, `expression`, `file` (a `.npy`), `raw`
-    (bare values) or `unknown`."""
+    """How the values are generated: `normal`, `zeros`, `constant`, `uniform`, `integers`, `index`, `offsets`,
+    `expression`, `file` (a `.npy` file), `raw` (a file with only the values) or `unknown`.
+    """
     numbers: tuple[float, ...] = ()
-    """The constant, or the bounds of `uniform` and `integers` (the second excluded)."""
+    """The value of a `constant`, or the bounds of `uniform` and `integers`. The upper bound is excluded."""
     text: str = ""
-    """Text of the generator, depending on `kind`: an expression of the flat index `i` and the problem's names, a file
-    name, the reason for `unknown`, or the tensors that an index points into with the elements per index (`x c, y`).
+    """Text that `kind` needs. It is an expression of the flat index `i` and the problem's names for `expression`, a
+    file name for `file` and `raw`, and the reason for `unknown`. For `index` and `offsets`, it lists the tensors that
+    the values index, each with the number of elements per index step (`x c, y`).
     """
 
     @property
     def indexed(self) -> dict[str, str]:
-        """Map the tensors that an index points into to the elements per index."""
+        """Map each tensor that the values index to its number of elements per index step."""
         parts = (part.strip().partition(" ") for part in self.text.split(","))
         return {name: step.strip() or "1" for name, _, step in parts}
 
@@ -106,76 +108,84 @@ class TensorValues:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A scratch tensor of a kernel."""
+    """Scratch tensor that a kernel needs besides the tensors of its op."""
 
     name: str
     dtype: str
     elements: Expression
     when: Expression | None
-    """Condition under which the workspace is allocated; None for always."""
+    """Condition under which the workspace is allocated, or None if it always is."""
 
 
 @dataclass(frozen=True)
 class PointerArgument:
-    """Address of a tensor of the op or of a workspace."""
+    """Argument of a launch that is the address of a tensor or a workspace."""
 
     name: str
     offset: Expression | None = None
-    """Offset of the pointer from the start of the tensor, in elements; None for 0."""
+    """Offset of the pointer from the start of the tensor, in elements. None stands for 0."""
 
 
 @dataclass(frozen=True)
 class ScalarArgument:
-    """A number passed by value."""
+    """Argument of a launch that is a number passed by value."""
 
     ctype: str
-    """A key of `SCALAR_RANGES`."""
+    """C type of the number, a key of `SCALAR_RANGES`."""
     value: Expression
 
 
 @dataclass(frozen=True)
 class BytesArgument:
-    """A structure, or a number of a type without a name in `SCALAR_RANGES`, passed by value."""
+    """Argument of a launch that is passed by value as bytes: a structure, or a number of a type that `SCALAR_RANGES`
+    lacks.
+    """
 
     raw: bytes
 
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """One launch of a kernel: geometry, arguments, and inputs of the analytical model."""
+    """One launch of a kernel: its geometry, its arguments, and inputs of the analytical model."""
 
     entry: str
     when: Expression | None
-    """Condition under which the launch takes place; None for always."""
+    """Condition under which the launch is executed, or None if it always is."""
     grid: tuple[Expression, Expression, Expression]
-    """Thread blocks along x, y and z."""
+    """Number of thread blocks along x, y and z."""
     block: tuple[Expression, Expression, Expression]
-    """Threads per block along x, y and z."""
+    """Number of threads per block along x, y and z."""
     blocks: Expression
-    """Product of `grid`."""
+    """Number of thread blocks: the product of `grid`."""
     threads: Expression
-    """Product of `block`."""
+    """Number of threads per block: the product of `block`."""
     shared: Expression
-    """Dynamic shared memory in bytes."""
+    """Dynamic shared memory per block in bytes."""
     arguments: tuple[PointerArgument | ScalarArgument | BytesArgument | ImageArgument | MapArgument, ...]
     order: tuple[tuple[str, Expression], ...]
-    """(axis, number of tiles along it) in the order in which consecutive blocks visit tiles, fastest axis first."""
+    """Axes along which the output is divided into tiles, each with its number of tiles. Consecutive blocks visit the
+    tiles in this order, fastest axis first.
+    """
     visits: Expression
-    """Number of tiles that all blocks visit: the number of blocks, unless a block visits several."""
+    """Total number of tiles that the blocks visit. It equals the number of blocks, unless a block visits
+    several tiles.
+    """
     reads: Mapping[str, tuple[str, ...]]
-    """For each tensor or workspace, the axes that select the tile that a block reads."""
+    """Maps each tensor or workspace that a block reads to the axes of `order` that select the tile to read."""
     writes: Mapping[str, tuple[str, ...]]
-    """For each tensor or workspace, the axes that select the tile that a block writes."""
+    """Maps each tensor or workspace that a block writes to the axes of `order` that select the tile to write."""
     trips: Mapping[str, Expression]
-    """Executions of each loop body, summed over the grid."""
+    """Number of executions of each loop body, summed over all blocks of the grid, keyed by the loop's name."""
     depth: Mapping[str, Expression]
-    """Executions of each loop body in the block that runs it most often."""
+    """Number of executions of each loop body in the block with the most executions, keyed by the loop's name."""
     prefetch: Expression
-    """Number of trips between issuing the loop's global loads and using them."""
+    """Number of loop iterations between issuing a global load and using its value."""
     waits: Expression
-    """Number of idle waits for L2 outside of loops, in the block that runs longest."""
+    """Number of times that the slowest block idles outside of loops until L2 has responded."""
     probes: tuple[Mapping[str, Expression], ...]
-    """Dimensions of the small problems on which the launch is emulated for its profile; they consist of full tiles."""
+    """Dimensions of each small problem on which the launch is emulated to compute its profile. These problems consist
+    of full tiles.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,64 +197,74 @@ class Kernel:
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     min_sm: int
-    """Oldest architecture that the kernel runs on."""
+    """Oldest architecture on which the kernel can run."""
     dtype_min_sm: Mapping[str, int]
-    """Oldest architecture for dtypes that need a newer one than `min_sm`."""
+    """Maps each dtype that needs a newer architecture than `min_sm` to that architecture."""
     description: str
     source_name: str
     source: str
-    """CUDA C++ with its headers in place, PTX, or Python with a Triton function."""
+    """CUDA C++ with its headers inlined, PTX, or Python with a Triton function."""
     hash: str
-    """Hash (16 hex digits) of spec and source, without descriptions and meanings."""
+    """Hash (16 hex digits) of the spec and the source. It does not depend on descriptions and meanings."""
     tunables: tuple[Tunable, ...]
     lets: Mapping[str, Expression]
-    """Named expressions, which later expressions may use."""
+    """Named expressions of the spec. Later expressions may use their names."""
     constraints: tuple[Expression, ...]
-    """Constraints of the spec; a config can run only if all are true."""
+    """Constraints that the spec states. A config can only run if all are true."""
     implied: tuple[Expression, ...]
-    """Further constraints: the block, shared memory and grid of each launch are within the GPU's limits."""
+    """Constraints that every kernel has: the block, the shared memory and the grid of each launch are within the GPU's
+    limits.
+    """
     launches: tuple[Launch, ...]
     workspaces: tuple[Workspace, ...]
     definition: "Op"
-    """Op, or the problem that the spec declares instead."""
+    """Op that the kernel implements. If the spec declares its own problem, the op is made from that declaration."""
     spec: Mapping[str, Any]
-    """Spec as plain data, from which `kernel_from` rebuilds the kernel."""
+    """Content of the `kernel.toml` as plain data. `kernel_from` creates the kernel again from it."""
     macros: Mapping[str, str] = field(default_factory=dict)
-    """Macros that are defined for every config."""
+    """Macros that are defined for all configs, with their values."""
     initial_values: Mapping[str, TensorValues] = field(default_factory=dict)
-    """Values of the tensors before the launch, for a spec that declares its own problem."""
+    """Content of each tensor before the launch, if the spec declares its own problem."""
     constants: Mapping[str, str] = field(default_factory=dict)
-    """Maps tensors that are copied to `__constant__` symbols to the symbol's name."""
+    """Maps each tensor that is copied to a `__constant__` variable to the symbol of that variable."""
     images: Mapping[str, ImageLayout] = field(default_factory=dict)
-    """Tensors that can be passed as a texture or surface, and how they are read."""
+    """Maps each tensor that may be passed as a texture or surface to the layout in which it is read."""
     inouts: frozenset[str] = frozenset()
-    """Tensors that are both read and written."""
+    """Names of the tensors that the kernel both reads and writes."""
     references: Mapping[str, TensorValues] = field(default_factory=dict)
-    """Expected values of every output, if the spec declares them."""
+    """Expected content of each output, if the spec declares it."""
     tolerance: float | None = None
-    """Largest accepted error against `references`, if the spec declares one."""
+    """Maximum accepted error relative to `references`, if the spec declares one."""
     listed: "ConfigList | None" = None
-    """Configs given as a list; None for all values of the tunables that satisfy the constraints."""
+    """Configs that the spec lists explicitly. If it is None, the configs are all values of the tunables that satisfy
+    the constraints.
+    """
     triton: "TritonFunction | None" = None
-    """Specialization by Triton, if the kernel is a Triton function."""
+    """Parameters and specialization of the Triton function, if the source is one."""
     owner: str | None = None
-    """Origin of the source, if it is neither kernrec's nor the user's."""
+    """Origin of the source, if it belongs neither to kernrec nor to the user."""
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} ({self.op}, {', '.join(self.dtypes)}) {self.hash}>"
 
     @property
     def declares_problem(self) -> bool:
-        """Return whether the spec declares its own problem, instead of naming an op of kernrec."""
+        """Return whether the spec declares its own problem instead of naming an op of kernrec."""
         return bool(self.initial_values)
 
     @cached_property
     def sampled(self) -> bool:
-        """Return whether a launch has no probes, so that its profile comes from sampled blocks of one problem."""
+        """Return whether some launch has no probes. The profile of such a kernel is made for one problem, by emulating
+        a sample of its blocks.
+        """
         return any(not launch.probes for launch in self.launches)
 
     def form(self, problem: "Problem") -> "Problem":
-        """Convert a problem to the kernel's op. Raises `UsageError` if the kernel cannot compute the problem."""
+        """Return the problem expressed in the kernel's op.
+
+        Raises:
+            UsageError: The kernel cannot compute the problem.
+        """
         if problem.op == self.op:
             return problem
         if (form := as_op(problem, self.op)) is None:
@@ -252,7 +272,11 @@ class Kernel:
         return form
 
     def require(self, dtype: str, layout: str, sm: int | None = None) -> None:
-        """Raise `UsageError` if the kernel does not implement this dtype or layout on this architecture."""
+        """Check that the kernel implements a dtype and layout on an architecture.
+
+        Raises:
+            UsageError: It does not.
+        """
         if dtype not in self.dtypes:
             raise unknown(f"dtype of kernel {self.name}", dtype, self.dtypes)
         if layout not in self.layouts:
@@ -265,7 +289,7 @@ class Kernel:
         return self.dtype_min_sm.get(dtype, self.min_sm)
 
     def runs_on(self, dtype: str, sm: int) -> bool:
-        """Return whether the kernel implements this dtype on an architecture, and no constraint excludes the
+        """Return whether the kernel implements this dtype on an architecture and none of its constraints excludes the
         architecture.
         """
         names: dict[str, Any] = {"sm": code_sm(sm), "dtype": dtype}
@@ -273,8 +297,10 @@ class Kernel:
         return sm >= self.least_sm(dtype) and next(refusing, None) is None
 
     def config(self, config: Config) -> dict[str, int]:
-        """Return `config` in the order of the tunables. Raises `UsageError` for an unknown, missing or invalid
-        value.
+        """Return a copy of `config` with the tunables in the kernel's order.
+
+        Raises:
+            UsageError: A tunable is unknown or missing, or has an invalid value.
         """
         names = [tunable.name for tunable in self.tunables]
         for name in config:
@@ -292,35 +318,46 @@ class Kernel:
         return {name: int(config[name]) for name in names}
 
     def defines(self, config: Config, dtype: str, layout: str) -> dict[str, str]:
-        """Return preprocessor macros that select the compiled variant of a config: `BLOCK_M` -> `128`, `DTYPE_F32` ->
-        `1`.
+        """Return the macros that select the compiled variant of a config, such as `BLOCK_M` with `128` and `DTYPE_F32`
+        with `1`.
         """
         fixed = {tunable.macro: str(config[tunable.name]) for tunable in self.tunables if not tunable.launch}
         return {**self.macros, **fixed, f"DTYPE_{dtype.upper()}": "1", f"LAYOUT_{layout.upper()}": "1"}
 
     def variant_key(self, config: Config, dtype: str, layout: str) -> str:
-        """Return the key (16 hex digits) of a config's compiled variant. Run-time tunables do not change it."""
+        """Return the key (16 hex digits) of the compiled variant of a config. The key does not depend on run-time
+        tunables.
+        """
         return self.variant_keys([[config[name] for name in self.compile_time_tunables]], dtype, layout)[0]
 
     @property
     def compile_time_tunables(self) -> list[str]:
-        """Return the tunables that are fixed when the source is compiled."""
+        """Return the names of the tunables whose values are fixed when the source is compiled."""
         return [tunable.name for tunable in self.tunables if not tunable.launch]
 
     def variant_keys(self, values: Iterable[Sequence[int]], dtype: str, layout: str) -> list[str]:
-        """Return the `variant_key` of many variants; `values` has their `compile_time_tunables`."""
+        """Return the `variant_key` of many variants.
+
+        Args:
+            values: For each variant, the values of `compile_time_tunables`.
+        """
         form = ",".join([dtype, layout, *(f"{name}=%d" for name in self.compile_time_tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in values]
 
     def sample_keys(self, configs: Iterable[Sequence[int]], problem_key: str) -> list[str]:
-        """Return the key (16 hex digits) of each config's profile on one problem; `configs` has the values of all
-        tunables.
+        """Return the keys (16 hex digits) under which the profiles of configs on one problem are stored.
+
+        Args:
+            configs: For each config, the values of all tunables.
+            problem_key: Key of the problem.
         """
         form = ",".join([problem_key, *(f"{tunable.name}=%d" for tunable in self.tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in configs]
 
     def static_names(self, config: Config, dtype: str, layout: str, sm: int) -> dict[str, Any]:
-        """Return the values of tunables, facts and lets that do not depend on the problem's dimensions."""
+        """Return the values of all names that do not depend on the problem's dimensions: tunables, dtype, layout, `sm`
+        and some lets.
+        """
         names: dict[str, Any] = {**config, "sm": code_sm(sm), "dtype": dtype, "layout": layout}
         names["dtype_bytes"] = ELEMENT_BYTES[dtype]
         for name, let in self.lets.items():
@@ -329,7 +366,7 @@ class Kernel:
         return names
 
     def namespace(self, config: Config, problem: "Problem", sm: int) -> dict[str, Any]:
-        """Return the values of all names that launch expressions may use, for one config and problem."""
+        """Return the values of all names that the expressions of launches may use, for one config and one problem."""
         names: dict[str, Any] = {**self.form(problem).names, "sm": code_sm(sm), **config}
         names |= self.listed.numbers(config) if self.listed else {}
         for name, let in self.lets.items():
@@ -337,7 +374,9 @@ class Kernel:
         return names
 
     def misfit(self, config: Config, problem: "Problem", limits: "SmLimits") -> str | None:
-        """Return the first constraint that a config violates on a problem and GPU; None if it can run."""
+        """Return the text of the first constraint that a config violates on a problem and GPU, or None if the config
+        can run.
+        """
         names = self.namespace(config, problem, limits.sm) | {name: getattr(limits, name) for name in LIMITS}
         return next((c.text for c in (*self.constraints, *self.implied) if not c.evaluate(names)), None)
 

@@ -1,4 +1,7 @@
-"""Read a `kernel.toml` and its CUDA source into a `Kernel`. Error messages are one line with file and key."""
+"""Read a `kernel.toml` and the kernel's source into a `Kernel`.
+
+Error messages are one line with the file and the key.
+"""
 
 import copyreg
 from collections.abc import Collection, Mapping
@@ -22,11 +25,11 @@ _FACTS = ("dtype", "layout", "dtype_bytes", "sm")
 
 
 def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
-    """Return the kernel that the spec file `path` describes. Its source is in the same folder.
+    """Return the kernel that a spec file describes. The source that the spec names is in the same folder.
 
     Args:
         path: The `kernel.toml`.
-        data: Its content, if it is already parsed.
+        data: Content of the file, if it is already parsed.
 
     Raises:
         UsageError: The file cannot be read, is not TOML, or does not describe a kernel.
@@ -39,7 +42,13 @@ def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
 
 
 def kernel_from(data: Mapping[str, Any], place: str, source: str) -> Kernel:
-    """Return the kernel of a parsed spec (`Kernel.spec`) and its source. Error messages begin with `place`."""
+    """Return the kernel that a parsed spec and its source describe.
+
+    Args:
+        data: The spec as plain data, such as `Kernel.spec`.
+        place: Text at the start of error messages.
+        source: Text of the source.
+    """
     return _Reader(place, dict(data), None, source).kernel()
 
 
@@ -51,7 +60,7 @@ copyreg.pickle(Kernel, _pickled)
 
 
 def _op_names(op: Op, declared: dict[str, Any] | None) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
-    """Return (given dimensions, derived dimensions, tensor names for any dtype) of an op."""
+    """Return the names of an op's given dimensions, of its derived dimensions, and of its tensors for any dtype."""
     if declared is not None:
         return tuple(dim.name for dim in op.dims), (), frozenset(declared["initial_values"])
     ones = {dim.name: 1 for dim in op.dims}
@@ -62,10 +71,14 @@ def _op_names(op: Op, declared: dict[str, Any] | None) -> tuple[tuple[str, ...],
 
 
 class _Reader:
-    """Builder of a `Kernel` from the parsed file."""
+    """Builder of a `Kernel` from a parsed spec."""
 
     def __init__(self, place: str, data: dict[str, Any], folder: Path | None, text: str = "") -> None:
-        """Prepare a reader. `folder` contains the source; it is None if the source is `text`."""
+        """Prepare a reader.
+
+        Args:
+            folder: Folder with the source, or None if the source is `text`.
+        """
         self.folder, self.text = folder, text
         self.top = Table(place, data)
 
@@ -127,7 +140,8 @@ class _Reader:
             lets=lets,
             constraints=constraints,
             implied=(
-                # A spec that does not use a late dimension of its op (`Dim.late`) supports only its default.
+                # If a spec does not use a late dimension of its op (`Dim.late`), the kernel supports only the
+                # dimension's default.
                 *(parse(f"{name} == {value}") for name, value in op.late.items() if name not in top.named),
                 *(constraint for launch in launches for constraint in launch_limits(launch)),
             ),
@@ -142,7 +156,9 @@ class _Reader:
         )
 
     def op(self, name: str) -> tuple[Op, dict[str, Any] | None]:
-        """Return (op that the spec names, None), or `declared_problem` if the spec declares its problem."""
+        """Return (the op that the spec names, None). If the spec declares its own problem, return the result of
+        `declared_problem`.
+        """
         data = self.top.take("problem", dict, "a table", None)
         if data is None:
             try:
@@ -171,7 +187,7 @@ class _Reader:
         return dict(table)
 
     def check_options(self) -> None:
-        """Raise `UsageError` for options of the compiler that a spec cannot have."""
+        """Raise `UsageError` if the spec states compiler options that a spec cannot have."""
         options = self.top.take("options", list, "a list of options of nvcc", [])
         if not all(isinstance(each, str) and OPTION.fullmatch(each) for each in options):
             raise self.top.fail("options", "-std=c++20 or -use_fast_math", options)

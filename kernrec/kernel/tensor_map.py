@@ -1,9 +1,10 @@
-"""Describe how a kernel accesses a tensor other than by a pointer: as a tensor map, texture or surface.
+"""Describe arguments through which a kernel accesses a tensor without a pointer: tensor maps, textures and surfaces.
 
-A tensor map describes the tensor's memory and the box that one copy moves. The driver encodes maps (CUDA Driver API,
-`cuTensorMapEncodeTiled`). In a spec, the argument `map a: block_k, block_m, 1` is a map of tensor `a` with boxes of
-these extents, contiguous axis first. A box has one element along axes that the tensor lacks. The swizzle spans one row
-of the box, which has 32, 64 or 128 bytes.
+A tensor map describes the memory of a tensor, and the box of elements that one copy instruction moves. The CUDA driver
+encodes tensor maps (CUDA Driver API, `cuTensorMapEncodeTiled`). In a spec, the argument `map a: block_k, block_m, 1` is
+a map of the tensor `a`, whose boxes have these extents, contiguous axis first. If a box has more axes than the tensor,
+its extent along the additional axes is 1. A row of the box has 32, 64 or 128 bytes; the swizzle permutes pieces within
+a row.
 """
 
 import ctypes
@@ -21,45 +22,49 @@ from kernrec.util.light_dataclass import dataclass
 MAP_BYTES = 128
 MAP_ALIGNMENT = 64
 SWIZZLES = {32: 1, 64: 2, 128: 3}
-"""`CUtensorMapSwizzle` by the bytes of a row."""
+"""Number of the swizzle mode in `CUtensorMapSwizzle`, keyed by the bytes of a row of the box."""
 ELEMENT_TYPES = {
     "u8": 0, "i8": 0, "f8e4m3": 0, "f8e5m2": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5, "f16": 6,
     "f32": 7, "tf32": 7, "f64": 8, "bf16": 9,
 }  # fmt: skip
-"""`CUtensorMapDataType` by dtype. Copies move dtypes without an equivalent as bytes."""
+"""Number of the element type in `CUtensorMapDataType`, keyed by dtype. Dtypes without an equivalent are copied as
+bytes.
+"""
 
 
 @dataclass(frozen=True)
 class MapArgument:
-    """Map of a tensor, passed to a kernel."""
+    """Argument of a launch that is a tensor map."""
 
     name: str
     box: tuple[Expression, ...]
-    """Elements of a box along each axis, the contiguous axis first."""
+    """Number of elements of a box along each axis, contiguous axis first."""
 
 
 @dataclass(frozen=True)
 class MapHandle:
-    """Map of a tensor with every number fixed. It has the axes of the box, contiguous axis first."""
+    """Tensor map with the values of all expressions. Its axes are those of the box, contiguous axis first."""
 
     name: str
     dtype: str
     extents: tuple[int, ...]
-    """Elements along each axis."""
+    """Number of elements along each axis."""
     strides: tuple[int, ...]
-    """Bytes between elements along the second and further axes."""
+    """Distance in bytes between neighboring elements along the second and each further axis."""
     box: tuple[int, ...]
-    """Elements of a box along each axis."""
+    """Number of elements of a box along each axis."""
 
     @property
     def swizzle(self) -> int:
-        """Return the bytes of a row of the box; the swizzle permutes 16-byte pieces within it."""
+        """Return the bytes of a row of the box. The swizzle permutes 16-byte pieces within a row."""
         return self.box[0] * ELEMENT_BYTES[self.dtype]
 
 
 def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
-    """Return the map of a tensor. Raises `UsageError` if the tensor has more axes than the box, or cannot
-    have a map.
+    """Return the map of a tensor.
+
+    Raises:
+        UsageError: The tensor has more axes than the box, or cannot have a tensor map.
     """
     extents = tuple(reversed(tensor.shape))
     if len(extents) > len(box):
@@ -82,18 +87,18 @@ def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
 
 
 class EncodedMap:
-    """Map in the driver's encoding, which is updated for each new address of the tensor."""
+    """Tensor map in the driver's encoding. It is encoded again whenever the tensor's address changes."""
 
     def __init__(self, handle: MapHandle) -> None:
         self._handle = handle
         self._memory = (ctypes.c_ubyte * (MAP_BYTES + MAP_ALIGNMENT))()
         self.address = -(-ctypes.addressof(self._memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
-        """Address of the map."""
+        """Address of the encoded map."""
         self._value = 0
 
     @property
     def value(self) -> int:
-        """Return the tensor's address."""
+        """Return the address of the tensor."""
         return self._value
 
     @value.setter
@@ -104,7 +109,16 @@ class EncodedMap:
 
 
 def encode(handle: MapHandle, address: int, target: int) -> None:
-    """Write the map of a tensor at `address` to the 128 bytes at `target`. Raises `KernrecError` on failure."""
+    """Encode the map of a tensor, and write it to memory.
+
+    Args:
+        handle: The map.
+        address: Address of the tensor.
+        target: Address of the 128 bytes that receive the encoded map.
+
+    Raises:
+        KernrecError: The driver refuses the map.
+    """
     rank = len(handle.extents)
     long, word = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
     result = _encoder()(
@@ -127,24 +141,32 @@ def _encoder() -> Any:
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """Layout of a texture or surface tensor, whose axes are layers, z, y, x, channels (slowest first)."""
+    """How a kernel reads a tensor as a texture or surface. The tensor's axes are layers, z, y, x and channels, slowest
+    first.
+    """
 
     axes: int | None = None
-    """Number of axes of the image, 1 to 3; None for all axes of the tensor except the channels."""
+    """Number of axes of the image, 1 to 3. None stands for all axes of the tensor except the channels."""
     channels: int = 1
-    """Channels of a texel: 1, 2 or 4. If 2 or 4, they are the last axis of the tensor."""
+    """Number of channels of a texel: 1, 2 or 4. If there are 2 or 4, the channels are the last axis of the tensor."""
     filter: str = "point"
-    """Filter: `point` or `linear`."""
+    """Filter of a texture: `point` or `linear`."""
     address: str = "clamp"
-    """Mode for coordinates outside the image: `wrap`, `clamp`, `mirror` or `border`."""
+    """How coordinates outside of the image are handled: `wrap`, `clamp`, `mirror` or `border`."""
     normalized: bool = False
-    """Whether coordinates range from 0 to 1."""
+    """Whether coordinates from 0 to 1 span the image."""
     unit_range: bool = False
-    """Whether integers are read as fractions from 0 (signed: -1) to 1."""
+    """Whether integer texels are read as fractions from 0 to 1, or from -1 to 1 if they are signed."""
 
     def image_of(self, name: str, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """Return (extents of the image, x first; number of layers) of the tensor `name` with this shape. Raises
-        `UsageError` if the tensor cannot have this shape.
+        """Return the extents of the image (x first) and its number of layers.
+
+        Args:
+            name: Name of the tensor.
+            shape: Shape of the tensor.
+
+        Raises:
+            UsageError: A tensor of this shape cannot be such an image.
         """
         rest = list(shape)
         if self.channels > 1 and (len(rest) < 2 or rest.pop() != self.channels):
@@ -157,19 +179,19 @@ class ImageLayout:
 
 @dataclass(frozen=True)
 class ImageArgument:
-    """Handle of a tensor as a texture or surface, passed to a kernel."""
+    """Argument of a launch that is a handle of a texture or surface."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class ImageHandle:
-    """Handle of a tensor as a texture or surface with every number fixed."""
+    """Texture or surface of a bound launch, with all extents."""
 
     name: str
     dtype: str
     extents: tuple[int, ...]
-    """Texels along x, y and z."""
+    """Number of texels along x, y and z."""
     layers: int
-    """Number of images; 6 for a cube."""
+    """Number of layers. A cube has 6."""
     layout: ImageLayout

@@ -1,14 +1,16 @@
 """Read TOML tables, and a kernel's explicit list of configs.
 
-A table records the keys that were read and refuses all others; errors are one line. A list of configs replaces the
-product of the tunables' values (as in an autotuner's list):
+A `Table` records which keys were read, and refuses a table with other keys. Error messages are one line.
+
+By default, a kernel's configs are all combinations of the tunables' values. Like the list of an autotuner, the table
+`[configs]` lists configs explicitly instead:
 
     [configs]
     columns = ["block_m", "num_warps", "grid_x"]
     rows = [[64, 4, 4096], [128, 8, 2048]]
 
-The columns include every tunable. Further columns hold other numbers of each config, such as the number of blocks;
-expressions may use them like a let.
+There is a column for each tunable. Further columns contain other numbers of each config, such as the number of blocks.
+Expressions may use these columns by name.
 """
 
 import re
@@ -23,11 +25,11 @@ from kernrec.kernel.expression import Expression, is_identifier, parse
 from kernrec.util.light_dataclass import dataclass
 
 C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-"""Matches the name of a macro or function in C."""
+"""Matches the name of a macro or function in C, of at most 100 characters."""
 
 
 def mentions(text: str, name: str) -> bool:
-    """Return whether a text contains an identifier as a whole word, without compiling a regular expression."""
+    """Return whether a text contains a name as a whole word. This does not need to compile a regular expression."""
     start = text.find(name)
     while start >= 0:
         end = start + len(name)
@@ -45,10 +47,18 @@ _REQUIRED: Any = object()
 
 
 class Table:
-    """One table of a file. `take` reads a key, and `done` refuses the keys that were not read."""
+    """One table of a TOML file. `take` reads a key, and `done` raises an error if the table has keys that were not
+    read.
+    """
 
     def __init__(self, place: str, data: Any, named: set[str] | None = None) -> None:
-        """Open a table that messages call `place`; `named` collects the names in the file's expressions."""
+        """Open a table.
+
+        Args:
+            place: Name of the table in messages.
+            data: Content of the table.
+            named: Set that receives the names that the file's expressions use.
+        """
         self.place = place
         self.taken: list[str] = []
         self.named: set[str] = set() if named is None else named
@@ -57,7 +67,7 @@ class Table:
         self.data: dict[str, Any] = data
 
     def inner(self, place: str, data: Any) -> "Table":
-        """Return a table inside this one."""
+        """Return a table that is nested in this one."""
         return Table(f"{self.place}: {place}", data, self.named)
 
     def error(self, message: object) -> UsageError:
@@ -70,7 +80,7 @@ class Table:
         self.taken.append(key)
         value = self.data.get(key, default)
         if value is _REQUIRED:
-            # If an unread key is similar, the user more likely misspelled the missing key than forgot it.
+            # If an unread key is similar to the missing key, the user probably misspelled it.
             close = [k for k in nearest(key, self.data) if k not in self.taken]
             hint = f" (is {close[0]!r} a misspelling of it?)" if close else ""
             raise self.error(f"{key} is missing, expected {expected}{hint}")
@@ -85,7 +95,7 @@ class Table:
         return value
 
     def names(self, key: str, choices: Collection[str]) -> tuple[str, ...]:
-        """Return a list of at least one of the names in `choices`."""
+        """Read a list of at least one name, all of which must be in `choices`."""
         values = self.take(key, list, f"a list of {', '.join(choices)}")
         if not values:
             raise self.fail(key, "at least one name", values)
@@ -95,11 +105,18 @@ class Table:
         return tuple(dict.fromkeys(values))
 
     def expression(self, key: str, names: Collection[str], default: Any = _REQUIRED) -> Expression:
-        """Read an expression that may use `names`."""
+        """Read an expression that may use the given names."""
         return self.parsed(key, self.take(key, object, "an expression", default), names)
 
     def parsed(self, key: str, text: Any, names: Collection[str], noun: str = "name") -> Expression:
-        """Parse `text`, the expression of a key or of a part of it. It may use `names`, which messages call `noun`."""
+        """Parse an expression that is the value of a key, or a part of that value.
+
+        Args:
+            key: The key.
+            text: Text of the expression.
+            names: Names that the expression may use.
+            noun: Word for such a name in messages.
+        """
         if isinstance(text, int) and not isinstance(text, bool):
             text = str(text)
         if not isinstance(text, str):
@@ -115,7 +132,7 @@ class Table:
         return expression
 
     def condition(self, names: Collection[str]) -> Expression | None:
-        """Return the condition `when`, if the table has one."""
+        """Read the condition under the key `when`, or return None if the table has no such key."""
         text = self.take("when", str, "an expression", None)
         if text is None:
             return None
@@ -129,7 +146,7 @@ class Table:
 
 
 def _shown(value: Any) -> str:
-    """Describe a value of a TOML file for error messages: `the string 'x'`, `a table`."""
+    """Describe a value of a TOML file for error messages, such as `the string 'x'` or `a table`."""
     if isinstance(value, list) and not any(isinstance(item, dict | list) for item in value):
         return f"the list {value!r:.60}"
     names = {dict: "a table", list: "a list", bool: "a boolean", str: "the string", int: "the number"}
@@ -142,27 +159,31 @@ _MOST_ROWS = 65_536
 
 @dataclass(frozen=True, eq=False)
 class ConfigList:
-    """Configs of a kernel, one per row."""
+    """Explicit list of a kernel's configs, one config per row."""
 
     columns: tuple[str, ...]
-    """Names of all columns: the tunables and the further numbers."""
+    """Names of all columns: the tunables and the further numbers of a config."""
     rows: tuple[tuple[int, ...], ...]
     tunables: tuple[str, ...]
-    """The columns that are tunables, in the kernel's order."""
+    """Names of the columns that are tunables, in the kernel's order."""
 
     @property
     def further(self) -> tuple[str, ...]:
-        """Return the columns that are not tunables."""
+        """Return the names of the columns that are not tunables."""
         return tuple(name for name in self.columns if name not in self.tunables)
 
     @cached_property
     def by_config(self) -> dict[tuple[int, ...], dict[str, int]]:
-        """Map each config's tunable values to all its numbers."""
+        """Map the tunable values of each config to all numbers of its row."""
         rows = (dict(zip(self.columns, row, strict=True)) for row in self.rows)
         return {tuple(row[name] for name in self.tunables): row for row in rows}
 
     def numbers(self, config: Mapping[str, int]) -> dict[str, int]:
-        """Return the further numbers of a config. Raises `UsageError` if the list lacks it."""
+        """Return the numbers in a config's row that are not tunables.
+
+        Raises:
+            UsageError: The list does not contain the config.
+        """
         row = self.by_config.get(tuple(config[name] for name in self.tunables))
         if row is None:
             shown = " ".join(f"{name}={config[name]}" for name in self.tunables)
@@ -170,7 +191,10 @@ class ConfigList:
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return by column each row's index into `values`, int64 (rows,); rows are sorted by these indices."""
+        """Return, for each column, the index of each row's value in `values`; int64 (rows,).
+
+        Rows are sorted by these indices.
+        """
         places = {name: {int(v): i for i, v in enumerate(choices)} for name, choices in values.items()}
         digits_of_rows = {name: [places[name][row[i]] for row in self.rows] for i, name in enumerate(self.columns)}
         digits = {name: np.array(digits_of_rows[name], dtype=np.int64) for name in values}
@@ -178,13 +202,19 @@ class ConfigList:
         return {name: digit[order] for name, digit in digits.items()}
 
     def values(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the distinct values of each column in ascending order, int64."""
+        """Return the distinct values of each column in `names`, in ascending order; int64."""
         return {name: np.unique([row[self.columns.index(name)] for row in self.rows]) for name in names}
 
 
 def listed_configs(top: Table, values: Mapping[str, Sequence[int]]) -> ConfigList | None:
-    """Return the `[configs]` table of a spec, or None if there is none; `values` holds the tunables' values by name.
-    Raises `UsageError` if the table does not fit the tunables.
+    """Read the `[configs]` table of a spec, or return None if there is none.
+
+    Args:
+        top: The spec.
+        values: Values of each tunable, keyed by name.
+
+    Raises:
+        UsageError: The table does not fit the tunables.
     """
     data = top.take("configs", dict, "a table with columns and rows", None)
     if data is None:

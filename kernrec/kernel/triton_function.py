@@ -1,4 +1,4 @@
-"""Read the `[triton]` table of a spec: parameters of a Triton function, and how the compiler specializes them.
+"""Read the `[triton]` table of a spec: the parameters of a Triton function, and how the compiler specializes them.
 
     [triton]
     parameters = ["a", "b", "c", "m", "row"]       # of the function, for the arguments of the launch in order
@@ -7,10 +7,10 @@
     descriptors = { a = { shape = [512, 256], strides = [256, 1], block = ["block_m", "64"] } }   # of tensors
     module = "package.kernels"                     # module to import if the source is installed
 
-Triton compiles a function for the types of its arguments. It specializes on integers equal to 1, which become
-constants, and on pointers and integers that are multiples of 16. If sizes are constants of the program, as in
-TorchInductor's templates, it knows other divisors. Tunables and `defines` set the function's `tl.constexpr` parameters
-and the compiler's options (`num_warps`, `num_stages`, `num_ctas`, `maxnreg`).
+Triton compiles a function for the types of its arguments. It also specializes the code for integers that are 1, which
+become constants, and for pointers and integers that are multiples of 16. If sizes are constants of the program, as in
+TorchInductor's templates, Triton knows other divisors. The tunables and `defines` of the spec set the function's
+`tl.constexpr` parameters and the compiler's options (`num_warps`, `num_stages`, `num_ctas`, `maxnreg`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,53 +23,55 @@ from kernrec.kernel.toml_table import Table
 from kernrec.util.light_dataclass import dataclass
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-"""Options of the compiler that a config may have besides the function's own parameters."""
+"""Compiler options that a config may set in addition to the function's own parameters."""
 
 TYPES = {
     "f64": "fp64", "f32": "fp32", "tf32": "fp32", "f16": "fp16", "bf16": "bf16", "f8e4m3": "fp8e4nv",
     "f8e5m2": "fp8e5",
 }  # fmt: skip
-"""Triton's name of a data type, if it differs from kernrec's."""
+"""Triton's name of each data type whose name differs from kernrec's."""
 
 SPECIALIZED = 16
-"""Divisor that Triton itself checks for arguments."""
+"""Divisor for which Triton checks the arguments of a launch."""
 
 _ITEM = "{name}__{index}"
-"""Name of an item of an argument that is a tuple."""
+"""Name under which an item of a tuple argument is passed."""
 
 SCRATCH = 2
-"""Number of pointers that Triton passes after the function's own arguments: its scratch memory and the profiler's."""
+"""Number of pointers that Triton passes after the function's own arguments: to scratch memory, and to the profiler's
+scratch memory.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class TritonDescriptor:
-    """Tensor descriptor that the host program passes instead of a pointer."""
+    """Tensor descriptor that the host program passes to a Triton function instead of a pointer."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """Elements between neighbors along each axis."""
+    """Distance in elements between neighboring elements along each axis."""
     block: tuple[Expression, ...]
-    """Elements that one copy moves along each axis."""
+    """Number of elements along each axis that one copy moves."""
     fill_nan: bool
-    """Whether elements outside of the tensor read as NaN instead of zero."""
+    """Whether elements outside of the tensor are read as NaN instead of zero."""
 
 
 @dataclass(frozen=True, eq=False)
 class TritonFunction:
-    """A spec's `[triton]` table."""
+    """Content of a spec's `[triton]` table."""
 
     parameters: tuple[str, ...]
-    """Parameters of the function, without constants, in the order of the launch's arguments."""
+    """Parameters of the function that are not constants, in the order of the launch's arguments."""
     divisible: Mapping[str, Expression]
-    """Known divisor of each parameter; 1 stands for `SPECIALIZED`, 0 for none."""
+    """Known divisor of each parameter. 1 stands for `SPECIALIZED`, and 0 for no known divisor."""
     types: Mapping[str, str]
-    """Triton's type of each parameter whose type differs from the argument's."""
+    """Triton's type of each parameter whose type differs from that of the launch's argument."""
     key: str
-    """Triton's cache key of the function's code; empty to hash the whole source."""
+    """Triton's cache key of the function's code. If it is empty, the kernel's hash depends on the whole source."""
     module: str = ""
-    """Module name of the source; empty to execute its text."""
+    """Name under which to import the source as an installed module. If it is empty, its text is executed instead."""
     descriptors: Mapping[str, TritonDescriptor] = field(default_factory=dict)
-    """Tensor descriptors by parameter."""
+    """Tensor descriptors of the function, keyed by parameter."""
 
 
 def item_names(name: str, number: int) -> list[str]:
@@ -78,19 +80,19 @@ def item_names(name: str, number: int) -> list[str]:
 
 
 def fields_name(name: str) -> str:
-    """Return the name of the constant that holds the field names of an argument that is a named tuple."""
+    """Return the name of the constant that holds the field names of a named tuple argument."""
     return f"{name}__fields"
 
 
 def items_of(name: str, names: Collection[str]) -> list[str]:
-    """Return those of `names` that are items of the tuple `name`, in order; empty if it is no tuple."""
+    """Return, in order, all of `names` that are items of the tuple `name`, or nothing if `name` is not a tuple."""
     return list(takewhile(names.__contains__, (_ITEM.format(name=name, index=index) for index in count())))
 
 
 def triton_function(
     top: Table, source_name: str, launches: Sequence[tuple[str, int]], names: Collection[str]
 ) -> TritonFunction | None:
-    """Return the `[triton]` table of a spec; None if the source is not Python.
+    """Read the `[triton]` table of a spec, or return None if the source is not Python.
 
     Args:
         source_name: File name of the source.

@@ -1,12 +1,13 @@
-"""Run one campaign: choose configs (`Chooser`), measure and store them, learn from them, and decide when to stop.
+"""Run one measuring campaign: choose configs, measure and store them, learn from the results, and decide when to stop.
 
     Chooser -> device -> journal -> database -> Chooser
 
-Every strategy shares this loop. `Strategy.ALL` follows plans that are made beforehand; the other strategies choose one
-visit at a time. The devices of this machine or the GPUs of a cluster (`kernrec.cluster`) make the measurements.
+Every strategy shares this loop. `Strategy.ALL` follows plans that are made beforehand; with the other strategies, a
+`Chooser` selects one batch of measurements at a time. The measurements are made on this machine, or on the GPUs of a
+cluster (`kernrec.cluster`).
 
-Several GPUs of one model divide the problems among them. Only one GPU measures each problem, because two GPUs of a
-model differ by more than good configs do. Only one campaign at a time fills a database.
+If this machine has several GPUs of one model, they divide the problems among them. Only one GPU measures each problem,
+because two GPUs of a model differ by more than good configs do. Only one campaign at a time writes to a database.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,20 +44,20 @@ def collect(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> CollectResult:
-    """Run the requested campaign.
+    """Run a measuring campaign on this machine.
 
     Args:
         request: Problems, device, strategy and database.
-        report: Called with each measurement and note.
-        stopping: Called often; once it returns true, collecting ends.
+        report: Function to call with each measurement and each note.
+        stopping: Function that is called often; once it returns true, the campaign ends.
 
     Returns:
-        The result, including any error after the first measurement.
+        Result of the campaign. If an error occurs after the campaign has begun, the result contains the error.
 
     Raises:
-        UsageError: Before measuring: the device does not exist, no config can run a problem, or the budget is
-            impossible.
-        KernrecError: Before measuring: there is no driver.
+        UsageError: The device does not exist, no config can run a problem, or the budget is impossible. This is raised
+            before any measurement.
+        KernrecError: There is no driver. This is raised before any measurement.
     """
     if request.strategy is Strategy.PLAN and request.budget == CampaignBudget():
         request = replace(request, budget=CampaignBudget(USUAL_BUDGET_S))
@@ -77,14 +78,19 @@ def collect_at(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> list[tuple[OperatingPoint, CollectResult]]:
-    """Collect at each operating point; stop after the first campaign that ends early. Raises the errors of `collect`.
+    """Run one campaign at each operating point of a GPU. Stop after the first campaign that ends early.
+
+    Raises the errors of `collect`.
 
     Args:
-        points: Operating points, which are checked before any measurement. The GPU's settings are always restored at
-            the end. With only `DEFAULT_POINT`, no setting changes.
+        points: Power limits and clocks. All are checked before any measurement, and the GPU's settings are always
+            restored at the end. If `DEFAULT_POINT` is the only point, the settings are not changed.
         request: Request for one GPU of this machine.
-        report: See `collect`.
-        stopping: See `collect`.
+        report: Function to call with each measurement and each note.
+        stopping: Function that is called often; once it returns true, the campaign ends.
+
+    Returns:
+        Each operating point at which a campaign ran, with its result.
     """
     if tuple(points) == (DEFAULT_POINT,):
         return [(DEFAULT_POINT, collect(request, report, stopping))]
@@ -105,16 +111,21 @@ def collect_at(
 
 
 def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> tuple[OperatingPoint, ...]:
-    """Return every pair of a power limit and a clock; if there are no limits or clocks, use the GPU's current value."""
+    """Return every combination of a power limit (in watts) and a clock (in hertz).
+
+    If no limits or no clocks are given, the GPU keeps its current value.
+    """
     return tuple(OperatingPoint(*pair) for pair in product(limits_w or (None,), clocks_hz or (None,)))
 
 
 def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
-    """Return the chooser of a request on a GPU model, as `collect` does; `Strategy.ALL` has none on one machine.
+    """Return the chooser for a request on a GPU model.
+
+    `Strategy.ALL` needs no chooser on one machine.
 
     Args:
-        gpu: Name in the catalog.
-        request: Request with the strategy.
+        gpu: Name in the GPU catalog.
+        request: Request with the problems and the strategy.
     """
     if request.strategy is Strategy.PLAN:
         return gpu_plan(gpu, request)
@@ -125,7 +136,11 @@ def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
 
 @contextmanager
 def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Journal, int]]:
-    """Store the rows of interrupted runs; yield the journal of a request's database and the number of these rows."""
+    """Open the journal of a request's database, and first move the rows of interrupted runs from it to the database.
+
+    Yields:
+        The journal, and the number of rows that were moved.
+    """
 
     def note(text: str) -> None:
         report(Progress("", "", "", 0, 0, note=text))
@@ -139,7 +154,11 @@ def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Jour
 
 
 def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
-    """Store the rest of the journal and return the result, with the reason if storing or all measuring failed."""
+    """Move the remaining rows from the journal to the database.
+
+    Returns:
+        The result with the new number of stored rows and, if storing failed or no config could be measured, the reason.
+    """
     error, stored = result.error, result.stored
     try:
         stored += ingest(journal, database)
@@ -152,7 +171,12 @@ def concluded(result: CollectResult, journal: Journal, database: Path) -> Collec
 
 
 def devices_of(request: CollectRequest, scratch: Path) -> list[MeasuringDevice]:
-    """Return the devices of a request, at least one; raise the errors of `collect`."""
+    """Return the devices that a request names, at least one. Raises the errors of `collect`.
+
+    Args:
+        request: Request with the GPU or the recording.
+        scratch: Folder for temporary files of the devices' processes.
+    """
     if request.recording is not None:
         gpus = chosen_gpus(request.recording, request.gpu)
         return [recorded_device(request.recording, gpu, request.seed) for gpu in gpus]
@@ -167,7 +191,7 @@ def devices_of(request: CollectRequest, scratch: Path) -> list[MeasuringDevice]:
 
 
 class _LocalRun:
-    """Measurements of one request on this machine."""
+    """Campaigns of one request on the devices of this machine."""
 
     def __init__(self, request: CollectRequest, journal: Journal, report: Report, stopping: Stopping) -> None:
         self._request, self._journal, self._report, self._stopping = request, journal, report, stopping
@@ -175,7 +199,9 @@ class _LocalRun:
         self.result = CollectResult()
 
     def measure_plans(self, devices: Sequence[MeasuringDevice]) -> None:
-        """Measure the planned problems; the GPUs of one model divide them among them."""
+        """Measure the planned problems. If there are several GPUs of one model, each GPU measures a part of the
+        problems.
+        """
         plans = {gpu: planned_on(gpu, self._request) for gpu in dict.fromkeys(device.gpu for device in devices)}
         alike = {gpu: [device for device in devices if device.gpu == gpu] for gpu in plans}
         shares = [(each, plans[each.gpu][alike[each.gpu].index(each) :: len(alike[each.gpu])]) for each in devices]
@@ -187,7 +213,7 @@ class _LocalRun:
         self._run(campaigns)
 
     def measure_chosen(self, device: MeasuringDevice, chooser: Chooser) -> None:
-        """Measure the configs that a chooser selects, one visit at a time."""
+        """Measure what a chooser selects on one device, one visit at a time."""
 
         def take(progress: Progress) -> None:
             self._report(progress)
@@ -218,7 +244,15 @@ class _LocalRun:
         number: int | None = None,
         devices: int = 1,
     ) -> Campaign:
-        """Return a campaign on a device; its session name has a number if there are several devices."""
+        """Return a campaign on a device.
+
+        Args:
+            device: Device to measure on.
+            problems: Planned problems.
+            report: Function to call with each measurement and each note.
+            number: Number of the device, which is appended to the session's name; None if there is only one device.
+            devices: Number of devices that measure at the same time.
+        """
         request = self._request
 
         def earlier(problem: Problem) -> list[Measurement]:
@@ -234,13 +268,14 @@ class _LocalRun:
                 earlier,
                 self._stopping,
                 report,
-                self._store if devices == 1 else lambda: None,  # With several campaigns, other blocks may be open.
+                # With several campaigns, another campaign may have an open block.
+                self._store if devices == 1 else lambda: None,
             ),
             device.compile_queue(devices),
         )
 
     def _run(self, campaigns: Sequence[Campaign]) -> None:
-        """Run campaigns side by side."""
+        """Run campaigns at the same time, one per device."""
 
         def ended(campaign: Campaign) -> Stopped | KernrecError | None:
             try:
@@ -249,7 +284,7 @@ class _LocalRun:
                 return end
             return None
 
-        # This thread runs the first campaign, so that a second Ctrl-C reaches it.
+        # This thread runs the first campaign, so that a second Ctrl-C reaches that campaign.
         with ThreadPoolExecutor(len(campaigns)) as threads:
             others = [threads.submit(ended, campaign) for campaign in campaigns[1:]]
             ends = [ended(campaigns[0]), *(other.result() for other in others)]
@@ -259,6 +294,7 @@ class _LocalRun:
         self.result = replace(self.result, results=results, stopped=stopped, error=errors[0] if errors else None)
 
     def _store(self) -> None:
-        with suppress(UsageError):  # The database may be in use; the rows stay in the journal and are stored later.
+        # If another process uses the database, the rows stay in the journal and are stored later.
+        with suppress(UsageError):
             stored = ingest(self._journal, self._request.database)
             self.result = replace(self.result, stored=self.result.stored + stored)

@@ -1,4 +1,4 @@
-"""Diagnose by trial what this machine can measure: the library call behind `kernrec doctor`."""
+"""Find out what this machine can measure by trying it: the library call behind `kernrec doctor`."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,20 +22,20 @@ _PROBE_LIMIT_S = 60.0
 
 @dataclass(frozen=True)
 class GpuDiagnosis:
-    """Diagnosis of one GPU of this machine."""
+    """Result of checking one GPU of this machine."""
 
     index: int
     """Index of the GPU in `nvidia-smi`."""
     name: str
-    """Name given by the driver."""
+    """Name that the driver reports."""
     gpu: str | None
-    """Name in the GPU catalog; None if the catalog lacks it."""
+    """Name in the GPU catalog; None if the catalog does not contain the GPU."""
     latency: bool
     """Whether latency can be measured."""
     energy: bool
     """Whether energy can be measured."""
     problems: tuple[str, ...]
-    """Reasons why something cannot be measured, and remarks, one line each."""
+    """Reasons why something cannot be measured, and other remarks. Each is one line."""
     info: DeviceInfo | None = None
     """Description of the device; None if the GPU was not probed."""
     probe: Probe | None = None
@@ -43,21 +43,21 @@ class GpuDiagnosis:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Measurements that this machine can make."""
+    """Result of checking this machine."""
 
     compiler: str | None
     """Name and version of the compiler; None if there is none."""
     database: str
-    """State of the database, in one line."""
+    """Description of the database and its journal, in one line."""
     gpus: tuple[GpuDiagnosis, ...]
     problems: tuple[str, ...]
-    """Problems of the machine, one line each."""
+    """Reasons why this machine cannot compile or find GPUs. Each is one line."""
     engine: str
-    """Compiler that built the engine, or the reason why there is no engine."""
+    """Name of the compiler that built kernrec's C++ engine, or the reason why there is no engine."""
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Return `latency` and `energy` if they can be measured here."""
+        """Return which of `latency` and `energy` can be measured on at least one GPU of this machine."""
         usable = [device for device in self.gpus if self.compiler is not None]
         return tuple(kind for kind in ("latency", "energy") if any(getattr(device, kind) for device in usable))
 
@@ -67,7 +67,7 @@ class Diagnosis:
 
 
 def diagnose(database: Path) -> Diagnosis:
-    """Check the compiler, the database and every GPU of this machine; each GPU is probed for about ten seconds."""
+    """Check the compiler, the database and every GPU of this machine. Probing takes about ten seconds per GPU."""
     problems = []
     compiler_name: str | None = None
     sms: tuple[int, ...] = ()
@@ -90,7 +90,7 @@ def _diagnose_gpu(device: LocalGpu, sms: tuple[int, ...], compiles: bool) -> Gpu
     try:
         gpu = find_gpu(device.name)
         name = gpu.name
-        if not compiles:  # The probe's kernels need a compiler, too.
+        if not compiles:  # Probing runs kernels, which must be compiled.
             raise KernrecError("not probed without a compiler")
         if gpu.sm not in sms:
             raise KernrecError(f"the compiler does not support sm_{gpu.sm}")
@@ -104,7 +104,14 @@ def _diagnose_gpu(device: LocalGpu, sms: tuple[int, ...], compiles: bool) -> Gpu
 
 
 def _probed(device: LocalGpu) -> tuple[DeviceInfo, Probe]:
-    """Return a GPU and its probe, which is saved for later campaigns; raise `KernrecError` if probing fails."""
+    """Probe a GPU and save the result for later campaigns.
+
+    Returns:
+        The description of the GPU and the properties of its sensors.
+
+    Raises:
+        KernrecError: Probing failed.
+    """
     with TemporaryDirectory(prefix="kernrec-") as scratch:
         client = WorkerClient({"device": "cuda", "uuid": device.uuid, "scratch": scratch})
         try:
@@ -118,7 +125,7 @@ def _probed(device: LocalGpu) -> tuple[DeviceInfo, Probe]:
 
 
 def _database(path: Path) -> str:
-    """Return the state of a database and its journal, in one line."""
+    """Return a description of a database and its journal, in one line."""
     try:
         waiting = waiting_measurements(path)
     except OSError as error:

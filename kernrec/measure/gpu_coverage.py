@@ -1,7 +1,7 @@
-"""Compute each GPU's coverage of the standard workloads, and the measurements that would help most.
+"""Compute how much of the standard workloads is measured on each GPU, and which measurements would help most.
 
-A layer counts as measured on a GPU if a database has a row of it that was not replayed. It counts as recorded if the
-shipped recordings of backends have exactly this layer on this GPU.
+A layer counts as measured on a GPU if a database has a row of the layer that is not from a replay. A layer counts as
+recorded on a GPU if kernrec's shipped recordings of backends contain exactly this layer and GPU.
 """
 
 from collections import defaultdict
@@ -19,48 +19,50 @@ from kernrec.store.recorded import contents, recorded_baselines
 
 @dataclass
 class OpCoverage:
-    """Coverage of an op on a GPU."""
+    """Number of measured and recorded layers of an op on a GPU."""
 
     layers: int
-    """Number of the op's layers in the standard workloads."""
+    """Number of layers with this op in the standard workloads."""
     measured: int = 0
     """Number of measured layers."""
     recorded: int = 0
-    """Number of layers with recordings of backends."""
+    """Number of layers for which recordings of backends are shipped."""
     configs: int = 0
-    """Number of distinct (config, problem, operating point) triples that were measured, over all problems of the op."""
+    """Number of distinct combinations of config, problem and operating point that were measured for the op."""
     energies: int = 0
-    """Number of these triples with a measured energy."""
+    """Number of these combinations for which energy was measured."""
 
 
 @dataclass(frozen=True)
 class GpuCoverage:
-    """Coverage of a GPU that has measurements or recordings."""
+    """Coverage of a GPU that has at least one measurement or recording."""
 
     gpu: str
     arch: str
-    """Architecture; empty if the catalog lacks the GPU."""
+    """Architecture of the GPU; empty if the catalog does not contain the GPU."""
     ops: Mapping[str, OpCoverage]
-    """Coverage by op: first the ops of the standard workloads, then other measured ops, which have no layers."""
+    """Coverage by op. First come the ops of the standard workloads, then other measured ops, which have zero layers."""
     last_measured: str
     """Day of the last measurement; empty if there is none."""
 
 
 @dataclass(frozen=True)
 class Gap:
-    """An op with unmeasured layers on all GPUs of an architecture."""
+    """An op that has layers which were not measured on any GPU of an architecture."""
 
     arch: str
     op: str
     layers: int
     measured: int
-    """Number of layers that were measured on at least one of the GPUs."""
+    """Number of layers that were measured on at least one GPU of the architecture."""
     gpus: tuple[str, ...]
-    """GPUs of the architecture in the catalog."""
+    """Names of the architecture's GPUs in the catalog."""
 
 
 _Layers = Mapping[str, Sequence[tuple[Problem, ...]]]
-"""Problems of the standard workloads by op; f16 and bf16 count as one type if no kernel distinguishes them."""
+"""Layers of the standard workloads, keyed by op. Each layer is a tuple of problems that differ only in f16 or bf16,
+which count as one layer.
+"""
 
 
 def _standard_layers() -> _Layers:
@@ -76,7 +78,7 @@ def _standard_layers() -> _Layers:
 
 
 def gpus_coverage(backend: Stack) -> list[GpuCoverage]:
-    """Return the coverage of each GPU with measurements or recordings, most measured layers first.
+    """Return the coverage of each GPU that has measurements or recordings, starting with the most measured layers.
 
     Raises:
         UsageError: A database cannot be read.
@@ -117,9 +119,11 @@ def _catalog(name: str) -> GPU | None:
 
 
 def gaps(backend: Stack) -> list[Gap]:
-    """Return gaps by architecture and op, for ops with predicted kernels, most unmeasured layers first.
+    """Return the unmeasured parts of the standard workloads by architecture and op, starting with those that matter
+    most.
 
-    One measured GPU per architecture is enough, because its rows also train the models of the other GPUs.
+    Gaps are sorted by the number of unmeasured layers times the number of GPUs. It is enough to measure on one GPU per
+    architecture, because its rows also train the models of the architecture's other GPUs.
     """
     layers = _standard_layers()
     measured: dict[str, set[str]] = defaultdict(set)

@@ -1,20 +1,20 @@
-"""Plan a GPU's measurements if the user names no problem: fixed part, survey, then the models' most uncertain configs.
+"""Plan the measurements of a GPU if the user names no problem: fixed part, survey, then the most uncertain configs.
 
-    fixed part  the same on every GPU (kernrec.kernel.space)
-    survey      some configs of every kernel, drawn over its space, once
+    fixed part  configs that are the same on every GPU (kernrec.kernel.space)
+    survey      some configs of every kernel, spread over the kernel's space
     refinement  visits with the greatest gain per second (refine_planner.py), alternating with the survey until the
-                budget is spent: finds the best configs, and trains a model on the others
+                budget is used up: the refinement finds the best configs, the survey trains a model on other configs
 
-`kernrec collect` without an op and `kernrec contribute` measure it. The problems are the layers of the standard
-workloads, every op with the same weight; for a recording, its problems.
+`kernrec collect` without an op and `kernrec contribute` use this plan. The problems are the layers of the standard
+workloads, and every op has the same weight. If a recording is replayed, the problems are the recorded problems.
 
-The survey trains a model on the times of all configs, not only of the fastest: a model trained only on configs with
-fast predictions would not learn the prediction errors of other configs.
+The survey is needed to train a model on the times of all configs, not only of the fastest. A model that was trained
+only on configs with fast predictions would not learn the prediction errors of other configs. The survey chooses:
 
-    kernel      each kernel of each op in turn, in a new order every round
-    problem     the kernel's problem with the fewest draws so far
-    configs     a random pool -> those predicted within `SLOWEST` times its fastest -> in order of the predicted time,
-                one from each of as many parts as configs are wanted
+    kernel      each kernel of each op in turn, in a new random order every round
+    problem     among the kernel's problems, the one with the fewest draws so far
+    configs     a random pool -> configs predicted within `SLOWEST` times the fastest of the pool -> sorted by predicted
+                time and divided into as many parts as configs are wanted -> a random config of each part
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -39,15 +39,19 @@ from kernrec.recommender.estimate.prediction import predict
 from kernrec.store.measurement import Measurement
 
 CONFIGS = 4
-"""Number of configs drawn per visit, because creating a problem's inputs takes as long as measuring two configs."""
+"""Number of configs to draw per visit. Creating a problem's inputs takes as long as measuring about two configs."""
 SLOWEST = 10.0
-"""Multiple of the fastest prediction above which configs are skipped, because their exact time is irrelevant."""
+"""Multiple of the fastest predicted time above which configs are not measured, because their exact time does not
+matter.
+"""
 _POOL = 16 * CONFIGS
-"""Number of random configs to predict, which takes milliseconds; a whole space takes tenths of a second."""
+"""Number of random configs to predict for each draw. Predicting a pool takes milliseconds; predicting a whole space
+takes tenths of a second.
+"""
 
 
 class Survey:
-    """Survey that draws each config at most once."""
+    """Random survey of the configs of all kernels. It draws each config at most once."""
 
     def __init__(
         self, subject: RefineSubject, kernels: Callable[[Problem], Sequence[SampledKernel]], seed: int
@@ -56,12 +60,13 @@ class Survey:
 
         Args:
             subject: Problems, with the kernels that compute them.
-            kernels: Function that returns the measurable parts of the spaces of a problem's kernels.
+            kernels: Function that returns the kernels of a problem, with the configs that can be measured.
             seed: Seed of the random draws.
         """
         self._kernels = kernels
         self._draw = np.random.default_rng(seed)
-        self._problems: dict[tuple[str, str], list[WantedProblem]] = {}  # Problems by op and kernel, least drawn first.
+        # problems by op and kernel; problems with the fewest draws come first
+        self._problems: dict[tuple[str, str], list[WantedProblem]] = {}
         for number in self._draw.permutation(len(subject.wanted)).tolist():
             wanted = subject.wanted[number]
             for kernel in subject.hashes[number]:
@@ -69,15 +74,15 @@ class Survey:
         self._turns: list[tuple[str, str]] = []
         self._taken: dict[str, set[Key]] = {}
         self._begun = 0
-        """Rounds."""
+        """Number of rounds that have begun. Each kernel has one turn per round."""
 
     @property
     def every_kernel(self) -> bool:
-        """Return whether every kernel had its turn."""
+        """Return whether every kernel has had at least one turn."""
         return not self._problems or self._begun > 1 or (self._begun == 1 and not self._turns)
 
     def next(self) -> PlannedProblem | None:
-        """Return some configs of a problem; None if all configs were drawn."""
+        """Draw some configs of one problem. Return None if all configs have been drawn."""
         while self._problems:
             if not self._turns:
                 kernels = sorted(self._problems)
@@ -110,7 +115,7 @@ class Survey:
     def _by_time(
         self, kernel: SampledKernel, problem: Problem, among: Sequence[Config] | None, taken: set[Key]
     ) -> list[Config]:
-        """Return configs of a kernel with predicted times."""
+        """Draw at most `CONFIGS` configs of a kernel, spread over the range of predicted times."""
         table = kernel.table
         assert table is not None
         space = table.space.at(problem)
@@ -131,25 +136,30 @@ class Survey:
 
 
 USUAL_BUDGET_S = 600.0
-"""Default budget in seconds."""
+"""Default time budget of a plan, in seconds."""
 _FIXED_SHARE = 0.1
-"""Fraction of the remaining time per problem of the fixed part; of ten minutes, enough to measure energies."""
+"""Maximum fraction of the remaining time for each problem of the fixed part. With a budget of ten minutes, this is
+enough to measure energies.
+"""
 _ENERGY_EVERY = 5
-"""Number of visits per visit with energies, which take about five times as long as latencies. The number is odd, so
-that visits of both the survey and the planner measure energies."""
+"""Number of visits from one visit with energy measurements to the next, because these visits take about five times as
+long. The number is odd, so that energies are measured in visits of both the survey and the planner.
+"""
 
 
 class GpuPlan(Chooser):
-    """Chooser of the fixed part, then a round of the survey, then visits of refinement planner and survey."""
+    """Chooser that measures the fixed part, then one round of the survey, and then alternates refinement and survey."""
 
     def __init__(
         self, fixed: Sequence[PlannedProblem], survey: Survey | None = None, planner: RefinePlanner | None = None
     ) -> None:
-        """Create a plan; survey and planner are None if only the fixed part can be measured."""
+        """Create a plan. `survey` and `planner` are None if only the fixed part can be measured."""
         self._fixed = list(fixed)
         self._survey, self._planner = survey, planner
-        self._refining = False  # Whether the visit in progress is the planner's.
-        self._ahead = 0  # Number of configs that the planner is ahead of the survey, since the survey's first round.
+        self._refining = False  # whether the refinement planner chose the visit in progress
+        # number of configs measured for the planner minus number measured for the survey, since the survey's first
+        # round
+        self._ahead = 0
         self._visits = 0
 
     def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
@@ -186,12 +196,13 @@ class GpuPlan(Chooser):
             self._planner.learn(measurement)
 
     def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
-        if self._planner is not None and self._refining:  # Visits with energies take longer than other visits.
+        # Do not report the duration of visits with energies, which take longer than other visits.
+        if self._planner is not None and self._refining:
             self._planner.done(visit, 0.0 if self._measures_energy else seconds, over)
 
 
 def gpu_plan(name: str, request: CollectRequest) -> GpuPlan:
-    """Return the plan for a GPU or for its recording."""
+    """Return the measuring plan for a GPU or, if the request names a recording, for a recorded GPU."""
     gpu = find_gpu(name)
     if request.recording is None:
         fixed, subject = fixed_problems(gpu), asked_subject(gpu, request)
@@ -204,7 +215,7 @@ def gpu_plan(name: str, request: CollectRequest) -> GpuPlan:
 
 
 def fixed_problems(gpu: GPU) -> list[PlannedProblem]:
-    """Return the part of the fixed part that can run on a GPU."""
+    """Return the problems and configs of the fixed part that can run on a GPU."""
     tasks = []
     for each in fixed_part():
         if (kernel := each.kernel_on(gpu)) is not None and _fits(each.problem, gpu):
@@ -213,7 +224,7 @@ def fixed_problems(gpu: GPU) -> list[PlannedProblem]:
 
 
 def _recorded_part(recording: Path, gpu: GPU) -> list[PlannedProblem]:
-    """Return the part of the fixed part that a recording contains."""
+    """Return the problems and configs of the fixed part that a recording contains."""
     by_key = {each.problem.key: each for each in load_recordings(recording, gpu.name)}
     tasks = []
     for each in fixed_part():
@@ -226,7 +237,7 @@ def _recorded_part(recording: Path, gpu: GPU) -> list[PlannedProblem]:
 
 
 def _planned(tasks: Iterable[tuple[FixedMeasurement, Task]]) -> list[PlannedProblem]:
-    """Group tasks by problem: tasks of one problem are measured side by side."""
+    """Group tasks by problem, so that all configs of one problem are measured in the same visit."""
     by_problem: dict[Problem, list[tuple[str, Task]]] = {}
     for each, task in tasks:
         by_problem.setdefault(each.problem, []).append((each.bound, task))
@@ -243,9 +254,9 @@ def _planned(tasks: Iterable[tuple[FixedMeasurement, Task]]) -> list[PlannedProb
 
 
 def asked_problems(gpu: GPU) -> list[WantedProblem]:
-    """Return the layers of the standard workloads that kernels can run on a GPU; each op's weights add up to one.
+    """Return the layers of the standard workloads that kernels can run on a GPU. The weights of each op add up to one.
 
-    A layer in bf16 becomes one in f16 if no kernel computes it in bf16.
+    If no kernel computes a bf16 layer, the same layer in f16 takes its place.
     """
     layers: dict[Problem, tuple[str, float]] = {}
     for layer in select_layers("all", None, None, None, None) or ():
@@ -258,7 +269,9 @@ def asked_problems(gpu: GPU) -> list[WantedProblem]:
 
 
 def _able(problem: Problem, gpu: GPU) -> Problem | None:
-    """Return the problem, or its f16 version, if a kernel can run it on a GPU; otherwise None."""
+    """Return the problem if a kernel can run it on a GPU, otherwise its f16 version, or None if no kernel can run
+    either.
+    """
     for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
         try:
             kernels_of(each, gpu.sm)
@@ -278,7 +291,10 @@ def _fits(problem: Problem, gpu: GPU) -> bool:
 
 
 def asked_subject(gpu: GPU, request: CollectRequest) -> RefineSubject | None:
-    """Return the contenders of the standard workloads' problems, without problems that no config can run."""
+    """Return the problems of the standard workloads with their candidate configs (contenders).
+
+    Problems that no config can run are left out. If no problem is left, return None.
+    """
     if not (problems := asked_problems(gpu)):
         return None
     try:

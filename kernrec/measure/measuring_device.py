@@ -1,6 +1,6 @@
-"""Measure on the device of a campaign: a GPU of this machine, or a recording to replay.
+"""Describe the device of a campaign: a GPU of this machine, or a recording to replay.
 
-`measure_kernel` measures the configs of a user's kernel.
+`KernelMeasurement` measures the configs of a user's kernel.
 """
 
 import os
@@ -29,22 +29,22 @@ from kernrec.store.measurement import InputInfo, Measurement
 from kernrec.version import __version__
 
 STANDARD_INPUTS = InputInfo("numpy default_rng", 0, "normal; weights of a sum over the root of its terms")
-"""Inputs of the library's kernels on a GPU."""
+"""Description of the input values with which the library's kernels are measured on a GPU."""
 
 
 @dataclass(frozen=True)
 class MeasuringDevice:
-    """Device of a campaign."""
+    """Device on which a campaign measures."""
 
     opening: dict[str, Any]
-    """Request that opens the device."""
+    """Request with which the worker process opens the device."""
     gpu: str
-    """Name in the catalog."""
+    """Name in the GPU catalog."""
     sm: int
     uuid_hash: str | None
-    """Hash of the GPU's UUID; None for a recording."""
+    """Hash of the GPU's UUID; None if the device replays a recording."""
     inputs: InputInfo
-    """Inputs of kernels, as rows state them."""
+    """Description of the kernels' input values, as stored in rows."""
 
     @property
     def replayed(self) -> bool:
@@ -52,7 +52,9 @@ class MeasuringDevice:
         return self.uuid_hash is None
 
     def settings(self, session: str, effort: MeasuringEffort, budget: CampaignBudget, seed: int) -> CampaignSettings:
-        """Return the settings of a campaign on this device, including the origin to store in its rows."""
+        """Return the settings of a campaign on this device, including the origin that is stored in the
+        campaign's rows.
+        """
         return CampaignSettings(
             session=session,
             effort=effort,
@@ -65,34 +67,34 @@ class MeasuringDevice:
         )
 
     def compile_queue(self, devices: int = 1) -> CompileQueue | None:
-        """Return a queue that compiles for the device; None if no compilation is needed.
+        """Return a queue that compiles configs for this device, or None if the device needs no compiled code.
 
         Args:
-            devices: Number of devices in use.
+            devices: Number of devices that measure at the same time.
         """
-        # Reserve one CPU for each device's worker process, which must not be delayed.
+        # Leave one CPU core free for each device's worker process, which must not be delayed.
         processes = max(1, ((os.cpu_count() or 1) - devices) // devices)
         return None if self.replayed else CompileQueue(self.sm, processes)
 
     def earlier(self, database: Path, problem: Problem) -> list[Measurement]:
-        """Return the measurements of a problem on this device in a database."""
+        """Return the measurements of a problem that this device made earlier, from a database."""
         return earlier_measurements(database, problem, self.gpu, self.uuid_hash)
 
 
 def gpu_device(
     present: LocalGpu, scratch: Path, inputs: InputInfo = STANDARD_INPUTS, kernel: Mapping[str, str] | None = None
 ) -> MeasuringDevice:
-    """Return a GPU of this machine as a device.
+    """Return the campaign device for a GPU of this machine.
 
     Args:
-        present: The GPU.
-        scratch: Folder for the device's process.
-        inputs: Inputs of kernels, as stored in rows.
-        kernel: Further fields of the request that opens the device, for a user's kernel.
+        present: GPU to measure on.
+        scratch: Folder for temporary files of the device's process.
+        inputs: Description of the kernels' input values, as stored in rows.
+        kernel: Additional fields of the request that opens the device, for a user's kernel.
 
     Raises:
         UsageError: The catalog does not contain the GPU.
-        KernrecError: The GPU still has the limits of a killed run, and restoring them failed.
+        KernrecError: The GPU still has the limits that a killed run has set, and they cannot be restored.
     """
     gpu = find_gpu(present.name)
     restore_abandoned(present)
@@ -101,14 +103,20 @@ def gpu_device(
 
 
 def recorded_device(recording: Path, name: str, seed: int) -> MeasuringDevice:
-    """Return a recorded GPU by name; the seed determines the recorded repetitions that it returns."""
+    """Return the campaign device that replays a recorded GPU.
+
+    Args:
+        recording: Database with the recording.
+        name: Name of the GPU.
+        seed: Seed for drawing run times from the recorded samples.
+    """
     gpu = find_gpu(name)
     opening = {"device": "replay", "file": str(recording.absolute()), "gpu": gpu.name, "seed": seed}
     return MeasuringDevice(opening, gpu.name, gpu.sm, None, InputInfo())
 
 
 def inputs_of(kernel: Kernel) -> InputInfo:
-    """Return the inputs of a user's kernel, as stored in rows."""
+    """Return the description of the input values of a user's kernel, as stored in rows."""
     if not kernel.declares_problem:
         return STANDARD_INPUTS
     samples = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())
@@ -118,7 +126,7 @@ def inputs_of(kernel: Kernel) -> InputInfo:
 
 
 def new_session() -> str:
-    """Return a unique name for a campaign; names sort by time."""
+    """Return a unique name for a campaign. Sorting names sorts campaigns by start time."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}"
 
 
@@ -127,7 +135,7 @@ _SHOWN = ("config", "latency_s", "energy_j", "device")
 
 @dataclass(frozen=True)
 class KernelMeasurement:
-    """A kernel and a problem to measure on a GPU."""
+    """A user's kernel and a problem to measure on a GPU."""
 
     kernel: Kernel
     problem: Problem
@@ -144,12 +152,12 @@ class KernelMeasurement:
             kernel: Kernel to measure.
             problem: Problem to measure it on.
             gpu: GPU to measure it on.
-            database: Database for the rows.
-            folder: Folder of the kernel's files.
+            database: Database for the measurements.
+            folder: Folder of the files that the kernel's spec names.
             effort: `quick`, `normal` or `exhaustive`.
 
         Raises:
-            KernrecError: Measuring is impossible here. This is raised before any long computation.
+            KernrecError: This machine cannot make the measurement. This is raised before any long computation.
         """
         if effort not in EFFORTS:
             raise unknown("effort", effort, EFFORTS)
@@ -162,11 +170,11 @@ class KernelMeasurement:
         return cls(kernel, problem, gpu, request)
 
     def answer(self, query: Query) -> Answer:
-        """Return the recommendation from the database, including the new measurements."""
+        """Return the recommendation for the kernel from the database, which includes the new measurements."""
         return Recommender([self.request.database]).answer_kernel(self.kernel, self.problem, self.gpu, query)
 
     def best(self, collected: CollectResult) -> Sequence[dict[str, Any]]:
-        """Return the fastest and the lowest-energy config of each result, as plain values for JSON."""
+        """Return the fastest and the lowest-energy config for each problem, as plain values for JSON."""
         objects = []
         for result in collected.results:
             rows: dict[str, Any] = {"kernel": self.kernel.name, "problem": result.problem, "gpu": self.gpu.name}

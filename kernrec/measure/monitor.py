@@ -1,11 +1,11 @@
-"""Record a GPU's sensors while another program runs: samples at a fixed period, from NVML.
+"""Record a GPU's sensors while another program runs. NVML is read at a fixed period.
 
     start --- sample --- sample --- ... --- sample --- the command has ended
           |<- period ->|
 
-Reading does not slow the GPU, and takes about 0.1 ms of CPU time per sample. Values are for the whole board, including
-other processes and idle power. The GPU's settings do not change. A trace is a table in CSV with one row per sample and
-the fields of `SensorReading` as columns.
+Reading does not slow down the GPU, and takes about 0.1 ms of CPU time per sample. All values are for the whole board,
+including other processes and idle power. The GPU's settings are not changed. A trace is the list of samples; it is
+written as a CSV table with one row per sample and the fields of `SensorReading` as columns.
 """
 
 import csv
@@ -27,28 +27,28 @@ from kernrec.measure.device.nvml import NoGPUError, gpu_of_slice, is_named, loca
 
 @dataclass(frozen=True)
 class TraceSummary:
-    """Summary of a trace of the whole board, including idle power."""
+    """Summary of a trace. Energy and power are for the whole board, including idle power."""
 
     duration_s: float
     samples: int
     energy_j: float | None
     energy_from: str
-    """`counter`, or `power` if the energy is integrated from power samples."""
+    """Source of `energy_j`: `counter` for the energy counter, or `power` if power samples were integrated."""
     mean_power_w: float | None
     max_power_w: float | None
     mean_sm_clock_hz: float | None
     min_sm_clock_hz: float | None
     max_temperature_c: float | None
     throttled: dict[str, float]
-    """Fraction of the samples by throttle reason."""
+    """Fraction of the samples with each clock event reason, such as `SwPowerCap`."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain their unit."""
+        """Return plain values for JSON. The names of values contain their units."""
         return dict(vars(self))
 
 
 def summarize_trace(samples: Sequence[SensorReading]) -> TraceSummary:
-    """Return the summary of a trace; raise `UsageError` if it has no samples."""
+    """Return the summary of a trace. Raises `UsageError` if the trace has no samples."""
     if not samples:
         raise UsageError("the trace has no samples")
     duration = samples[-1].time_s - samples[0].time_s
@@ -76,7 +76,10 @@ def summarize_trace(samples: Sequence[SensorReading]) -> TraceSummary:
 
 
 def _energy(samples: Sequence[SensorReading], power: Sequence[tuple[float, float]]) -> tuple[float | None, str]:
-    """Return (joules, source): the difference of the counter, else power integrated by trapezoids."""
+    """Return (energy in joules, source of the energy).
+
+    The energy is the difference of the energy counter or, without a usable counter, the integral of the power samples.
+    """
     first, last = samples[0].energy_j, samples[-1].energy_j
     if first is not None and last is not None and last >= first:
         return last - first, "counter"
@@ -86,10 +89,10 @@ def _energy(samples: Sequence[SensorReading], power: Sequence[tuple[float, float
 
 
 class TraceFile:
-    """A CSV file of a trace, written sample by sample.
+    """CSV file to which the samples of a trace are written one by one.
 
-    If the file cannot be created, `UsageError` is raised at once. If the disk is full, it is raised at the end of a
-    `with` block, because the monitored program must continue.
+    If the file cannot be created, `UsageError` is raised at once. If writing fails later, for example because the disk
+    is full, `UsageError` is raised at the end of the `with` block, so that the monitored program can continue.
     """
 
     def __init__(self, path: Path) -> None:
@@ -115,29 +118,29 @@ class TraceFile:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with suppress(OSError):
             self._file.close()
-            if kind is not None:  # The command was not started.
+            if kind is not None:  # The command could not be started.
                 self.path.unlink()
         if self._full is not None:
             raise UsageError(cannot_be("written", self.path, self._full)) from None
 
 
-_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # Exit statuses as in a shell.
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # exit statuses that a shell would return
 
 
 class Reader(Protocol):
-    """A device that can be sampled."""
+    """Source of sensor readings."""
 
     def read(self, time_s: float) -> SensorReading:
-        """Return the present state of the device, with the time stamp `time_s`."""
+        """Read the sensors now, and return the values with `time_s` as their time stamp."""
 
 
 class NvmlReader:
-    """Reader of one GPU of this machine through NVML."""
+    """Reader for one GPU of this machine, through NVML."""
 
     def __init__(self) -> None:
-        """Find the first GPU that `CUDA_VISIBLE_DEVICES` shows; raise `KernrecError` if there is none."""
+        """Find the first GPU that `CUDA_VISIBLE_DEVICES` allows. Raises `KernrecError` if there is none."""
         self.notes: list[str] = []
-        """One-line notes on the values for the user."""
+        """Notes for the user about the values, one line each."""
         try:
             self._sensors = sensors(self._find())
         except NoGPUError as error:
@@ -149,7 +152,7 @@ class NvmlReader:
             self.notes.append(f"{others} other processes use this GPU already; their energy counts too")
 
     def _find(self) -> str:
-        """Return the UUID of the GPU."""
+        """Return the UUID of the GPU to monitor."""
         present = local_gpus()
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
         visible = [each.uuid for each in present] if named is None else [name.strip() for name in named.split(",")]
@@ -174,13 +177,19 @@ ShowSample = Callable[[SensorReading], None]
 
 
 def watch_command(command: Sequence[str], reader: Reader, period_s: float, show: ShowSample) -> int:
-    """Run a command and record samples until it ends.
+    """Run a command, and read the sensors until the command ends.
 
-    Ctrl-C reaches the command as without a monitor. Other signals that ask the monitor to end are forwarded to the
-    command. The monitor does not wait for processes that the command leaves running.
+    Ctrl-C reaches the command just as without the monitor. If another signal asks the monitor to end, the monitor
+    forwards the signal to the command. The monitor does not wait for processes that the command leaves running.
+
+    Args:
+        command: Program and its arguments.
+        reader: Source of sensor readings.
+        period_s: Seconds between two readings.
+        show: Function to call with each reading.
 
     Returns:
-        The command's exit status; 128 plus the signal if a signal ended it.
+        The command's exit status. If a signal ended the command, the status is 128 plus the signal's number.
 
     Raises:
         KernrecError: The command cannot be started.
@@ -210,7 +219,7 @@ def watch_command(command: Sequence[str], reader: Reader, period_s: float, show:
             failure.exit_status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
             raise failure from None
         try:
-            for number in received:  # The signal arrived while the command started.
+            for number in received:  # These signals arrived while the command was starting.
                 process.send_signal(number)
             due_s = time.monotonic() + period_s
             while not _has_ended(process, due_s - time.monotonic()):
@@ -239,7 +248,7 @@ def _do_nothing(number: int, frame: object) -> None:
 
 @contextmanager
 def _handled(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
-    """Handle signals during a `with` block; ignored signals stay ignored."""
+    """Handle signals with the given handlers during a `with` block. Signals that are ignored remain ignored."""
     before = {number: signal.getsignal(number) for number in handlers}
     replaced = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     for number in replaced:

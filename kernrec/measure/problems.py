@@ -1,4 +1,4 @@
-"""Find the problems that a user names for a campaign, and plan them on a GPU model."""
+"""Find the problems that a user names for a campaign, and plan their measurements on a GPU model."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,14 +22,17 @@ from kernrec.store import Stack
 def select_layers(
     op: str | None, shape: str | None, workload: str | None, dtype: str | None, layout: str | None
 ) -> list[Layer] | None:
-    """Return the named layers, each problem once; None if the user named no op, shape or workload.
+    """Return the layers that a user names on the command line, each problem once.
 
     Args:
-        op: Name or alias of an op; None or `all`: every op that some kernel computes.
-        shape: Dimensions, `m=4096,n=4096,k=4096`; None: the layers of a workload.
-        workload: Name or file of a workload; None: the standard workload of each op.
-        dtype: Data type; None: the default of the op or the layer.
-        layout: Tensor layout; None: the layout that recommendations use on the GPU (`layers_on`).
+        op: Name or alias of an op; None or `all` for every op that some kernel computes.
+        shape: Dimensions of one problem, such as `m=4096,n=4096,k=4096`; None for the layers of a workload.
+        workload: Name or file of a workload; None for the standard workload of each op.
+        dtype: Data type; None for the default of the op or the layer.
+        layout: Tensor layout; None for the layout that recommendations use on the GPU (`layers_on`).
+
+    Returns:
+        The layers, or None if the user named no op, shape or workload.
 
     Raises:
         UsageError: A name is unknown, or no layer is left.
@@ -51,7 +54,8 @@ def select_layers(
     for request in wanted:
         for layer in layers_of(request)[1]:
             problem = layer.problem
-            # Skip a layer without a kernel if the user named all ops; a single op gets an error later.
+            # If the user named all ops, skip layers that no kernel computes. If the user named one op, an error follows
+            # later.
             if not every_op or kernels_for(problem.op, problem.dtype, None if layer.layout_free else problem.layout):
                 before = layers.get(problem)
                 layers[problem] = layer if before is None else replace(before, count=before.count + layer.count)
@@ -62,7 +66,7 @@ def select_layers(
 
 
 def layers_on(wanted: Sequence[Layer | WantedProblem], gpu: GPU, database: Path) -> list[WantedProblem]:
-    """Return problems in the layouts that recommendations use on a GPU, unless the user named a layout."""
+    """Return problems in the layouts that recommendations use on a GPU, except where the user named a layout."""
     free = [each for each in wanted if isinstance(each, Layer) and each.layout_free]
     moved = {}
     if free:
@@ -72,10 +76,12 @@ def layers_on(wanted: Sequence[Layer | WantedProblem], gpu: GPU, database: Path)
 
 
 def recordings_on(gpu: str, request: CollectRequest) -> list[tuple[WantedProblem, Recording]]:
-    """Return the problems of a request with their recordings on a GPU; all recorded problems if the request names none.
+    """Return the requested problems that a recording contains for a GPU, with their recordings.
+
+    If the request names no problems, return all recorded problems.
 
     Raises:
-        UsageError: The recording has none of the problems.
+        UsageError: The recording has none of the requested problems.
     """
     assert request.recording is not None
     keys = {key: each for each in request.wanted for key in _recorded_keys(each)}
@@ -88,7 +94,7 @@ def recordings_on(gpu: str, request: CollectRequest) -> list[tuple[WantedProblem
 
 
 def planned_on(gpu: str, request: CollectRequest) -> list[PlannedProblem]:
-    """Return the plans of a request's problems on a GPU model.
+    """Plan the measurements of the requested problems on a GPU model.
 
     Raises:
         UsageError: No config can run a problem, or a recording has none of the problems.
@@ -104,10 +110,15 @@ def planned_on(gpu: str, request: CollectRequest) -> list[PlannedProblem]:
 
 
 def context_of(request: CollectRequest, with_rows: bool) -> Context:
-    """Return the sources of predictions: shipped profiles, the models beside the database, and its rows if wanted."""
+    """Return the data for predictions: the shipped profiles, and the trained models beside the request's database.
+
+    Args:
+        request: Request with the database.
+        with_rows: Whether to include the measurements in the database.
+    """
     stored = [request.database] if with_rows and request.database.exists() else []
     context = Context(stored, models=ModelStore(request.database.parent / "models", Stack(stored)))
-    context.triton = False  # Devices measure only CUDA kernels.
+    context.triton = False  # The devices measure only CUDA kernels.
     return context
 
 

@@ -1,8 +1,10 @@
-"""Choose the visits of `--strategy refine`: measure uncertain configs that matter, up to a budget or regret bound.
+"""Choose the visits of `--strategy refine`: measure those configs first that may change the recommendation most.
 
     predictions and rows of the database -> joint posterior -> visit with the greatest gain per second -> posterior ...
 
-The posterior covers one objective at one power limit and clock. GPUs of a cluster may make several visits at once.
+The refinement ends when the budget is used up or the regret is low enough. Regret is the expected excess cost of the
+recommended configs over the best configs. The posterior describes one objective at one power limit and clock. GPUs of a
+cluster may make several visits at the same time.
 """
 
 import math
@@ -20,36 +22,40 @@ from kernrec.recommender.request import Objective
 from kernrec.store.measurement import Measurement
 
 FORECAST_S = 600.0
-"""Further seconds for which a result forecasts the reduction of the regret."""
+"""Further seconds of measuring for which a result predicts how much the regret would decrease."""
 _VISIT_S, _LATENCY_S = 1.0, 0.6
-"""Initial estimates of the seconds to prepare a problem and to measure a latency; measurements update both."""
+"""Initial estimates of the seconds that preparing a problem takes, and that measuring one latency takes. Both are
+updated from measurements.
+"""
 _NOISE = {Objective.LATENCY: 0.01, Objective.ENERGY: 0.02, Objective.EDP: 0.025}
-"""Standard deviation of a measurement's logarithm, by objective: the drift that the protocol tolerates."""
+"""Standard deviation of the logarithm of a measured cost, by objective. It equals the drift that the protocol
+tolerates.
+"""
 _CHECKED_EVERY = 16
-"""Number of visits between two comparisons of regret and bound."""
+"""Number of visits between two checks whether the regret is below the bound that ends the refinement."""
 
 
 @dataclass(frozen=True)
 class Refined:
-    """Result of a refinement: its measurements and the remaining regret."""
+    """Result of a refinement."""
 
     measured: int
-    """Number of measured configs."""
+    """Number of configs that were measured."""
     problems: int
-    """Number of measured problems."""
+    """Number of problems on which configs were measured."""
     changed: tuple[ChangedAnswer, ...]
     regret: tuple[float, float]
-    """Weighted mean expected regret before and after."""
+    """Expected regret before and after the refinement, as a weighted mean over problems."""
     forecast: float
-    """Expected reduction of the regret in another `FORECAST_S` seconds."""
+    """Expected decrease of the regret in another `FORECAST_S` seconds of measuring."""
     ended: str
-    """Text of the reason for the end."""
+    """Reason why the refinement ended."""
     deciding_s: float
-    """Seconds spent on decisions."""
+    """Total seconds that choosing the measurements took."""
 
 
 class RefinePlanner(Chooser):
-    """Chooser of the visits of one GPU model."""
+    """Chooser of the refinement's visits on one GPU model."""
 
     def __init__(self, request: CollectRequest, knowledge: Knowledge) -> None:
         each_s = _LATENCY_S
@@ -60,8 +66,8 @@ class RefinePlanner(Chooser):
         self.refinement = Refinement(knowledge.posterior, Costs(_VISIT_S, each_s), _NOISE[request.objective])
         posterior = knowledge.posterior
         self._before = [posterior.choice(problem) for problem in range(len(posterior))], posterior.mean_regret()
-        self._pending: dict[str, Visit] = {}  # Visits in progress, by problem key.
-        self._seen: set[tuple[int, int]] = set()  # Measured (problem, contender) pairs of all visits.
+        self._pending: dict[str, Visit] = {}  # visits in progress, keyed by problem
+        self._seen: set[tuple[int, int]] = set()  # measured (problem, contender) pairs of all visits
         self._left = request.budget.configs
         self._visits = 0
         self._ended = "the budget is spent"
@@ -115,7 +121,9 @@ class RefinePlanner(Chooser):
         costs = self.refinement.costs
         expected_s = costs.visit_s + measured * costs.each_s
         if measured and seconds > 0.0:
-            factor = math.sqrt(seconds / expected_s)  # Use the geometric mean of the expected and the actual value.
+            # Scale by the geometric mean of 1 and the ratio, so that a single visit does not change the estimates too
+            # much.
+            factor = math.sqrt(seconds / expected_s)
             costs.visit_s, costs.each_s = factor * costs.visit_s, factor * costs.each_s
         self.refinement.look(visit.problem)
 

@@ -1,8 +1,9 @@
-"""Define the subject of a refinement: a GPU model, the candidate configs (contenders) of each problem, their posterior.
+"""Define the subject of a refinement: a GPU model, the candidate configs of each problem, and their posterior.
 
-On a GPU, contenders are the library's configs that the recommender ranks best. In a recording, contenders are recorded
-configs: the best predicted configs of the library, or a random sample without predictions. `Knowledge` updates the
-posterior of all problems from predictions, stored rows and new measurements.
+The candidate configs of a problem are called contenders. On a GPU, they are the library's configs that the recommender
+ranks best. In a recording, they are recorded configs: if the library can predict them, those that the recommender ranks
+best, otherwise a random sample. `Knowledge` holds a joint posterior of the costs of all contenders, and updates it from
+stored rows and new measurements.
 """
 
 import math
@@ -42,49 +43,60 @@ from kernrec.store import Evidence, Stack
 from kernrec.store.measurement import Measurement, Outcome
 
 MOST_UNPREDICTED = 128
-"""Maximum contenders of a problem without predictions."""
+"""Maximum number of contenders for a problem without predictions."""
 _UNPREDICTED_DEVIATION = 0.4
-"""Assumed standard deviation of log costs in a space without predictions: the median of recorded spaces."""
+"""Assumed standard deviation of the logarithm of costs in a space without predictions. It is the median over recorded
+spaces.
+"""
 
 
 @dataclass(frozen=True)
 class SampledKernel:
-    """A kernel on a problem, with the measurable part of its space."""
+    """A kernel that computes a problem, and the configs of this kernel that can be measured."""
 
     name: str
     hash: str
     kernel: Kernel | None
     """Kernel; None for a recorded kernel whose source is unknown."""
     table: StaticTable | None
-    """Table for predictions; None if predictions are impossible."""
+    """Table for predicting the kernel's configs; None if they cannot be predicted."""
     configs: Sequence[Config] | None = None
-    """Measurable configs; None for all configs that can run."""
+    """Configs that can be measured; None for all configs that can run the problem."""
     measured: Collection[Key] = ()
-    """Configs, of any kernel of the problem, that were measured earlier."""
+    """Configs of all kernels of the problem that were measured earlier."""
 
 
 @dataclass(frozen=True)
 class RefineSubject:
-    """A GPU model and the contenders of each problem."""
+    """A GPU model, and the contenders of each problem. The fields with one entry per problem have the same order."""
 
     gpu: str
-    """Name in the catalog."""
+    """Name in the GPU catalog."""
     replayed: bool
     wanted: tuple[WantedProblem, ...]
     contenders: tuple[ProblemContenders, ...]
     """Contenders of each problem."""
     hashes: tuple[dict[str, str], ...]
-    """Hash of the source by kernel, for each problem."""
+    """Hash of each kernel's source, keyed by kernel name, for each problem."""
 
     def task(self, problem: int, contender: int) -> Task:
-        """Return the task that measures a contender."""
+        """Return the task that measures a contender.
+
+        Args:
+            problem: Index of the problem.
+            contender: Index of the contender.
+        """
         kernel, config = self.contenders[problem].keys[contender]
         source = None if self.replayed else find_kernel(kernel)
         return Task(kernel, self.hashes[problem][kernel], dict(config), self.wanted[problem].problem, source)
 
 
 def subject_on(name: str, request: CollectRequest) -> RefineSubject:
-    """Return the contenders of a request's problems on a GPU model, by its name.
+    """Return the contenders of the requested problems on a GPU model.
+
+    Args:
+        name: Name of the GPU.
+        request: Request with the problems.
 
     Raises:
         UsageError: No config can run a problem, or a recording has none of the problems.
@@ -106,8 +118,12 @@ def subject_on(name: str, request: CollectRequest) -> RefineSubject:
 
 
 def sampled_kernels(name: str, request: CollectRequest) -> Callable[[Problem], list[SampledKernel]]:
-    """Return a function that lists a problem's kernels, with the parts of their spaces that a GPU or recording can
-    measure."""
+    """Return a function that lists the kernels of a problem, with the configs that can be measured.
+
+    Args:
+        name: Name of the GPU.
+        request: Request with the database and, if configs are replayed, the recording.
+    """
     gpu, context = find_gpu(name), context_of(request, with_rows=True)
     if request.recording is None:
 
@@ -149,7 +165,7 @@ def _measured(problem: Problem, gpu: GPU, context: Context) -> set[Key]:
 def _candidates(
     problem: Problem, gpu: GPU, context: Context, point: OperatingPoint, whole_space: bool = False
 ) -> CandidateSet:
-    """Return the candidates of a problem, ignoring its measurements."""
+    """Return the candidates of a problem with predicted costs, without using measurements of the problem."""
     check_memory(problem, gpu)
     tables = context.tables(problem, gpu)
     candidates = None
@@ -167,7 +183,7 @@ def _recorded(name: str, request: CollectRequest) -> RefineSubject:
     kernels = _kernels([recording for _, recording in recorded], context)
 
     def contenders(wanted: WantedProblem, recording: Recording) -> ProblemContenders:
-        """Return the recorded configs with a prediction, or a sample."""
+        """Return the recorded configs that the recommender ranks best or, without predictions, a random sample."""
         keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
         with suppress(KernrecError):
             check_memory(wanted.problem, gpu)
@@ -205,20 +221,20 @@ def _tables(recording: Recording, gpu: GPU, context: Context, kernels: Mapping[s
 
 @dataclass(frozen=True)
 class ChangedAnswer:
-    """A problem with a new best config."""
+    """A problem for which the refinement has changed the best config."""
 
     name: str
     before: str
     after: str
     faster: float
-    """Expected reduction of its cost, as a fraction."""
+    """Expected decrease of the problem's cost, as a fraction."""
 
 
 class Knowledge:
-    """Joint posterior of a subject's problems, and the names of problems and configs."""
+    """Joint posterior of the costs of all contenders, with the names of problems and configs."""
 
     def __init__(self, subject: RefineSubject, request: CollectRequest) -> None:
-        """Create the posterior from predictions and the rows of the database."""
+        """Create the posterior from predictions and from the rows of the request's database."""
         self.subject = subject
         self._objective = request.objective
         self._point = request.point
@@ -231,7 +247,7 @@ class Knowledge:
         self.posterior.rescale()
 
     def config_text(self, problem: int, contender: int) -> str:
-        """Return a contender as readable text."""
+        """Return a contender as readable text: the kernel's name and its config."""
         kernel, config = self.subject.contenders[problem].keys[contender]
         return f"{kernel} {config_text(dict(config))}"
 
@@ -254,8 +270,11 @@ class Knowledge:
         )
 
     def measured(self, problem: int, measurement: Measurement) -> Measured | None:
-        """Return the cost in a new measurement; None if it failed or lacks the objective's cost. Exclude failed
-        configs."""
+        """Return the cost in a new measurement.
+
+        If the measurement failed, exclude the config from the posterior and return None. Also return None if the
+        measurement does not contain the objective's cost.
+        """
         identity = measurement.identity
         place = self.subject.contenders[problem].place(key_of(identity.kernel, identity.config))
         if place is None:
@@ -280,7 +299,7 @@ class Knowledge:
         """Yield the problems whose best config has changed.
 
         Args:
-            before: Earlier best config of each problem.
+            before: Index of the earlier best contender for each problem.
         """
         for problem, old in enumerate(before):
             new = self.posterior.choice(problem)

@@ -1,4 +1,4 @@
-"""Define the request for a campaign, and its result."""
+"""Define the request for a measuring campaign, and the campaign's result."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,28 +19,36 @@ Stopping = Callable[[], bool]
 
 
 class Strategy(StrEnum):
-    """Strategy by which a campaign chooses measurements and stops."""
+    """Method by which a campaign chooses measurements and decides when to stop."""
 
     ALL = "all"
-    """Measure each problem in turn: screen configs, then measure energy near the front, then finals."""
+    """Measure one problem after another: screen the latency of configs, then measure energy near the Pareto front, and
+    finally measure the best configs repeatedly.
+    """
     PLAN = "plan"
-    """Measure a fixed part, which is the same on every GPU, then the models' most uncertain configs."""
+    """Measure a fixed set of configs, which is the same on every GPU, then the configs about which the models are most
+    uncertain.
+    """
     REFINE = "refine"
-    """Measure the configs that reduce the expected regret most per second."""
+    """Measure the configs that are expected to reduce the regret most per second of measuring."""
     GUIDE = "guide"
-    """Search one problem by expected improvement; measure energy if a config's interval reaches below the best."""
+    """Search one problem by expected improvement. Measure energy if a config's predicted interval reaches below the
+    best.
+    """
     GENETIC = "genetic"
-    """Search one problem genetically; measure as many energies as the model's signal-to-noise ratio requires."""
+    """Search one problem with a genetic algorithm. The signal-to-noise ratio of its model determines how many energies
+    are measured.
+    """
 
     @property
     def searches(self) -> bool:
-        """Return whether the strategy searches the space of a single problem."""
+        """Return whether the strategy searches the space of only one problem."""
         return self in (Strategy.GUIDE, Strategy.GENETIC)
 
 
 @dataclass(frozen=True)
 class WantedProblem:
-    """A problem with its name and weight."""
+    """A problem to measure, with a name for reports and a weight."""
 
     name: str
     problem: Problem
@@ -51,55 +59,59 @@ class WantedProblem:
 
 @dataclass(frozen=True)
 class CollectRequest:
-    """A request to measure."""
+    """Everything that determines a campaign: what to measure, on which device, how, and into which database."""
 
     problems: Sequence[Layer | WantedProblem] | None
-    """Problems to measure; None for all problems of a recording or of the plan."""
+    """Problems to measure; None for all problems of the recording, or for those that `Strategy.PLAN` chooses."""
     database: Path
     gpu: str = "auto"
-    """`auto`, `all` (each GPU of this machine or recording), an index, a UUID or, for a recording, a GPU's name."""
+    """GPU to measure on: `auto`, `all` (each GPU of this machine or of the recording), an index, a UUID or, for a
+    recording, a GPU's name.
+    """
     recording: Path | None = None
-    """Database to replay; None to measure on a GPU."""
+    """Database with a recording to replay; None to measure on a GPU."""
     strategy: Strategy = Strategy.ALL
     objective: Objective = Objective.LATENCY
-    """Objective that refinement and searches minimize."""
+    """Cost that refinement and searches minimize."""
     effort: MeasuringEffort = EFFORTS["normal"]
-    """Effort of `Strategy.ALL`; other strategies choose every config themselves."""
+    """Effort for `Strategy.ALL`. Other strategies choose the number of configs themselves."""
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     until: float | None = None
-    """Weighted mean regret at which refinement stops, once the regret is lower with 95 % probability."""
+    """Weighted mean regret at which refinement stops. The regret must be lower with a probability of 95 %."""
     resume: bool = True
     """Whether to skip measurements that the database already has."""
     seed: int = 0
     point: OperatingPoint = DEFAULT_POINT
-    """Power limit and clock of the GPU."""
+    """Power limit and clock at which the GPU is set to measure."""
     kernel: Kernel | None = None
-    """User's kernel to measure instead of the library's; its profiles in the database order its configs."""
+    """User's kernel to measure instead of the library's kernels. If the database has profiles of the kernel, these
+    order its configs.
+    """
     folder: Path = Path()
-    """Folder of the files that the kernel's spec names."""
+    """Folder of the files that the spec of the user's kernel names."""
 
     @property
     def wanted(self) -> Sequence[Layer | WantedProblem]:
-        """Return the requested problems, or an empty sequence."""
+        """Return the requested problems, or an empty sequence if the request names none."""
         return self.problems or ()
 
     @property
     def needs_energy(self) -> bool:
-        """Return whether the strategy's objective includes energy."""
+        """Return whether the strategy must measure energy, because its objective includes energy."""
         chooses = self.strategy.searches or self.strategy is Strategy.REFINE
         return chooses and self.objective is not Objective.LATENCY
 
     @property
     def campaign_effort(self) -> MeasuringEffort:
-        """Return the effort of the campaign that measures the strategy's choices."""
+        """Return the effort with which a campaign measures the configs that the strategy chooses."""
         chosen = MeasuringEffort(None, FINALS if self.strategy is Strategy.PLAN else 0)
         return self.effort if self.strategy is Strategy.ALL else chosen
 
     def check(self, many_gpus: bool = False) -> None:
-        """Raise `UsageError` for mistakes that can be found without a device.
+        """Raise `UsageError` for mistakes in the request that can be found without opening a device.
 
         Args:
-            many_gpus: Whether a cluster makes the measurements.
+            many_gpus: Whether the measurements are made on a cluster.
         """
         if self.recording is not None and self.recording.absolute() == self.database.absolute():
             raise UsageError("a recording cannot be collected into itself: give another --db")
@@ -124,12 +136,12 @@ class CollectResult:
 
     results: tuple[ProblemResult, ...] = ()
     stored: int = 0
-    """Number of measurements added to the database."""
+    """Number of measurements of this campaign that were added to the database."""
     leftover: int = 0
-    """Number of measurements of interrupted earlier runs that were added to the database."""
+    """Number of measurements of interrupted earlier campaigns that were added to the database."""
     stopped: bool = False
     """Whether the caller stopped the campaign."""
     error: str | None = None
-    """Reason for an early end, in one line."""
+    """One-line reason why the campaign ended early; None if it did not."""
     outcomes: tuple[tuple[str, object], ...] = ()
-    """Result of refinement (`Refined`) or of a search (`Searched`), by GPU model."""
+    """Pairs of a GPU model and the result of its refinement (`Refined`) or search (`Searched`)."""

@@ -1,10 +1,11 @@
-"""Choose measurements for searches of one problem for the lowest latency, energy or energy-delay product.
+"""Choose measurements for a search of one problem for the lowest latency, energy or energy-delay product.
 
-In each round, the guide (`kernrec.model.search.energy_guide`) or the genetic search
-(`kernrec.model.search.genetic_search`) chooses configs for latency measurements and for energy measurements.
+In each round, the search strategy chooses some configs whose latency to measure, and then some configs whose energy to
+measure. The strategy is the guide (`kernrec.model.search.energy_guide`) or the genetic search
+(`kernrec.model.search.genetic_search`).
 
-All GPUs of a model measure the latencies of a round. Only one GPU measures the energies of all rounds, because GPUs of
-a model differ in power by more than good configs do. Meanwhile, the other GPUs begin the next round.
+All GPUs of a model share the latency measurements of a round. Only one GPU measures the energies of all rounds, because
+GPUs of one model differ in power by more than good configs do. Meanwhile, the other GPUs begin the next round.
 """
 
 import math
@@ -29,11 +30,11 @@ WEIGHTS = {
     Objective.EDP: (1.0, 1.0),
     Objective.PARETO: None,
 }
-"""Exponents of latency and energy in the minimized product, by objective; None for the Pareto front."""
+"""Exponents of latency and energy in the product that is minimized, by objective; None for the Pareto front."""
 _ORDERED = 2
-"""Minimum number of successful configs with which cost models can choose."""
+"""Minimum number of configs that must have run before the cost models can choose another round."""
 _LEAST_TOGETHER = 2
-"""Minimum configs that a GPU measures between two runs of the reference kernels, if the round has enough."""
+"""Minimum number of configs in a visit, between two runs of the reference kernels, if the round has that many."""
 
 
 @dataclass(frozen=True)
@@ -48,27 +49,27 @@ class SearchedConfig:
 
 @dataclass(frozen=True)
 class Searched:
-    """State of a search, including earlier measurements."""
+    """Result of a search, including measurements of earlier campaigns."""
 
     problem: str
     """Key of the problem."""
     space: int
-    """Number of configs that can run."""
+    """Number of configs that can run the problem."""
     latencies: int
     """Number of configs with a measured latency."""
     energies: int
     """Number of configs with a measured energy."""
     best: SearchedConfig | None
-    """Config with the lowest cost; None if no config ran."""
+    """Measured config with the lowest cost; None if no config ran."""
     front: tuple[SearchedConfig, ...]
-    """Measured Pareto front of latency and energy, fastest first; empty if the objective is latency."""
+    """Pareto front of the measured latencies and energies, fastest config first; empty if the objective is latency."""
 
 
 class SearchRounds(Chooser):
-    """Chooser for one problem on one GPU model."""
+    """Chooser for the search of one problem on one GPU model."""
 
     def __init__(self, problems: Sequence[PlannedProblem], request: CollectRequest) -> None:
-        """Prepare a search of the only problem; raise `UsageError` if there are several."""
+        """Prepare a search. Raises `UsageError` if there is more than one problem."""
         if len(problems) != 1:
             examples = ", ".join(planned.problem.key for planned in problems[:3])
             raise UsageError(
@@ -79,11 +80,12 @@ class SearchRounds(Chooser):
         self._place = {task.key: place for place, task in enumerate(self.planned.tasks)}
         self._rows: list[list[Measurement]] = [[] for _ in self.planned.tasks]
         self._left = math.inf if request.budget.configs is None else request.budget.configs
-        self._round, self._size = 0, 0  # Number of the present round, and its configs.
-        self._latencies: list[int] = []  # Configs of the present round that no visit has yet.
-        self._energies: list[int] = []  # Configs for energy measurements that no visit has yet.
-        self._pending: dict[int, int | None] = {}  # Round whose latencies each visit in progress measures.
-        self._round_over = True  # Whether a round is complete, but its energy measurements are not chosen yet.
+        self._round, self._size = 0, 0  # number of the current round, and how many configs it has
+        self._latencies: list[int] = []  # configs of the current round that are not in any visit yet
+        self._energies: list[int] = []  # configs for energy measurements that are not in any visit yet
+        # round of each visit in progress, keyed by the id of its plan; None if the visit measures energies
+        self._pending: dict[int, int | None] = {}
+        self._round_over = True  # whether a round has just ended, so that its energy measurements must be chosen
         self._energy_gpu: str | None = None
 
     @property
@@ -100,7 +102,7 @@ class SearchRounds(Chooser):
 
     def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
         if self._left <= 0 and not self._latencies and not self._energies:
-            return None  # Skip the energies of the last round.
+            return None  # Skip the energy measurements of the last round.
         self._ask_energies()
         if self._energies and (self._energy_gpu == gpu or self._energy_gpu not in gpus):
             self._energy_gpu = gpu
@@ -125,9 +127,12 @@ class SearchRounds(Chooser):
         return bool(self._energies)
 
     def _begin_round(self) -> bool:
-        """Begin another round of latencies, possibly while others are in progress; return False if there is none."""
+        """Begin another round of latency measurements, and return whether it has any configs.
+
+        On several GPUs, visits of the previous round may still be in progress.
+        """
         if self._pending and len(self._steps.ran()) < _ORDERED:
-            return False  # There are too few results to choose a better round than the first.
+            return False  # There are too few results to choose better configs than in the first round.
         self._latencies = self._steps.latency_round()
         if self._left < len(self._latencies):
             self._latencies = self._latencies[: int(self._left)]

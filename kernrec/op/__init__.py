@@ -1,4 +1,4 @@
-"""Define ops, problems and workloads: the computations, independent of any kernel or GPU.
+"""Define ops, problems and workloads. They describe computations, independently of any kernel or GPU.
 
 >>> from kernrec.op import find_op
 >>> problem = find_op("gemm").problem(m=512, n=512, k=64)

@@ -1,17 +1,18 @@
 """Scaled dot-product attention, forward: o = softmax(q k^T / sqrt(head_dim)) v for every head.
 
-With grouped queries, heads h*group to (h+1)*group - 1 of q share head h of k and v, where group = heads / kv_heads. In
-causal attention, the queries are the last tokens of the sequence: the last query attends to every key, and each earlier
-query to one key fewer. A prompt has as many queries as keys, and a generated token has one query. A window limits each
-query to the last `window` keys.
+With grouped queries, the heads h*group to (h+1)*group - 1 of q share head h of k and v, where group = heads / kv_heads.
+In causal attention, the queries are the last tokens of the sequence. The last query attends to every key, the query
+before it to all keys but one, and so on. A prompt has as many queries as keys, and a generated token has one query. If
+a window is set, each query attends only to the last `window` of these keys.
 
-Layout `bhsd` is (batch, heads, tokens, head_dim). Layout `bshd` is (batch, tokens, heads, head_dim), as linear layers
-write it.
+Layout `bhsd` is (batch, heads, tokens, head_dim). Layout `bshd` is (batch, tokens, heads, head_dim), which is how
+linear layers store their outputs.
 
-In dtype `f8e4m3`, q, k and v have 8 bits and positive f32 scales. There is one scale per tensor, or one per sequence
-and head of keys, which the queries of its group share (as in FlashAttention-3). Scores are multiplied by the scales of
-q and k, and results by the scale of v; o is bf16 or f16. The layout of v is the same as in other dtypes. If only keys
-and values have 8 bits (`kv_dtype=1`, a quantized cache), k and v have one scale each.
+In dtype `f8e4m3`, the elements of q, k and v have 8 bits, and each of these tensors has positive f32 scales: either one
+scale for the whole tensor, or one for each sequence and key/value head. All query heads of a group use the scale of
+their key/value head (as in FlashAttention-3). The scores are multiplied by the scales of q and k, and the results by
+the scale of v. The output o is bf16 or f16. The layout of v is the same as in other dtypes. If only keys and values
+have 8 bits (`kv_dtype=1`, a quantized cache), k and v have one scale each.
 """
 
 from collections.abc import Mapping
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """Return the number of query heads per key-value head. Raises `UsageError` if the heads do not divide evenly, or a
-    causal query has no key.
+    """Return the derived dimension `group`, the number of query heads per key/value head.
+
+    Raises:
+        UsageError: The dimensions are inconsistent, for example because a causal query has no key.
     """
     heads, kv_heads = d["heads"], d["kv_heads"]
     if heads % kv_heads:
@@ -63,15 +66,16 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 SCALES = ("q_scale", "k_scale", "v_scale")
-"""Names of the scales of q, k and v with 8 bits."""
+"""Names of the tensors with the scales of q, k and v, for 8-bit types."""
 
 OUTPUTS = ("bf16", "f16")
-"""Types of o by number (dimension `out`), if q, k and v have 8 bits."""
+"""Types of o if q, k and v have 8 bits, indexed by the dimension `output`."""
 
 
 def _flops(d: Names) -> int:
-    """Return the FLOPs of both matmuls over unmasked pairs of query and key. Like published figures, it excludes
-    softmax.
+    """Return the FLOPs of both matmuls, counting only pairs of a query and a key that are not masked.
+
+    The softmax is not counted, as in published figures.
     """
     return 4 * d["batch"] * d["heads"] * pairs(d) * d["head_dim"]
 
@@ -81,14 +85,17 @@ def pairs(d: Names) -> int:
     queries, keys = d["queries"], d["keys"]
     masked = queries * (queries - 1) // 2 if d["causal"] else 0
     if 0 < (window := d["window"]) < keys:
-        # The i-th query from the end attends to `keys - i` keys; a window drops the first `keys - i - window` of them.
+        # Without a window, the i-th query from the end attends to `keys - i` keys. The window excludes the first `keys
+        # - i - window` of these keys.
         longer = min(queries, keys - window)
         masked += longer * (keys - window) - longer * (longer - 1) // 2
     return queries * keys - masked
 
 
 def _untouched(d: Names) -> dict[str, int]:
-    """Return the number of keys and values before the first query's window."""
+    """Return the number of elements of k and v that no query reads, because they are before the first query's
+    window.
+    """
     before = max(d["keys"] - d["queries"] + 1 - d["window"], 0) if d["window"] else 0
     return dict.fromkeys("kv", before * d["batch"] * d["kv_heads"] * d["head_dim"]) if before else {}
 
@@ -104,8 +111,9 @@ def _element_types(d: Names) -> dict[str, str]:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return a distribution of queries that gives scores a standard deviation of 2, so that a few keys dominate, as in
-    trained networks.
+    """Return the distributions of the inputs (q, k, v and scales) that are not standard normal.
+
+    They give the scores a standard deviation of 2, so that a few keys dominate, as in trained networks.
     """
     if not (d["scaled"] or d["kv_dtype"]):
         return {"q": (0, 2)}

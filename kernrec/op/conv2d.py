@@ -1,7 +1,8 @@
 """Define the two-dimensional convolution of neural networks: cross-correlation with zero padding and no bias.
 
 y[n,k,p,q] = sum over c,r,s of x[n, c, p*stride - padding + r*dilation, q*stride - padding + s*dilation] w[k,c,r,s],
-with c over the channels of k's group. Stride, padding and dilation are the same in height and width.
+where c runs over the input channels of the group to which k belongs. Stride, padding and dilation are the same in
+height and width.
 """
 
 from collections.abc import Mapping
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """Return output height p and width q. Raises `UsageError` if groups do not divide the channels, or the filter is
-    larger than the input.
+    """Return the output height p and the output width q.
+
+    Raises:
+        UsageError: The groups do not divide the channels, or the filter is larger than the padded input.
     """
     groups = d["groups"]
     if d["c"] % groups or d["k"] % groups:
@@ -53,17 +56,24 @@ def _values(d: Names) -> dict[str, Normal]:
 
 
 def _untouched(d: Names) -> dict[str, int]:
-    """Return the number of input elements that no filter tap reads: 3 of 4 for a 1x1 filter with stride 2."""
+    """Return the number of input elements that no filter tap reads, such as 3 of 4 for a 1x1 filter with stride 2."""
     rows = _reached(d["h"], d["p"], d["r"], d)
     columns = _reached(d["w"], d["q"], d["s"], d)
     return {"x": d["n"] * d["c"] * (d["h"] * d["w"] - rows * columns)}
 
 
 def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
-    """Return the number of positions of an input axis (of `size`) that at least one output reads.
+    """Return the number of positions along an input axis that at least one output reads.
 
-    Tap j of output i reads position i*stride + j*dilation - padding. Positions with equal remainder modulo the stride
-    form one progression. In it, each tap covers a run of `outputs` positions, and runs of later taps start later.
+    Tap j of output i reads position i*stride + j*dilation - padding. Positions with the same remainder modulo the
+    stride form a progression. In a progression, each tap reads `outputs` consecutive positions, and a later tap starts
+    at a later position.
+
+    Args:
+        size: length of the input axis.
+        outputs: length of the output axis.
+        taps: length of the filter along the axis.
+        d: dimensions of the problem, from which stride, dilation and padding are read.
     """
     stride = d["stride"]
     if stride == 1 and d["dilation"] == 1:
@@ -81,7 +91,7 @@ def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
 
 
 def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "dict[str, np.ndarray]":
-    """Sum one matmul per filter tap and group: the tap's weights times the matching input elements."""
+    """Compute the convolution as a sum of matmuls, one for each filter tap and group of channels."""
     import numpy as np
 
     x, w = tensors["x"], tensors["w"]

@@ -1,8 +1,9 @@
-"""Create tensor values: seeded inputs in their memory format, and float64 results to compare kernels with.
+"""Create the values of a problem's tensors: seeded inputs in their memory format, and float64 outputs as a
+reference.
 
-NumPy has no bfloat16 and no floating-point numbers of 8 or 4 bits, so such tensors are stored as bit patterns (uint16,
-uint8). A 4-bit element takes a whole byte, because only references read it. `encode_elements` and `decode_elements`
-convert between values and the memory format, for every dtype.
+NumPy has no bfloat16 and no floating-point types of 8 or 4 bits, so tensors of these types are stored as bit patterns
+(uint16 or uint8). A 4-bit element takes a whole byte, because only reference functions read it, not kernels.
+`encode_elements` and `decode_elements` convert between values and the memory format, for every dtype.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import UsageError
 from kernrec.op.problem import Problem
 
-# Functions import NumPy themselves, because a query needs problems but not their values.
+# NumPy is imported inside the functions, because a query needs problems but not the values of tensors.
 if TYPE_CHECKING:
     import numpy as np
 
@@ -23,9 +24,10 @@ _NUMPY = {"f64": "float64", "f32": "float32", "f16": "float16", "tf32": "float32
 
 
 def encode_elements(values: "Array", dtype: str) -> "Array":
-    """Round `values` to `dtype` (to nearest, ties to even), and return an array of that dtype (bf16, f8: bit patterns).
+    """Round values to a data type and return an array of this type.
 
-    Types of 8 bits saturate at their largest number.
+    Values are rounded to nearest, ties to even. In 8-bit and 4-bit types, values out of range become the largest number
+    of their sign. Types that NumPy lacks, such as bf16, are returned as bit patterns.
     """
     import numpy as np
 
@@ -45,7 +47,7 @@ def encode_elements(values: "Array", dtype: str) -> "Array":
 
 
 def decode_elements(stored: "Array", dtype: str) -> "Array":
-    """Return the float64 values of an array in memory format."""
+    """Return the float64 values of an array that `encode_elements` returned for `dtype`."""
     import numpy as np
 
     if dtype in _SMALL:
@@ -58,11 +60,12 @@ def decode_elements(stored: "Array", dtype: str) -> "Array":
 
 
 def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
-    """Return the problem's input tensors in their memory format, with normal values that depend only on the seed.
+    """Return the problem's input tensors in their memory format, with normally distributed values.
 
-    Activations have standard deviation 1 and weights 1/sqrt(terms of the sum). So results are of order 1 for every
-    size, and an absolute tolerance means the same for every problem. `Op.values` overrides this if a kernel that skips
-    a step, such as subtracting the mean, would give the right result.
+    The values depend only on the problem and the seed. Activations have standard deviation 1, and weights 1/sqrt(number
+    of terms in the sum). So results are of order 1 for every size, and the same absolute tolerance suits every problem.
+    `Op.values` defines other distributions for some inputs, for example so that a kernel that forgets to subtract the
+    mean gives a wrong result.
     """
     import numpy as np
 
@@ -83,7 +86,8 @@ def reference(problem: Problem, inputs: "Mapping[str, Array]") -> "dict[str, Arr
     """Return the problem's outputs in float64, computed by NumPy.
 
     Args:
-        inputs: Arrays by name, in the memory format of the function `inputs`. Flat arrays are reshaped.
+        inputs: Arrays keyed by tensor name, in the memory format that the function `inputs` returns. Flat arrays are
+            reshaped.
 
     Raises:
         UsageError: An input is missing or has the wrong number of elements.

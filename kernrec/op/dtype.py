@@ -10,48 +10,54 @@ ELEMENT_BYTES = {
     "f64": 8, "f32": 4, "tf32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1,
     "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8,
 }  # fmt: skip
-"""Bytes per element of every type that a kernel's tensor may have. A tf32 tensor is stored as f32, and kernels round
-its elements to TF32 when they multiply.
+"""Bytes per element of every type that a tensor of a kernel can have. A tf32 tensor is stored as f32. Kernels round its
+elements to TF32 when they multiply them.
 """
 
 _PACKED_BITS = {"i4": 4, "f4e2m1": 4, "e8m0": 8}
-"""Bits per element of types that only tensors of `FORMATS` have."""
+"""Bits per element of the types that occur only in quantized tensors (`FORMATS`)."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """Quantization of a matmul's operands. Neighboring elements along k share a scale."""
+    """Quantization format of a matmul's weights and activations. Groups of neighboring elements along k share a
+    scale.
+    """
 
     weights: str
     """Type of the weight elements."""
     group: int
-    """Number of elements along k that share a weight scale; 0 for a whole row."""
+    """Number of elements along k that share a weight scale; 0 if a whole row shares it."""
     rows: int
     """Number of rows (output features) that share a weight scale."""
     scale: str
     """Type of the weight scales."""
     activations: str
-    """Type of activations in the multiplication; the call quantizes activations unless it is bf16."""
+    """Type of the activations in the multiplication. bf16 means that activations are not quantized."""
     activation_group: int
-    """Number of elements along k that share an activation scale; 0 for a single scale, or for bf16, which has none."""
+    """Number of elements along k that share an activation scale. It is 0 if the tensor has a single scale, or no scale
+    (bf16).
+    """
     math: str
-    """Type whose rate limits the multiplication; a key of the GPU's rates."""
+    """Type whose tensor-core rate limits the multiplication."""
 
     @property
     def weight_bytes(self) -> float:
-        """Return the bytes of a weight in memory, including its share of the group scales."""
+        """Return the average bytes per weight in memory, including the scales of groups."""
         shared = _bits(self.scale) / (self.group * self.rows) if self.group else 0.0
         return (_bits(self.weights) + shared) / 8
 
     @property
     def activation_bytes(self) -> float:
-        """Return the bytes of an activation in the multiplication, including its share of the group scales."""
+        """Return the average bytes per activation in the multiplication, including the scales of groups."""
         shared = _bits(self.activation_scale) / self.activation_group if self.activation_group else 0.0
         return (_bits(self.activations) + shared) / 8
 
     @property
     def activation_scale(self) -> str:
-        """Return the type of activation scales; group scales have the type of the weight scales."""
+        """Return the type of the activation scales. Scales of groups have the type of the weight scales, others are
+        f32.
+        """
         return self.scale if self.activation_group else "f32"
 
 
@@ -64,8 +70,9 @@ FORMATS = {
     "mxfp4f8": Format("f4e2m1", 32, 1, "e8m0", "f8e4m3", 32, "f8e4m3"),
     "w4f8": Format("i4", 128, 1, "bf16", "f8e4m3", 0, "f8e4m3"),
 }
-"""Formats by dtype: `f8block` as in DeepSeek-V3 (arXiv 2412.19437, section 3.3), `nvfp4` as in cuBLAS (documentation,
-"Block Scaling for FP4"), `mxfp4` as in gpt-oss (arXiv 2508.10925), `w4a16` with the group size of AWQ and GPTQ.
+"""Quantization formats, keyed by dtype. Sources: `f8block` as in DeepSeek-V3 (arXiv 2412.19437, section 3.3), `nvfp4`
+as in cuBLAS (documentation, "Block Scaling for FP4"), `mxfp4` as in gpt-oss (arXiv 2508.10925), `w4a16` with the group
+size of AWQ and GPTQ.
 """
 
 INSTEAD = {
@@ -74,7 +81,7 @@ INSTEAD = {
     "nvfp4": ("f8e4m3", "bf16", "f16", "f32"),
     **dict.fromkeys(("w8a16", "w4a16", "mxfp4", "mxfp4f8", "w4f8"), ("bf16", "f16", "f32")),
 }  # fmt: skip
-"""Dtypes that can replace a dtype, nearest first."""
+"""Data types that can replace a data type which an op or a GPU does not support, most similar first."""
 
 _SPELLINGS = {
     **dict.fromkeys(("double", "fp64", "float64"), "f64"),
@@ -96,37 +103,36 @@ _SPELLINGS = {
 
 
 def canonical_dtype(dtype: str) -> str:
-    """Return the canonical name, `f16` for `fp16`, `half` or `Float16`; for an unknown name, return it in lower case,
-    so that the caller can refuse it.
+    """Return the canonical name of a data type, such as `f16` for `fp16`, `half` or `Float16`.
+
+    An unknown name is returned in lower case. The caller decides whether to refuse it.
     """
     folded = str(dtype).strip().lower()
     return _SPELLINGS.get(folded) or _SPELLINGS.get(folded.replace("-", "_"), folded)
 
 
 def spellings(dtypes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return data types and their other spellings, to suggest the nearest one for a misspelled name."""
+    """Return data types and their alternative spellings, from which messages suggest one for a misspelled name."""
     return (*dtypes, *(other for other, dtype in _SPELLINGS.items() if dtype in dtypes))
 
 
 def weight_bytes(dtype: str) -> float:
-    """Return the bytes of a weight in memory in a problem of this dtype, including its share of scales."""
+    """Return the average bytes per weight in memory for a problem of this dtype, including scales."""
     return FORMATS[dtype].weight_bytes if dtype in FORMATS else float(ELEMENT_BYTES[dtype])
 
 
 def activation_bytes(dtype: str) -> float:
-    """Return the bytes of an activation in the multiplication in a problem of this dtype, including its share of
-    scales.
-    """
+    """Return the average bytes per activation in the multiplication for a problem of this dtype, including scales."""
     return FORMATS[dtype].activation_bytes if dtype in FORMATS else float(ELEMENT_BYTES[dtype])
 
 
 def math_dtype(dtype: str) -> str:
-    """Return the type whose rate limits the multiplication in a problem of this dtype."""
+    """Return the type whose arithmetic rate limits the multiplication in a problem of this dtype."""
     return FORMATS[dtype].math if dtype in FORMATS else dtype
 
 
 def bytes_of(elements: int, dtype: str) -> int:
-    """Return the bytes of a tensor with packed 4-bit elements."""
+    """Return the bytes of a tensor with this number of elements. 4-bit elements are packed, two in a byte."""
     size = ELEMENT_BYTES.get(dtype)
     return (elements * _PACKED_BITS[dtype] + 7) // 8 if size is None else elements * size
 

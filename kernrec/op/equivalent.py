@@ -1,8 +1,8 @@
-"""Convert problems that two ops can express: a matvec of n vectors is a matmul of n rows.
+"""Convert problems that two ops can express. For example, a matvec with n vectors is a matmul with n rows.
 
-Kernels, measurements and baselines of either op apply to both. `Context.tables` includes the kernels of every form.
-`Kernel.form` converts a problem to the kernel's op, and `kernrec.kernel.binding` maps the tensors' names. Baselines are
-looked up as matmuls.
+Kernels, measurements and baselines of one op also apply to the equivalent problem of the other op. `Context.tables`
+includes the kernels of both ops. `Kernel.form` converts a problem to the op of a kernel, and `kernrec.kernel.binding`
+maps the names of the tensors. Baselines of a matvec are looked up for the equivalent matmul.
 """
 
 from collections.abc import Mapping
@@ -13,22 +13,25 @@ from kernrec.op.memory_bound import MATVEC
 from kernrec.op.problem import ANY_LAYOUT, Problem
 
 MOST_VECTORS = next(dim.maximum for dim in MATVEC.dims if dim.name == "n")
-"""Largest number of vectors of a `matvec`."""
+"""Maximum number of vectors in a `matvec` problem."""
 
 _SAME: Mapping[str, str] = {}
 _ROWS = {"a": "b", "x": "a", "y": "c"}
-"""Tensors of a matmul by tensor of the matvec, if the vectors are the matmul's rows."""
+"""Names of matmul tensors, keyed by matvec tensor, if each vector is a row of the matmul."""
 _COLUMN = {"a": "a", "x": "b", "y": "c"}
-"""Tensors of a matmul by tensor of the matvec, if the matmul has one column, the matvec's result."""
+"""Names of matmul tensors, keyed by matvec tensor, if the matmul has a single column, which is the result of the
+matvec.
+"""
 
 
 def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
-    """Return a matvec as the matmul of a linear layer: vectors are rows, and the matrix is the weights, layout `nt`.
+    """Return a matvec as the matmul of a linear layer (layout `nt`): its rows are the vectors, and its weights the
+    matrix.
 
     Problems of other ops are returned unchanged.
 
     Args:
-        rows: Number of vectors, if it differs from the problem's. It may exceed a matvec's limit.
+        rows: Number of rows of the matmul; None for the problem's number of vectors. It may exceed `MOST_VECTORS`.
     """
     if problem.op != MATVEC.name or problem.layout == ANY_LAYOUT:
         return problem
@@ -36,8 +39,8 @@ def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
 
 
 def equivalents(problem: Problem) -> tuple[Problem, ...]:
-    """Return the forms of a problem in every op that can express it, in a fixed order."""
-    if problem.layout == ANY_LAYOUT:  # A problem that a kernel declares may have the op's name.
+    """Return all equivalent problems, one for each op that can express the problem, in a fixed order."""
+    if problem.layout == ANY_LAYOUT:  # The op that a kernel's spec declares may have the same name as a registered op.
         return (problem,)
     if problem.op == MATVEC.name:
         return as_matmul(problem), problem
@@ -46,14 +49,21 @@ def equivalents(problem: Problem) -> tuple[Problem, ...]:
 
 
 def as_op(problem: Problem, op: str) -> Problem | None:
-    """Convert a problem to an op; return None if the op cannot express it."""
+    """Return the equivalent problem of another op, or None if the op cannot express the problem."""
     if problem.op == op:
         return problem
     return next((form for form in equivalents(problem) if form.op == op), None)
 
 
 def tensor_names(problem: Problem, op: str) -> Mapping[str, str]:
-    """Map tensor names of the op to those of the problem, where they differ."""
+    """Map names of tensors of an op to the names that the problem's own op uses for the tensors.
+
+    Names that are the same in both ops are omitted.
+
+    Args:
+        problem: problem of the op matmul or matvec.
+        op: op whose tensor names are the keys.
+    """
     if problem.op == op:
         return _SAME
     if problem.op == MATVEC.name:
@@ -71,7 +81,7 @@ _as_matmul = lru_cache(maxsize=1024)(_matmul)
 
 
 def _as_matvec(problem: Problem) -> Problem | None:
-    """Convert a matmul with few rows or one column to a matvec; return None for any other matmul."""
+    """Return a matmul with few rows or one column as a matvec, or None for any other matmul."""
     sizes = problem.sizes
     if problem.layout[0] == "t" or (sizes["m"] > MOST_VECTORS and sizes["n"] > 1):
         return None

@@ -1,19 +1,20 @@
 """Define matrix multiplication, c = a b, of one pair of matrices or a batch of independent pairs.
 
-A layout has one letter for a and one for b: `n` is row-major as in the formula, `t` is stored transposed. So `nt` has b
-as (n, k), like the weights of a linear layer. c is row-major in every layout. A batch of one has tensors of two axes.
+A layout has one letter for a and one for b: `n` means that the matrix is row-major as in the formula, `t` that it is
+stored transposed. So in layout `nt`, b is stored as (n, k), like the weights of a linear layer. c is row-major in
+every layout. If the batch size is 1, tensors have two axes.
 
-A linear layer's epilogue is optional: a bias per column, shared by the batch, then an activation. As in published
-figures, FLOPs exclude the epilogue. Dtype `tf32` is f32 in memory and is multiplied as on tensor cores: a and b are
-rounded to 10 bits of mantissa, and sums are f32. The reference result is that of f32.
+The epilogue of a linear layer is optional: a bias per column, which all matrices of a batch share, then an activation.
+As in published figures, FLOPs exclude the epilogue. Tensors of dtype `tf32` are stored as f32. They are multiplied as
+on tensor cores: a and b are rounded to 10 bits of mantissa, and sums are f32. The reference does not round them.
 
-8-bit dtypes are used by quantized layers: a and b are `f8e4m3` or `i8` with f32 scales, either one per matrix, or one
-per row of a and per column of b. The sum (f32; exact 32-bit integers for `i8`) is multiplied by both scales, the bias
-(f32) is added, and c is bf16, f16 or f32.
+Quantized layers use 8-bit dtypes: a and b are `f8e4m3` or `i8` with f32 scales, either one scale per matrix, or one per
+row of a and one per column of b. Each sum (f32, or an exact 32-bit integer for `i8`) is multiplied by both scales, and
+then the bias (f32) is added. c is bf16, f16 or f32.
 
-Dtypes of `kernrec.op.dtype.FORMATS` are used by served models: a holds activations and b weights, each with scales for
-groups along k (`a_scale` (m, groups), `b_scale` (n, groups), or (n / 128, groups)). nvfp4 also has an f32 scale,
-`ab_scale`, for both matrices together.
+Served models use the dtypes of `kernrec.op.dtype.FORMATS`: a contains activations and b weights, each with scales for
+groups of elements along k. `a_scale` has shape (m, groups), and `b_scale` has shape (n, groups), except in `f8block`,
+where it has shape (n / 128, groups). nvfp4 also has an f32 scale `ab_scale` for the product of both matrices.
 """
 
 from collections.abc import Mapping
@@ -57,7 +58,7 @@ def _flops(d: Names) -> int:
 
 
 OUTPUTS = ("bf16", "f16", "f32")
-"""Types of c by number, if a and b have 8 bits."""
+"""Types of c if a and b have 8 bits, indexed by the dimension `output`."""
 
 
 def _of_dtype(dtype: str) -> dict[str, int]:
@@ -114,8 +115,12 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
 
 
 def _activated(x: "np.ndarray", activation: int) -> "np.ndarray":
-    """Return x after activation 0 to 3: none, ReLU, GELU in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415),
-    SiLU.
+    """Apply an activation function to x.
+
+    Args:
+        x: array of any shape.
+        activation: 0 for none, 1 for ReLU, 2 for GELU in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415), 3 for
+            SiLU.
     """
     import numpy as np
 
@@ -136,15 +141,16 @@ _ACTIVATIONS: tuple[dict[str, float], ...] = (
     {"issue.alu": 1.0, "issue.setp": 1.0},
     *({"issue.fma32": 5.0, "issue.mufu": 2.0},) * 2,
 )
-"""Instruction counts of activations by number. GELU and SiLU need an exponential and a division. The emulator counted
-them, and the bias, on the tiled kernels (`tests/model/analytical/test_launch_time.py`).
+"""Instruction counts of each activation per 32 results, indexed by the dimension `activation`. GELU and SiLU need an
+exponential and a division. These counts and those of the bias were determined by emulating the tiled kernels
+(`tests/model/analytical/test_launch_time.py`).
 """
 
 
 def _finishing(d: Names) -> dict[str, float]:
     counts = dict(_BIAS) if d["bias"] else {}
     if d["scaled"] and OUTPUTS[d["output"]] == "f32":
-        counts["global.c.write_sectors"] = 2.0  # Profiles assume that c has 16 bits.
+        counts["global.c.write_sectors"] = 2.0  # Profiles assume 16-bit elements of c.
     for metric, count in _ACTIVATIONS[d["activation"]].items():
         counts[metric] = counts.get(metric, 0.0) + count
     return counts

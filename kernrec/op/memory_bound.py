@@ -1,4 +1,4 @@
-"""Define memory-bound ops: on independent rows, on vectors, and a matrix times a few vectors.
+"""Define memory-bound ops: ops on independent rows, ops on vectors, and a matrix times a few vectors.
 
 All tensors are row-major.
 """
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     Tensors = Mapping[str, np.ndarray]
 
 EPSILON = 1e-5
-"""Constant that layernorm and rmsnorm add below the root: PyTorch's default, used by GPT-2 and Llama 3."""
+"""Constant that layernorm and rmsnorm add under the square root. It is PyTorch's default, which GPT-2 and Llama
+3 use.
+"""
 
 _op = partial(Op, dtypes=("f32", "f16", "bf16"), layouts=("row",), outputs=("y",))
 
@@ -25,7 +27,7 @@ def _rows(columns: str) -> tuple[Dim, Dim]:
     return Dim("rows", "independent rows"), Dim("columns", columns)
 
 
-# Op functions are module-level functions or `partial`s of them, so that problems can be pickled.
+# The functions of ops are module-level functions, or `partial`s of such functions, so that problems can be pickled.
 
 
 def _row_shapes(parameters: tuple[str, ...], d: Names, layout: str) -> dict[str, tuple[int, ...]]:
@@ -59,7 +61,7 @@ SOFTMAX = _op(
     shapes=partial(_row_shapes, ()),
     flops=partial(_flops, 5),  # compare, subtract, exponential, add, multiply; without the one division per row
     reference=_softmax,
-    # As in trained networks, about columns / exp(9) elements make up most of a row's sum.
+    # With this deviation, about columns / exp(9) elements make up most of a row's sum, as in trained networks.
     values=partial(_same, {"x": (0, 3)}),
 )
 
@@ -82,7 +84,8 @@ LAYERNORM = _op(
     shapes=partial(_row_shapes, ("weight", "bias")),
     flops=partial(_flops, 7),  # mean (add), subtract, variance (multiply-add), scale, times weight, plus bias
     reference=_layernorm,
-    # With these values, a kernel that skips the mean or variance fails. Weights are near 1, as in trained networks.
+    # With these values, a kernel that omits the mean or the variance gives wrong results. Weights are near 1, as in
+    # trained networks.
     values=partial(_same, {"x": (1, 2), "weight": (1, 0.25), "bias": (0, 0.25)}),
 )
 
@@ -104,7 +107,7 @@ RMSNORM = _op(
     shapes=partial(_row_shapes, ("weight",)),
     flops=partial(_flops, 4),  # multiply-add for the mean square, scale, multiply by the weight
     reference=_rmsnorm,
-    # With these values, a kernel that skips the scale fails. Weights are near 1, as in trained networks.
+    # With these values, a kernel that omits the scale gives wrong results. Weights are near 1, as in trained networks.
     values=partial(_same, {"x": (0, 2), "weight": (1, 0.25)}),
 )
 
@@ -168,7 +171,8 @@ def _elementwise(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.nda
     return {"y": np.maximum(tensors["a"] * tensors["x"] + tensors["b"], 0)}
 
 
-# With a = 1, this op joins the branches of a residual network. Other activations would move the same bytes.
+# With a = 1, this op adds the two branches of a residual block. Other activation functions would move the same number
+# of bytes.
 ELEMENTWISE = _op(
     name="elementwise",
     title="fused multiply-add with ReLU, y[n] = relu(a x[n] + b[n])",
@@ -178,7 +182,7 @@ ELEMENTWISE = _op(
     shapes=_elementwise_shapes,
     flops=_elementwise_flops,
     reference=_elementwise,
-    values=partial(_same, {"a": (1, 0.25)}),  # A kernel that skips the scale gives wrong results.
+    values=partial(_same, {"a": (1, 0.25)}),  # So a kernel that omits the scale fails.
 )
 
 
@@ -199,8 +203,8 @@ def _matvec(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]
     return {"y": tensors["x"] @ tensors["a"].T}
 
 
-# Linear layer of a language model that generates one token at a time, with weights (output features, input features)
-# and up to 16 tokens. A layer with more tokens is a matmul with layout `nt`.
+# A matvec is a linear layer of a language model that generates one token at a time. Its weights have the shape (output
+# features, input features), and a step has up to 16 tokens. A layer with more tokens is a matmul with layout `nt`.
 MATVEC = _op(
     name="matvec",
     title="matrix times 1 to 16 vectors, y[n,m] = sum over k of a[m,k] x[n,k]",

@@ -1,15 +1,17 @@
 """Define a mixture of experts on one GPU: each token passes through the experts that the router scores highest.
 
 y[t] = sum over the selected experts e of g[t, e] down_e (silu(gate_e x[t]) * (up_e x[t])), where g is the softmax of
-their scores. Without gates (`gated=0`) an expert is down_e relu(up_e x[t])^2, as in Nemotron-H.
+the scores of the selected experts. Without gates (`gated=0`), an expert computes down_e relu(up_e x[t])^2, as in
+Nemotron-H.
 
-Each of `tp` x `ep` GPUs has experts / ep experts, and intermediate / tp columns of each. The problem is the work of the
-first GPU on all `tokens`, and y is its contribution to the sum over all GPUs. `routing` describes how unevenly the
-router selects experts. If it is 0, all experts get the same number of tokens. Otherwise it is 100 times the exponent of
-a power law of the experts' shares. It affects only times, because the scores are inputs.
+Each of `tp` x `ep` GPUs has experts / ep experts, and intermediate / tp columns of each expert. A problem describes the
+work of the first GPU for all `tokens`, and y is this GPU's contribution to the sum over all GPUs. `routing` describes
+how unevenly the router selects experts. If it is 0, all experts get the same number of tokens. Otherwise, the experts'
+shares of the tokens follow a power law whose exponent is routing / 100. `routing` affects only predicted times, because
+the scores are inputs.
 
-Activations are bf16 (or f16) in every dtype. The call quantizes activations if the dtype of the weights requires it.
-FLOPs count only the matmuls of tokens x topk / ep passes through an expert, the mean over GPUs.
+Activations are bf16 (or f16) in every dtype. The op itself quantizes activations if the dtype of the weights requires
+it. FLOPs count only the matmuls. They assume tokens x topk / ep passes through an expert, which is the mean over GPUs.
 """
 
 from collections.abc import Mapping
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """Return the number of experts on this GPU, and the columns of each expert."""
+    """Return the derived dimensions: the number of experts on this GPU, and the columns of each expert on this GPU."""
     for whole, part in (("experts", "ep"), ("intermediate", "tp")):
         if d[whole] % d[part]:
             raise UsageError(f"moe {part}={d[part]} must divide {whole}={d[whole]}")
@@ -69,7 +71,7 @@ def _element_types(d: Names) -> dict[str, str]:
 
 
 def active_experts(d: Names) -> int:
-    """Return how many of this GPU's experts get tokens if routing is even."""
+    """Return how many experts on this GPU get at least one token if routing is even."""
     return min(d["local_experts"], -(-d["tokens"] * d["topk"] // d["ep"]))
 
 
@@ -88,7 +90,10 @@ def _flops(d: Names) -> int:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return scores with standard deviation 2, so that the first selected expert dominates, as in trained networks."""
+    """Return the distributions of the inputs (scores, weights and scales) that are not standard normal.
+
+    Scores have a standard deviation of 2, so that the first selected expert dominates, as in trained networks.
+    """
     values: dict[str, Normal] = {"scores": (0, 2)}
     for name, (_, k) in _products(d).items():
         wide = 1 / sqrt(k)

@@ -1,7 +1,7 @@
-"""Define ops, and problems: an op with fixed dimensions, dtype and layout.
+"""Define ops and problems. A problem is an op with fixed dimensions, dtype and layout.
 
-An `Op` is data plus a few functions of its dimensions. Validation, keys, inputs and workload files work for any op in
-`registry.py`. This module does not import NumPy, because every query creates problems.
+An `Op` consists of data and a few functions of its dimensions. Validation, keys, inputs and workload files work for
+every op in `registry.py`. This module does not import NumPy at run time, because every query imports it.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,22 +20,24 @@ if TYPE_CHECKING:
     import numpy as np
 
 Names = Mapping[str, int]
-"""Values of all given and derived dimensions, by name."""
+"""Values of all dimensions of a problem, given and derived, keyed by name."""
 
 Normal = tuple[float, float]
 """Mean and standard deviation of a tensor's values."""
 
 SPREAD_8BIT = 32.0
-"""Standard deviation of 8-bit values, a compromise between coarse rounding and saturation."""
+"""Standard deviation of the values of 8-bit inputs, a compromise between coarse rounding and saturation."""
 
 ANY_LAYOUT = "any"
-"""Layout of problems that a kernel's spec declares."""
+"""Layout of the problems of ops that the spec of a kernel declares."""
 
 _KINDS = 1024
-"""Maximum number of (dtype, layout) spellings that an op caches."""
+"""Maximum number of pairs of dtype and layout, as spelled by callers, for which an op caches the canonical names."""
 
 LARGEST = 2**31 - 1
-"""Maximum dimension, and maximum elements of a tensor, because kernels index with 32-bit integers."""
+"""Maximum value of a dimension, and maximum number of elements of a tensor. Kernels index elements with 32-bit
+integers.
+"""
 
 
 @dataclass(frozen=True)
@@ -46,14 +48,16 @@ class Dim:
     meaning: str
     """Short description for error messages and `kernrec list ops`."""
     default: int | str | None = None
-    """Default value, or the name of an earlier dimension to copy; None if the dimension is required."""
+    """Default value, or the name of an earlier dimension whose value is the default; None if the dimension is
+    required.
+    """
     minimum: int = 1
     maximum: int = LARGEST
     late: bool = False
-    """Whether the dimension was added after problems had been stored.
+    """Whether the dimension was added after problems of this op had been stored.
 
-    A problem's `dims` and `key` omit the dimension at its default, which must be a number. So keys that were stored
-    earlier still name the same problems.
+    The `dims` and the `key` of a problem omit a late dimension with its default value, which must be a number. So keys
+    that were stored before the dimension existed remain valid.
     """
 
 
@@ -63,9 +67,9 @@ class Tensor:
 
     name: str
     shape: tuple[int, ...]
-    """Elements along each axis, the contiguous axis last."""
+    """Number of elements along each axis. The last axis is contiguous."""
     dtype: str
-    """Key of `ELEMENT_BYTES`, or an element type of `FORMATS`."""
+    """Data type: a key of `ELEMENT_BYTES`, or the type of weights or scales in a format of `FORMATS`."""
     role: str
     """`input` or `output`."""
     touched: int
@@ -86,7 +90,7 @@ def _nothing(names: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """An operator: its dimensions, and functions of all given and derived dimensions (`Names`)."""
+    """Operator with its dimensions. Its functions receive the values of all dimensions, given and derived (`Names`)."""
 
     name: str
     title: str
@@ -99,35 +103,36 @@ class Op:
     """Accepted layouts, the default first."""
     outputs: tuple[str, ...]
     workload: str
-    """Workload to use if no shape is given."""
+    """Name of the shipped workload that is used if the user gives no shape."""
     shapes: Callable[[Names, str], dict[str, tuple[int, ...]]]
-    """Returns the shape of each tensor by name, inputs first, from dimensions and layout."""
+    """Returns the shape of each tensor, keyed by name with inputs first, for dimensions and a layout."""
     flops: Callable[[Names], int]
     """Returns floating-point operations. A multiply-add counts as two."""
     reference: "Callable[[Names, str, Mapping[str, np.ndarray]], dict[str, np.ndarray]]"
-    """Returns the float64 outputs from dimensions, layout and float64 inputs."""
+    """Returns the outputs in float64, keyed by name, for dimensions, a layout and float64 inputs."""
     of_dtype: Callable[[str], dict[str, int]] = _nothing
-    """Returns the derived dimensions that depend on the data type."""
+    """Returns the derived dimensions that depend only on the data type."""
     derive: Callable[[Names], dict[str, int]] = _nothing
-    """Returns the other derived dimensions. Raises `UsageError` if the given dimensions are inconsistent."""
+    """Returns all other derived dimensions. Raises `UsageError` if the given dimensions are inconsistent."""
     untouched: Callable[[Names], dict[str, int]] = _nothing
-    """Returns the number of elements that never need to be read, by tensor, except for tensors that are read
-    completely.
+    """Returns, for some tensors, the number of elements that no kernel needs to read.
+
+    Tensors that a kernel must read completely are omitted.
     """
     values: Callable[[Names], dict[str, Normal]] = _nothing
-    """Returns mean and standard deviation of inputs that are not standard normal."""
+    """Returns mean and standard deviation of each input whose values are not standard normal, keyed by tensor name."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
-    """Returns the epilogue work (bias, activation) that profiles exclude: counts per 32 results, by the emulator's
-    metric.
+    """Returns the work of the epilogue (bias, activation), which profiles exclude: counts per 32 results, keyed by the
+    emulator's metric.
     """
     element_types: Callable[[Names], Mapping[str, str]] = _nothing
     """Returns the dtype of each tensor whose dtype differs from the problem's."""
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)
-    """Default layouts of dtypes whose default is not the first layout."""
+    """Default layout, keyed by dtype, for each dtype whose default is not the first of `layouts`."""
 
     @cached_property
     def late(self) -> dict[str, int]:
-        """Return the late dimensions (`Dim.late`) with their defaults."""
+        """Return the default values of the late dimensions (`Dim.late`), keyed by name."""
         return {dim.name: dim.default for dim in self.dims if dim.late and isinstance(dim.default, int)}
 
     @cached_property
@@ -146,12 +151,12 @@ class Op:
         return chosen, self._choose("layout", wanted, layout, self.layouts)
 
     def problem(self, /, dtype: str | None = None, layout: str | None = None, **dims: Any) -> "Problem":
-        """Return the problem with these dimensions.
+        """Return the problem of this op with these dimensions.
 
         Args:
             dtype: Any spelling of an accepted data type; None for the default.
             layout: An accepted layout; None for the default.
-            dims: Integers by name. Omitted dimensions have their defaults.
+            dims: Dimensions as integers, keyed by name. Omitted dimensions have their default values.
 
         Raises:
             UsageError: A dimension is unknown, missing, not an integer or out of range; the dimensions are
@@ -160,7 +165,7 @@ class Op:
         sizes = self._sizes(dims)
         try:
             kind = self._kinds.get((dtype, layout))
-        except TypeError:  # A wrong value may not be hashable.
+        except TypeError:  # The user may have passed a value that is not hashable.
             kind = None
         if kind is None:
             kind = self._kind(dtype, layout)
@@ -173,7 +178,15 @@ class Op:
         return problem
 
     def named(self, sizes: Names, dtype: str) -> dict[str, int]:
-        """Return all given and derived dimensions by name. Raises `UsageError` as `derive` does."""
+        """Return all dimensions, given and derived, keyed by name.
+
+        Args:
+            sizes: all given dimensions, including defaults.
+            dtype: canonical data type.
+
+        Raises:
+            UsageError: The dimensions are inconsistent.
+        """
         names = {**sizes, **self.of_dtype(dtype)}
         names.update(self.derive(names))
         return names
@@ -200,7 +213,7 @@ class Op:
     def _missing(self, dims: Mapping[str, Any]) -> UsageError:
         accepted = [dim.name for dim in self.dims]
         for name in dims:
-            if name not in accepted:  # This is more likely a typing error than a forgotten dimension.
+            if name not in accepted:  # A misspelled name is more likely than a forgotten dimension.
                 return unknown(f"{self.name} dimension", name, accepted)
         required = [dim.name for dim in self.dims if dim.default is None]
         optional = [f"{dim.name}={dim.default}" for dim in self.dims if dim.default is not None]
@@ -231,14 +244,17 @@ class Op:
 
 @dataclass(frozen=True)
 class Problem:
-    """An op with fixed dimensions, dtype and layout, created by `Op.problem`; hashable, equal by value.
+    """Op with fixed dimensions, dtype and layout, as created by `Op.problem`.
 
-    Its properties are computed once, and callers must not modify them.
+    Problems are hashable, and equal if their values are equal. Properties are computed once, so callers must not modify
+    the objects that they return.
     """
 
     op: str
     dims: tuple[tuple[str, int], ...]
-    """Name and value of each dimension in the op's order, without late dimensions at their default."""
+    """Name and value of each given dimension in the op's order, without late dimensions that have their default
+    value.
+    """
     dtype: str
     layout: str
     definition: Op = field(repr=False, compare=False)
@@ -252,30 +268,37 @@ class Problem:
 
     @property
     def dim(self) -> dict[str, int]:
-        """Return `dims` by name, as `Op.problem` takes them."""
+        """Return `dims` as a dictionary, which can be passed to `Op.problem`."""
         return dict(self.dims)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Return all dimensions by name, including derived ones such as an output's height and width."""
+        """Return all dimensions keyed by name, including derived dimensions such as the height of a convolution's
+        output.
+        """
         return self.definition.named({**self.definition.late, **dict(self.dims)}, self.dtype)
 
     @cached_property
     def names(self) -> dict[str, int | str]:
-        """Return the names that a kernel's expressions use: `sizes`, `dtype`, `layout` and `dtype_bytes`."""
+        """Return the values of all names that expressions in a kernel's spec may use: `sizes`, `dtype`, `layout` and
+        `dtype_bytes`.
+        """
         size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel supports a dtype of `FORMATS`.
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
     @property
     def key(self) -> str:
-        """Return the canonical name, such as `matmul[m=1,n=2,k=3]f32,nn`. `problem_from_key` is its inverse."""
+        """Return the canonical text of the problem, such as `matmul[m=1,n=2,k=3]f32,nn`. `problem_from_key` converts it
+        back.
+        """
         dims = ",".join([f"{name}={value}" for name, value in self.dims])
         return f"{self.op}[{dims}]{self.dtype},{self.layout}"
 
     @property
     def title(self) -> str:
-        """Return a readable key. For a problem that a kernel declares, it has the types of the outputs instead of a
-        layout.
+        """Return the problem's key in a form for readers.
+
+        If a kernel's spec declares the problem, the title has the types of the outputs instead of dtype and layout.
         """
         if self.layout != ANY_LAYOUT:
             return self.key
@@ -283,12 +306,14 @@ class Problem:
         return self.key.removesuffix(f"{self.dtype},{self.layout}") + ",".join(types)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the problem as plain values, as databases and journals store it."""
+        """Return the problem as a dictionary of plain values, the form in which databases and journals store it."""
         return {"key": self.key, "op": self.op, "dims": self.dim, "dtype": self.dtype, "layout": self.layout}
 
     @cached_property
     def too_large(self) -> str | None:
-        """Describe the first tensor with more than `LARGEST` elements; return None if kernels can index all tensors."""
+        """Return a description of the first tensor that is too large for 32-bit indices, or None if there is no such
+        tensor.
+        """
         for name, shape in self._shapes.items():
             if (elements := prod(shape)) > LARGEST:
                 return f"tensor {name} has {' x '.join(map(str, shape))} = {elements} elements; at most {LARGEST} fit"
@@ -301,19 +326,20 @@ class Problem:
 
     @cached_property
     def bytes(self) -> int:
-        """Return the compulsory traffic in bytes: each needed input element read once, each output element written
-        once.
+        """Return the compulsory memory traffic in bytes.
+
+        Each input element that is needed is read once, and each output element is written once.
         """
         return self._traffic[1]
 
     @property
     def tensor_bytes(self) -> dict[str, float]:
-        """Return the bytes of each tensor by name."""
+        """Return the bytes of each tensor, keyed by name."""
         return self._traffic[0]
 
     @cached_property
     def _traffic(self) -> tuple[dict[str, float], int]:
-        """`tensor_bytes` and `bytes`, without an object for each tensor."""
+        """Return `tensor_bytes` and `bytes`. For speed, they are computed without creating `Tensor` objects."""
         types, untouched = self.definition.element_types(self.sizes), self.definition.untouched(self.sizes)
         tensor_bytes, touched = {}, 0
         for name, shape in self._shapes.items():
@@ -329,7 +355,7 @@ class Problem:
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by name, inputs first."""
+        """Return the tensors, keyed by name, with inputs first."""
         sizes = self.sizes
         untouched = self.definition.untouched(sizes)
         types = self.definition.element_types(sizes)

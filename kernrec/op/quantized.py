@@ -1,6 +1,7 @@
-"""Handle tensors of quantized matmuls (`kernrec.op.dtype.FORMATS`): shapes and values of scales, and dequantization.
+"""Define the scales of quantized matmuls (`kernrec.op.dtype.FORMATS`), distributions of values, and dequantization.
 
-Weights and activations are (rows, k). A group of elements along k, in one or several rows, shares a scale.
+Weights and activations have the shape (rows, k). The elements of a group share a scale. A group is a run of elements
+along k, in one or several rows.
 """
 
 from typing import TYPE_CHECKING
@@ -15,35 +16,54 @@ _NUMBERS = {dtype: number for number, dtype in enumerate(FORMATS, 1)}
 _BY_NUMBER = dict(enumerate(FORMATS.values(), 1))
 
 _SPREAD = {"f8e4m3": SPREAD_8BIT, "i8": SPREAD_8BIT, "i4": 3.0, "f4e2m1": 2.0}
-"""Standard deviation of elements by dtype, chosen so that few saturate; 1 for other dtypes."""
+"""Standard deviation of random elements, keyed by dtype and chosen so that few elements saturate. Other dtypes
+use 1.
+"""
 
 
 def format_number(dtype: str) -> dict[str, int]:
-    """Return the derived dimension `format` of a problem whose dtype is one of `FORMATS`; empty for other dtypes."""
+    """Return the derived dimension `format` if the dtype is one of `FORMATS`, or no dimension for other dtypes."""
     return {"format": _NUMBERS[dtype]} if dtype in _NUMBERS else {}
 
 
 def format_of(d: Names) -> Format | None:
-    """Return the format of a problem with these dimensions; None for a plain data type."""
+    """Return the quantization format of a problem with these dimensions, or None if its dtype is not one of
+    `FORMATS`.
+    """
     return _BY_NUMBER.get(d.get("format", 0))
 
 
 def weight_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the scales of weights (rows, k), by suffix of the tensor's name."""
+    """Return the shape of the scales of weights (rows, k), keyed by the suffix that forms the name of the scales'
+    tensor.
+    """
     if not quantized.group:
         return {"_scale": (rows, 1)}
     return {"_scale": (-(-rows // quantized.rows), -(-k // quantized.group))}
 
 
 def activation_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the scales of activations (rows, k), by suffix of the tensor's name; empty for bf16."""
+    """Return the shape of the scales of activations (rows, k), keyed by the suffix that forms the name of the scales'
+    tensor.
+
+    The result is empty for bf16 activations, which have no scales.
+    """
     if quantized.activation_group:
         return {"_scale": (rows, -(-k // quantized.activation_group))}
     return {} if quantized.activations == "bf16" else {"_scale": (1, 1)}
 
 
 def operand_values(quantized: Format, activations: str, weights: str, wide: float) -> dict[str, Normal]:
-    """Return the distributions of the operands. After scaling, activations have deviation 1 and weights `wide`."""
+    """Return mean and standard deviation of the values of both operands and of their scales, keyed by tensor name.
+
+    After scaling, activations have standard deviation 1, and weights have standard deviation `wide`.
+
+    Args:
+        quantized: quantization format.
+        activations: name of the tensor of activations.
+        weights: name of the tensor of weights.
+        wide: standard deviation of the weights.
+    """
     spread = {name: _SPREAD.get(kind, 1.0) for name, kind in _types(quantized, activations, weights)}
     scale = {activations: 1 / spread[activations], weights: wide / spread[weights]}
     if quantized.weights == quantized.activations == "f4e2m1":  # An 8-bit scale cannot represent `wide`.
@@ -58,10 +78,13 @@ def _types(quantized: Format, activations: str, weights: str) -> tuple[tuple[str
 
 
 def dequantized(values: "np.ndarray", scale: "np.ndarray | None", group: int, rows: int) -> "np.ndarray":
-    """Return elements (..., rows, k) times their scales (..., row groups, groups).
+    """Return quantized elements multiplied by their scales.
 
     Args:
-        group: Elements along k that share a scale; 0 for a whole row.
+        values: Elements with the shape (..., rows, k).
+        scale: Scales with the shape (..., row groups, groups); None if there are no scales.
+        group: Elements along k that share a scale; 0 if a whole row shares it.
+        rows: Rows that share a scale.
     """
     if scale is None:
         return values

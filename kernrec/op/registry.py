@@ -1,4 +1,4 @@
-"""Find ops by name or alias, and problems by shape text (`m=4096,n=4096,k=4k`) or key."""
+"""Find ops by name or alias, and create problems from the text of a shape (`m=4096,n=4096,k=4k`) or from a key."""
 
 import re
 
@@ -22,7 +22,7 @@ _BY_NAME = {fold(name): op for op in _OPS for name in (op.name, *op.aliases)}
 
 
 def all_ops() -> tuple[Op, ...]:
-    """Return every op by name."""
+    """Return all ops, ordered by name."""
     return _OPS
 
 
@@ -45,7 +45,7 @@ def parse_shape(text: str) -> dict[str, int]:
     `Op.problem` checks later whether the op has the dimension and whether its value is in range.
 
     Raises:
-        UsageError: The text is not a shape, or gives a dimension twice.
+        UsageError: The text is not a shape, or contains a dimension twice.
     """
     shape: dict[str, int] = {}
     for item in _SEPARATOR.split(_EQUALS.sub("=", text.strip(" ,;\t\n"))):
@@ -63,7 +63,18 @@ def parse_shape(text: str) -> dict[str, int]:
 
 
 def problem_from_shape(op: str, shape: str, dtype: str | None = None, layout: str | None = None) -> Problem:
-    """Return the problem of an op with the dimensions in a text such as `m=4096,n=4096,k=4096`. Raises `UsageError`."""
+    """Return the problem of an op whose dimensions are given as text.
+
+    Args:
+        op: name or alias of the op.
+        shape: dimensions, such as `m=4096,n=4096,k=4096`.
+        dtype: data type; None for the op's default.
+        layout: layout; None for the op's default.
+
+    Raises:
+        UsageError: The op, a dimension, the data type or the layout is unknown, or a dimension has an
+            impossible value.
+    """
     return find_op(op).problem(dtype, layout, **parse_shape(shape))
 
 
@@ -72,10 +83,10 @@ def problem_from_key(key: str, own: Op | None = None) -> Problem:
 
     Args:
         key: Key such as `matmul[m=1,n=2,k=3]f32,nn`.
-        own: Op of a kernel that declares its own problem; takes precedence over registered ops.
+        own: Op that a kernel's spec declares. If its name matches, it takes precedence over registered ops.
 
     Raises:
-        UsageError: The key is invalid, or the op or a dimension is not accepted.
+        UsageError: The key is malformed, the op or a dimension is unknown, or a dimension has an impossible value.
     """
     if not (match := _KEY.fullmatch(key)):
         raise UsageError(f"{key[:60]!r} is not a problem key; expected a key such as matmul[m=1,n=2,k=3]f32,nn")

@@ -1,9 +1,10 @@
-"""Convert a workload to another batch size, or to the part of one GPU under tensor parallelism.
+"""Convert a workload to another batch size or context, or to the part that one GPU runs under tensor parallelism.
 
-A batch multiplies the rows, images or sequences of each layer. A linear layer is a `matvec` up to 16 rows and a
-`matmul` beyond. Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053) divides the dimensions that a workload file
-names for each layer (`split`): the output features of a first linear layer, the input features of the second, the heads
-of attention. Layers without a split (normalization, embedding) run completely on every GPU.
+A batch multiplies the rows, images or sequences of each layer. A linear layer is a `matvec` if it has up to 16 rows,
+and otherwise a `matmul`. Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053) divides the dimensions that the
+workload file names for each layer (`split`). These are the output features of the first linear layer of a pair, the
+input features of the second, and the heads of attention. Every GPU runs layers without a split, such as normalization,
+completely.
 """
 
 from dataclasses import replace
@@ -17,33 +18,37 @@ _ITEMS = {
     "conv2d": "n", "attention": "batch", "matvec": "n", "moe": "tokens", "elementwise": "n",
     **dict.fromkeys(("softmax", "layernorm", "rmsnorm", "reduce", "transpose"), "rows"),
 }  # fmt: skip
-"""Dimension that counts independent items, by op."""
+"""Dimension that counts the independent items of a layer, such as images, sequences or rows, keyed by op."""
 
 
 MOST_PARTS = 1024
-"""Maximum number of passes over parts of a layer's items."""
+"""Maximum number of passes into which `in_parts` splits a layer."""
 
 
 def items_dimension(op: str, batched: bool = False) -> str:
-    """Return the dimension of an op that counts independent items.
+    """Return the dimension of an op that counts independent items, such as images, sequences or rows.
 
     Args:
-        batched: Whether a matmul has several pairs of matrices.
+        batched: Whether a matmul has more than one pair of matrices.
     """
     return _ITEMS.get(op) or ("batch" if batched else "m")
 
 
 def padded_dimension(op: str, layout: str, batched: bool = False) -> str | None:
-    """Return the `items_dimension`; None if it is the contiguous rows of a matmul, which are not padded because their
-    alignment matters.
+    """Return the `items_dimension` of an op if kernels may pad it, or None.
+
+    The result is None for the rows of a matmul whose first matrix is stored transposed. These rows are contiguous in
+    memory, so padding would change their alignment.
     """
     name = items_dimension(op, batched)
     return None if name == "m" and layout[0] == "t" else name
 
 
 def with_batch(workload: Workload, batch: int) -> Workload:
-    """Return the workload of `batch` items in one pass, such as images or sequences. Raises `UsageError` if the batch
-    is not positive, or the layers cannot be scaled to it.
+    """Return a copy of the workload with `batch` items, such as images or sequences, in one pass.
+
+    Raises:
+        UsageError: The batch is not positive, or the layers cannot be scaled to it.
     """
     if batch < 1:
         raise UsageError(f"batch is {batch}; expected at least 1")
@@ -57,8 +62,11 @@ def with_batch(workload: Workload, batch: int) -> Workload:
 
 
 def with_context(workload: Workload, context: int) -> Workload:
-    """Return the workload of a generated token that attends to `context` tokens, including itself. Raises `UsageError`
-    if the workload is not that of a generated token, or the context is empty.
+    """Return a copy of a decode workload in which each generated token attends to `context` tokens, including
+    itself.
+
+    Raises:
+        UsageError: The workload does not describe the generation of a token, or the context is not positive.
     """
     decoding = {layer.problem.dim["keys"] for layer in workload.layers if layer.problem.dim.get("queries") == 1}
     if workload.tokens != 1 or len(decoding) != 1:
@@ -93,7 +101,7 @@ def _of_batch(layer: Layer, batch: int, before: int) -> Problem:
 
 
 def _counted(problem: Problem, layer: Layer) -> str:
-    """Return the dimension of a layer's problem that counts the items."""
+    """Return the dimension that counts the independent items of a layer."""
     return layer.items or items_dimension(problem.op, problem.dim.get("batch", 1) > 1)
 
 
@@ -102,7 +110,11 @@ def _with(problem: Problem, dimension: str, size: int) -> Problem:
 
 
 def in_parts(layer: Layer) -> Layer:
-    """Split a layer into the smallest number of equal passes for which kernels can index its tensors."""
+    """Split a layer into the smallest number of passes for which kernels can index its tensors.
+
+    Each pass has the same number of items, rounded up. If even `MOST_PARTS` passes do not suffice, the layer is
+    returned unchanged.
+    """
     problem = layer.problem
     if problem.too_large is None:
         return layer
@@ -116,7 +128,12 @@ def in_parts(layer: Layer) -> Layer:
 
 
 def in_one_pass(problem: Problem, layer: Layer) -> Problem:
-    """Return the problem of all items of a layer that `in_parts` split, in the layout and type of `problem`."""
+    """Return the problem that computes all items of a layer in one pass.
+
+    Args:
+        problem: problem of one pass, whose layout and data type the result has.
+        layer: layer that `in_parts` may have split into several passes.
+    """
     if layer.parts == 1:
         return problem
     counted = _counted(problem, layer)
@@ -124,8 +141,10 @@ def in_one_pass(problem: Problem, layer: Layer) -> Problem:
 
 
 def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
-    """Return the layers as one of `gpus` GPUs runs them. Raises `UsageError` if the workload does not define how to
-    split its layers, or a dimension cannot be divided.
+    """Return the workload with the part of each layer that one of `gpus` tensor-parallel GPUs runs.
+
+    Raises:
+        UsageError: The workload does not define how to split its layers, or a dimension cannot be divided.
     """
     if gpus < 1:
         raise UsageError(f"tp is {gpus}; expected at least 1 GPU")
@@ -159,7 +178,7 @@ def _shard(layer: Layer, gpus: int) -> Problem:
     heads, outputs = layer.shared
     for name in layer.split:
         if name == "kv_heads" and sizes[name] < gpus and gpus % sizes[name] == 0:
-            sizes[name] = 1  # Each GPU that shares a key/value head has a copy.
+            sizes[name] = 1  # If there are more GPUs than key/value heads, several GPUs have a copy of the same head.
             continue
         if heads and heads < gpus and gpus % heads == 0 and (own := sizes[name] - heads * outputs) % gpus == 0:
             sizes[name] = own // gpus + outputs

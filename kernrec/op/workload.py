@@ -1,7 +1,7 @@
 """Define workloads: the layers of networks in execution order, with their counts.
 
-A shipped workload is a file of `datasets/workloads` whose layers add up to a published total. A user's workload only
-needs `layers`:
+A shipped workload is a TOML file in `datasets/workloads`. The FLOPs of its layers add up to a published total. A
+workload file of a user only needs the key `layers`:
 
     layers             a list of { name, op, count, <dimensions of the op> }; equal layers are one entry. A linear layer
                        is a matmul, or a matvec for up to 16 rows. `name` and `count` are optional. `dtype` and `layout`
@@ -43,32 +43,36 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Layer:
-    """One distinct layer of a network."""
+    """Layer of a network. Equal layers are represented once, with a count."""
 
     name: str
     problem: Problem
     count: int
     """Number of occurrences in one pass through the network."""
     layout_free: bool = False
-    """Whether the storage of the layer's tensors is unknown; the problem then has the op's default layout."""
+    """Whether the workload does not specify how the layer's tensors are stored. The problem then has the op's default
+    layout.
+    """
     split: tuple[str, ...] = ()
-    """Dimensions that tensor parallelism divides."""
+    """Dimensions of the problem that tensor parallelism divides."""
     quantized: bool = False
     """Whether a quantized network runs the layer in 8 or 4 bits. Other layers keep the network's data type."""
     shared: tuple[int, int] = (0, 0)
-    """(number of key/value heads of a matmul, output features of each). Each GPU has at least one such head."""
+    """Number of key/value heads whose projections are part of a matmul, and output features of each of these heads.
+    Under tensor parallelism, each GPU has at least one such head.
+    """
     items: str = ""
-    """Dimension that counts independent items, if it differs from the op's."""
+    """Dimension that counts the independent items of the layer; empty for the op's usual dimension."""
     parts: int = 1
-    """Number of passes over parts of the items in each occurrence. `count` includes them, and they share the
-    weights.
+    """Number of passes into which each occurrence of the layer is split, each over a part of the items. `count` counts
+    all passes. The passes of an occurrence use the same weights.
     """
     alone: bool = False
-    """Whether no other layer uses the layer's tensors, and no tensor is declared as weights."""
+    """Whether the layer is an independent problem: no other layer uses its tensors, and no tensor contains weights."""
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs of all occurrences together."""
+        """Return the total FLOPs of all occurrences of the layer."""
         return self.count * self.problem.flops
 
 
@@ -83,34 +87,43 @@ class Workload:
     layers: tuple[Layer, ...]
     """Distinct layers, in execution order."""
     batch: int = 1
-    """Number of items, such as images or sequences, of one pass."""
+    """Number of items, such as images or sequences, in one pass."""
     tp: int = 1
-    """Number of tensor-parallel GPUs. `layers` are the layers on one GPU."""
+    """Number of tensor-parallel GPUs. `layers` describes the work of one of these GPUs."""
     unknown: tuple[str, ...] = ()
-    """Layers of ops that kernrec lacks, one line each."""
+    """One line for each layer whose op kernrec does not support."""
     embedding: int = 0
-    """Parameters on one GPU that no layer multiplies, such as the token embedding."""
+    """Number of parameters on one GPU that no layer multiplies, such as the token embedding."""
     cache: int = 0
-    """Elements of the key-value cache per item, if the attention layers do not determine it."""
+    """Number of elements of the key-value cache per item; 0 if it follows from the attention layers."""
     tokens: int = 0
     """Tokens per item in a pass; 0 if the items are not sequences."""
     one_network: bool = False
-    """Whether the layers are from one network, so that each occurrence has its own weights."""
+    """Whether all layers belong to one network, so that each occurrence of a layer has its own weights."""
     notes: tuple[str, ...] = ()
-    """Notes for readers of the layers."""
+    """Notes about the layers that answers show."""
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs of all layers together."""
+        """Return the total FLOPs of all layers."""
         return sum(layer.flops for layer in self.layers)
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """Return the ops of the layers, in execution order."""
+        """Return the names of the layers' ops, in the order of their first execution."""
         return tuple(dict.fromkeys(layer.problem.op for layer in self.layers))
 
     def layers_of(self, op: str | Op, dtype: str | None = None, layout: str | None = None) -> tuple[Layer, ...]:
-        """Return the layers of one op, in this dtype and layout (None for the network's). Raises `UsageError`."""
+        """Return the layers of one op.
+
+        Args:
+            op: the op, or its name.
+            dtype: data type of the returned layers; None for the network's.
+            layout: layout of the returned layers; None for the network's.
+
+        Raises:
+            UsageError: The op, the data type or the layout is unknown.
+        """
         op = op if isinstance(op, Op) else find_op(op)
         return tuple(
             replace(
@@ -137,13 +150,17 @@ def workload(name: str) -> Workload:
 
 
 def default_workload(op: str | Op) -> Workload:
-    """Return the workload to use for an op without a shape. Raises `UsageError` if there is none."""
+    """Return the workload whose layers are used if the user gives no shape for an op. Raises `UsageError` for an
+    unknown op.
+    """
     return workload((op if isinstance(op, Op) else find_op(op)).workload)
 
 
 @lru_cache(maxsize=32)
 def load_workload(path: Path) -> Workload:
-    """Return the workload in a TOML file. Raises `UsageError` with the file and the reason."""
+    """Return the workload in a TOML file. Raises `UsageError`, which names the file and the reason, if it is
+    invalid.
+    """
     try:
         if path.parent == paths.shipped("datasets/workloads"):
             return _workload(path, shipped_toml(path))
@@ -189,12 +206,13 @@ def _workload(path: Path, content: dict[str, Any]) -> Workload:
 
 
 def layer_from(entry: Mapping[str, Any], dtype: str | None = None, layouts: Mapping[str, str] | None = None) -> Layer:
-    """Return the layer of an entry of a workload file.
+    """Return the layer that an entry of the list `layers` in a workload file describes.
 
     Args:
         entry: `op` and its dimensions, and optionally `name`, `count`, `dtype`, `layout` and `compared`.
-        dtype: Data type of the network. Ops that lack it use f32, as for tf32.
-        layouts: Layouts of the network, by op.
+        dtype: Data type of the network. A layer whose op does not support it has the most similar type that the op
+            supports.
+        layouts: Layouts of the network, keyed by op.
 
     Raises:
         UsageError: The entry is invalid. The message gives the reason.
@@ -224,12 +242,14 @@ def layer_from(entry: Mapping[str, Any], dtype: str | None = None, layouts: Mapp
 
 
 def printable(text: str) -> str:
-    """Return a name from a file on one line, without control characters, with at most 80 characters."""
+    """Return a name from an untrusted file on one line, without control characters, shortened to 80 characters."""
     shown = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:200]).split())
     return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
 def dtype_of(op: Op, dtype: str) -> str:
-    """Return the dtype that an op uses in a network of this dtype: the nearest that the op supports."""
+    """Return the data type that an op has in a network of this data type: the most similar type that the op
+    supports.
+    """
     wanted = canonical_dtype(dtype)
     return dtype if wanted in op.dtypes else next((d for d in INSTEAD.get(wanted, ()) if d in op.dtypes), dtype)

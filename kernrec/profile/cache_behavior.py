@@ -1,4 +1,4 @@
-"""Derive metrics of caches, DRAM and atomic units from the traces of blocks' requests.
+"""Compute metrics of caches, DRAM and atomic units from the memory requests that emulated thread blocks made.
 
     reuse.<KiB>          fraction of load sectors that an L1 of this size still holds when they are requested again
     reuse.wait.<KiB>     fraction of loads (of a warp, in one run of a basic block) whose sectors are all in this L1
@@ -12,21 +12,22 @@
     atomic.own.512       probability that two atomic operations of one block access the same aligned 512 bytes
     atomic.meet.512      probability that two atomic operations of different blocks access the same aligned 512 bytes
 
-Reuse is computed from reuse times. A window of w requests contains fp(w) distinct lines on average. fp(w + 1) - fp(w)
-is the fraction of requests whose line was not requested within the last w (Xiang et al., "HOTL: a higher order theory
-of locality", ASPLOS 2013). A sector requested again after w requests hits in an LRU cache that holds fp(w) lines of 128
-bytes. The requests are in the emulator's order: each instruction runs for all warps. `reuse` ignores stores, because L1
-forwards them without allocation. `again` includes them, because L2 keeps them.
+Reuse is computed from reuse times: the number of requests between two requests of the same sector. A window of w
+consecutive requests contains requests of fp(w) distinct cache lines on average. fp(w + 1) - fp(w) is the fraction of
+requests whose line was not among the last w requests (Xiang et al., "HOTL: a higher order theory of locality", ASPLOS
+2013). A sector requested again after w requests hits in an LRU cache that holds fp(w) lines of 128 bytes. Requests are
+in the order of the emulator, which executes each instruction for all warps before the next instruction. `reuse` ignores
+stores, because L1 forwards them without allocating a line. `again` includes stores, because L2 keeps them.
 
-A kernel may number its tiles in its own order: bands of `GROUP_M` rows, for example, column by column. Then the reads
-that two neighbors share do not determine what a hundred blocks share. So a window of consecutive blocks runs, and their
-reads before the first barrier are compared:
+A kernel may assign tiles to blocks in an order of its own, for example column by column within bands of `GROUP_M` rows.
+In this case, the reads that two neighboring blocks share do not determine how much a hundred blocks share. Therefore,
+many consecutive blocks are emulated, and their reads before the first barrier are compared:
 
     wave.<buffer>.<n>    distinct sectors that n consecutive blocks read of a buffer, over those of one block
 
-for n = 2, 4, 8 and so on. Only one warp of each block runs. The ratio is assumed to hold for the other warps and for
-the rest of the block. If blocks read a buffer only after a barrier, for example because threads exchange addresses,
-whole blocks run up to later barriers.
+for n = 2, 4, 8 and so on. Only one warp of each block is emulated. The ratio is assumed to be the same for the other
+warps and for the rest of the block. If blocks read a buffer only after a barrier, for example because threads exchange
+addresses first, all warps are emulated up to a later barrier.
 """
 
 import contextlib
@@ -45,10 +46,10 @@ from kernrec.ptx.ir.program import Function
 from kernrec.ptx.state.results import Array, EmulationError
 
 CACHE_KIB = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""L1 sizes in KiB for which reuse is computed."""
+"""Sizes of L1 in KiB for which `reuse` metrics are computed."""
 
 AGAIN_KIB = tuple(1 << power for power in range(3, 15))
-"""Sizes in KiB of a block's part of L2 for which repeated loads are counted."""
+"""Sizes of one block's part of L2 in KiB for which `again` metrics are computed."""
 
 _SECTOR_BYTES = 32
 _SECTORS_PER_LINE = 4
@@ -57,8 +58,12 @@ _NEVER = np.int64(1) << 40
 
 
 def reuse_times(units: Array) -> Array:
-    """Return, for each request, the number of requests since the same unit was last requested; a large number for
-    never.
+    """Return, for each request, the number of requests since the previous request of the same unit.
+
+    If there was none, the number is very large.
+
+    Args:
+        units: Requested unit, such as a sector or a cache line, of each request in order.
     """
     order = np.argsort(units, kind="stable")
     times = np.full(len(units), _NEVER)
@@ -68,10 +73,13 @@ def reuse_times(units: Array) -> Array:
 
 
 def lines_between(sectors: Array) -> Array:
-    """Return, for each request, the average number of distinct lines in a window as long as the sector's reuse time."""
+    """Return, for each request, the average number of distinct cache lines requested during the sector's reuse time.
+
+    The number is infinite if the sector was not requested before.
+    """
     count = len(sectors)
     lines = reuse_times(sectors // _SECTORS_PER_LINE)
-    # Number of requests whose line was not among the last w requests, for w = 0, 1 and so on.
+    # For w = 0, 1 and so on: the number of requests whose line was not among the last w requests.
     longer = count - np.cumsum(np.bincount(np.minimum(lines, count), minlength=count + 1)[: count + 1])
     footprint = np.concatenate([[0.0], np.cumsum(longer / count)])
     times = reuse_times(sectors)
@@ -79,13 +87,13 @@ def lines_between(sectors: Array) -> Array:
 
 
 def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
-    """Yield `reuse.<KiB>` and `reuse.wait.<KiB>`."""
+    """Yield the metrics `reuse.<KiB>` and `reuse.wait.<KiB>` of a block."""
     loads = trace.is_read
     if not loads.any():
         return
     sectors, steps = trace.sector[loads], trace.step[loads]
     distance = lines_between(sectors)
-    # A warp that requests a sector just after another warp waits as long as that warp.
+    # If a warp requests a sector just after another warp, it waits as long as the other warp.
     _, first, place = np.unique(steps * (1 << 44) + sectors, return_index=True, return_inverse=True)
     request = steps * (1 << 20) + trace.warp[loads]
     order = np.argsort(request, kind="stable")
@@ -97,7 +105,7 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
 
 
 def again_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
-    """Yield `again.<KiB>`."""
+    """Yield the metrics `again.<KiB>` of a block."""
     if not trace.is_read.any():
         return
     distance = lines_between(trace.sector)[trace.is_read]
@@ -108,7 +116,14 @@ def again_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
 
 
 def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:
-    """Yield `run.read` and `run.write`, each also with the suffix `.<axis>` for each neighboring block."""
+    """Yield the metrics `run.read` and `run.write` of a block.
+
+    For each axis in `neighbors`, also yield each metric with the axis as a suffix.
+
+    Args:
+        trace: Requests of the block.
+        neighbors: Requests of the next block along each axis.
+    """
     for kind in ("read", "write"):
         own = _first_touches(trace, kind == "read")
         if len(own):
@@ -119,7 +134,9 @@ def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Itera
 
 
 def _first_touches(trace: BlockTrace, read: bool) -> Array:
-    """Return ascending numbers that combine each sector a block reads (or writes) with the step of its first access."""
+    """Return one number per sector that a block reads (or writes), ascending. It combines the step of the first access
+    with the sector.
+    """
     chosen = trace.is_read == read
     sectors, first = np.unique(trace.sector[chosen], return_index=True)
     step: Array = trace.step[chosen][first]
@@ -127,17 +144,17 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 
 
 def _broken(own: Array, other: Array) -> int:
-    """Return the number of runs of sectors in `own` that `other` does not continue at either end.
+    """Return the number of contiguous runs of sectors in `own` that `other` does not continue at either end.
 
-    Along a row of blocks, this is the number of runs that each block starts. Two blocks that share the last sector of a
-    run also continue it.
+    In a row of blocks in which each block accesses sectors like `own`, this is the number of runs that start in each
+    block. If two blocks share the last sector of a run, the second block also continues the run.
     """
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
 
 
 def atomic_metrics(addresses: Sequence[Array]) -> Iterator[tuple[str, float]]:
-    """Yield `atomic.own` and `atomic.meet` for sectors and for 512 bytes.
+    """Yield the metrics `atomic.own` and `atomic.meet`, both for sectors and for aligned pieces of 512 bytes.
 
     Args:
         addresses: for each block, the addresses of its atomic operations, one per lane.
@@ -157,17 +174,17 @@ def _meet(first: Array, second: Array) -> float:
 
 
 WINDOW = 256
-"""Number of consecutive blocks that are started."""
+"""Maximum number of consecutive blocks whose reads are compared."""
 _WARP = 32
 _FEWEST = 8
 _SHARED = 0.5
 
 
 class FirstReads:
-    """First sectors that consecutive blocks read, by buffer."""
+    """Sectors that each of several consecutive blocks read, by buffer."""
 
     def __init__(self, accesses: Mapping[int, BlockAccesses]) -> None:
-        """Collect the reads of blocks with ascending numbers."""
+        """Collect the sectors that each block read. The blocks are numbered in ascending order."""
         self._reads: dict[str, list[Array]] = {}
         for place, block in enumerate(sorted(accesses)):
             for name, read in accesses[block].read.items():
@@ -179,11 +196,13 @@ class FirstReads:
         return set(self._reads)
 
     def by_window(self, count: int) -> Iterator[tuple[str, int, float]]:
-        """Yield (buffer, n, distinct sectors of n consecutive blocks / distinct sectors of one block), n = 2, 4 to
-        `count`.
+        """Yield (buffer, n, ratio) for n = 2, 4 and so on up to `count`.
+
+        The ratio is the number of distinct sectors that n consecutive blocks read, divided by the number that one block
+        reads.
         """
         for name, parts in self._reads.items():
-            # Sort reads by sector, then by block, so that blocks of one window are adjacent.
+            # Sort the reads by sector, then by block. Reads of one sector by consecutive blocks are then adjacent.
             reads = np.sort(np.concatenate(parts))
             size = 2
             while size <= count:
@@ -199,13 +218,13 @@ def wave_metrics(
     busy: int | None = None,
     wanted: Collection[str] = (),
 ) -> dict[str, float]:
-    """Return `wave.<buffer>.<n>` of a launch; empty if neighboring blocks give the same information.
+    """Return the metrics `wave.<buffer>.<n>` of a launch, or none if neighboring blocks already give this information.
 
     Args:
-        budget: maximum number of instructions of a block.
-        next_is_new: for each buffer, the fraction of a block's reads that the next block does not repeat.
-        busy: number of blocks with work, from the start of the grid; None for all.
-        wanted: buffers that the metrics must cover.
+        budget: Maximum number of PTX instructions of a block.
+        next_is_new: For each buffer, the fraction of a block's reads that the next block does not repeat.
+        busy: Number of blocks that have work, counted from the start of the grid. None stands for all blocks.
+        wanted: Buffers that the metrics must cover.
     """
     blocks = math.prod(launch.grid) if busy is None else busy
     if launch.grid[0] != math.prod(launch.grid) or blocks < _FEWEST or min(next_is_new, default=1.0) >= _SHARED:
@@ -216,7 +235,8 @@ def wave_metrics(
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
-    most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0  # Latest barrier up to which blocks run.
+    # Number of the latest barrier up to which blocks are emulated.
+    most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: FirstReads | None = None
     while number <= most:
@@ -229,22 +249,26 @@ def wave_metrics(
 
 
 def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> FirstReads | None:
-    """Return the reads of a window's blocks, each within an instruction budget; None for clusters.
+    """Emulate the blocks of a window, each within an instruction budget, and return their reads.
 
-    Blocks of a cluster wait for each other, which a single warp per block cannot do.
+    The result is None for launches with clusters. Blocks of a cluster wait for each other, which does not work with a
+    single warp per block.
     """
     options = EmulationOptions(batch_lanes=_WARP, count=False, budget=budget, most_blocks=len(window), watched=window)
     emulation = Emulation(module, launch, options)
     if len(emulation.whole_clusters([0])) > 1:
         return None
     for block in window:
-        with contextlib.suppress(EmulationError):  # Most blocks exceed the budget, and some lack other warps.
+        # Most blocks exceed the budget, and some wait for warps that were not started.
+        with contextlib.suppress(EmulationError):
             emulation.run([block])
     return FirstReads(emulation.accesses())
 
 
 def _can_be_repeated(function: Function, launch: KernelLaunch) -> bool:
-    """Return whether a block can run again, because its global writes do not change what it reads."""
+    """Return whether running a block again gives the same result, because no block writes global memory that a block
+    reads.
+    """
     if not data_dependences(function):
         return True
     pointers, buffers = global_pointers(function), [a for a in launch.arguments if isinstance(a, str)]

@@ -1,6 +1,6 @@
-"""Extract properties of a kernel's PTX that determine possible launches.
+"""Extract from a kernel's PTX the properties that limit or determine how the kernel can be launched.
 
-Among them are the `__constant__` and `__device__` variables, which host code fills before a launch.
+These include the `__constant__` and `__device__` variables, which host code sets before a launch.
 """
 
 import math
@@ -20,7 +20,9 @@ from kernrec.ptx.ir.program import Function, Module, Variable
 from kernrec.util.light_dataclass import dataclass
 
 _BY_ALIGNMENT = {1: "u8", 2: "f16", 8: "f64"}
-"""Likely element type of an array that PTX declares as bytes, by alignment; f32 for other alignments."""
+"""Probable element type of an array that PTX declares only as bytes, keyed by alignment. Other alignments stand for
+f32.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,36 +30,36 @@ class DeviceVariable:
     """`__constant__` or `__device__` variable of a module."""
 
     name: str
-    """Name in the source."""
+    """Name of the variable in the source."""
     symbol: str
-    """Name in the code."""
+    """Symbol of the variable in the PTX."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     dtype: str
-    """Element type: from the source, or guessed if the source is missing."""
+    """Data type of the elements, from the source. If there is no source, it is a guess."""
     typed: bool
-    """Whether the source states the type."""
+    """Whether `dtype` was read from the source."""
     unset: bool
-    """Whether the kernel may read the variable, which the code does not initialize."""
+    """Whether the kernel may read the variable although the code does not initialize it."""
 
     @property
     def elements(self) -> int:
-        """Number of elements of `dtype`."""
+        """Return the number of elements of type `dtype`."""
         return max(self.size // ELEMENT_BYTES[self.dtype], 1)
 
     @property
     def example(self) -> str:
-        """Example of an argument that sets the variable."""
+        """Return an example of an argument that sets the variable."""
         return f"{self.name}={self.dtype}{f'[{self.elements}]' if self.elements > 1 else ':1'}"
 
 
 def device_variables(module: Module, entry: str, source: str = "") -> tuple[DeviceVariable, ...]:
-    """Return the variables of constant and global memory of a module.
+    """Return the variables in constant and global memory that a module declares.
 
     Args:
-        module: The code.
-        entry: The kernel.
-        source: The module's CUDA C++, which declares the types; empty if there is only PTX.
+        module: PTX module.
+        entry: Name of the kernel.
+        source: CUDA C++ of the module, which declares the types, or an empty text if there is only PTX.
     """
     used, types, aliases = _read(inlined(module, entry)), variable_types(source), type_aliases(source)
     variables = []
@@ -75,7 +77,9 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
 
 
 def _read(function: Function) -> set[str]:
-    """Return the symbols that a kernel may read; all symbols in its code if an address has an unknown origin."""
+    """Return the symbols that a kernel may read. If the origin of an address is unknown, return all symbols in the
+    kernel's code.
+    """
     read: set[str] = set()
     for ins in function.instructions:
         if ins.opcode in ("ld", "ldu", "atom", "cp", "call"):
@@ -87,7 +91,13 @@ def _read(function: Function) -> set[str]:
 
 
 def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> str:
-    """Return a note on variables that nothing set, which the kernel reads as zero; empty if there are none."""
+    """Return a note on variables that no argument sets, so that the kernel reads zeros, or an empty text if there are
+    none.
+
+    Args:
+        variables: Variables of the module.
+        stated: Names of the variables that arguments set.
+    """
     names = set(stated)
     unset = [variable for variable in variables if variable.unset and variable.name not in names]
     if not unset:
@@ -100,10 +110,15 @@ def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> st
 def taken_out(
     order: Sequence[object], parameters: int, variables: Iterable[DeviceVariable]
 ) -> dict[int, DeviceVariable]:
-    """Map positions of arguments that are contents of variables to these variables.
+    """Find the arguments that set variables, and map the position of each to its variable.
 
-    An argument is a variable's content if it has the variable's name and the kernel has fewer parameters than
-    arguments.
+    An argument sets a variable if it has the variable's name and there are more arguments than the kernel has
+    parameters.
+
+    Args:
+        order: Arguments of the launch.
+        parameters: Number of parameters of the kernel.
+        variables: Variables of the module.
     """
     by_name = {variable.name: variable for variable in variables}
     named = [place for place, each in enumerate(order) if isinstance(each, str) and each in by_name]
@@ -114,7 +129,11 @@ def taken_out(
 def variable_contents(
     kernel: Kernel, module: Module, content: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return (contents of `__constant__`, contents of `__device__` variables) in a spec, by name in the code."""
+    """Return the contents of variables that a spec sets, keyed by the variables' symbols in the code.
+
+    Returns:
+        Contents of `__constant__` variables, and contents of `__device__` variables.
+    """
     spaces: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = {}, {}
     for name, symbol in kernel.constants.items():
         if (variable := module.variables.get(symbol)) is not None:
@@ -127,28 +146,28 @@ _AXES = "xyz"
 
 @dataclass(frozen=True)
 class CodeFacts:
-    """Launch properties that a kernel's code determines."""
+    """Properties of a kernel's code that limit or determine how it can be launched."""
 
     parameters: tuple[tuple[str, int], ...]
-    """PTX type and bytes of each parameter."""
+    """PTX type and size in bytes of each parameter."""
     reads_block: bool
     """Whether the code reads the block size."""
     block_axes: int
-    """Number of block axes with positions that the code reads, 1 to 3."""
+    """Number of axes, 1 to 3, along which the code reads the thread's position in its block."""
     grid_axes: int
-    """Number of grid axes with positions that the code reads, 1 to 3."""
+    """Number of axes, 1 to 3, along which the code reads the block's position in the grid."""
     required_block: tuple[int, ...] | None
-    """Block size that the code was compiled for (`.reqntid`); None if any size is possible."""
+    """Block size for which the code was compiled (`.reqntid`), or None if any size is possible."""
     most_threads: int | None
-    """Maximum threads per block (`.maxntid`); None if not stated."""
+    """Maximum number of threads per block (`.maxntid`), or None if the code does not state it."""
     static_shared: bool
-    """Whether the code has shared memory of fixed size."""
+    """Whether the code uses shared memory of a fixed size."""
     dynamic_shared: bool
-    """Whether the code has shared memory whose size the launch sets."""
+    """Whether the code uses shared memory whose size the launch sets."""
     indexes: dict[str, Index]
-    """Buffers that contain indices into other buffers, by parameter name in the code."""
+    """Buffers whose values are indices into other buffers, keyed by the parameter's name in the PTX."""
     names: tuple[str, ...]
-    """Names of the parameters in the code."""
+    """Names of the parameters in the PTX."""
     variables: tuple[DeviceVariable, ...] = ()
     """`__constant__` and `__device__` variables of the module."""
 
@@ -157,7 +176,7 @@ def facts_of(module: Module, entry: str, source: str = "") -> CodeFacts:
     """Return the launch properties of the kernel `entry` of a module.
 
     Args:
-        source: CUDA C++ of the module; empty if unavailable.
+        source: CUDA C++ of the module, or an empty text if it is not available.
     """
     function = module.functions[entry]
     registers = {o.name for ins in function.instructions for o in ins.operands if isinstance(o, Register)}

@@ -1,6 +1,7 @@
-"""Convert launches with bound arguments to the emulator's form, and run all launches of a config on the CPU.
+"""Convert bound launches to the emulator's form, and run all launches of a config on the CPU.
 
-Triton's launcher passes more than the arguments of a function: tensor maps and scratch memory. They are added here.
+Triton's launcher passes more to a kernel than the function's arguments: tensor maps and scratch memory. This module
+adds them.
 """
 
 import math
@@ -22,9 +23,9 @@ from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import BufferPlace, Counts, Image, KernelLaunch, Module, Sampler, TensorMap, emulate
 
 MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
-"""Element types of the emulator's tensor maps, by data type, if the names differ."""
+"""The emulator's name of the element type of a tensor map, for data types with another name in kernrec."""
 _ODD = 0x5B
-"""Arbitrary initial value of integers in workspaces."""
+"""Value with which integer workspaces are filled before a launch. It is arbitrary."""
 
 
 def emulate_config(
@@ -39,18 +40,18 @@ def emulate_config(
     check_races: bool = False,
     budget: int = 20_000_000,
 ) -> list[tuple[BoundLaunch, Counts]]:
-    """Run all launches of a config on a problem; the outputs in `tensors` change in place.
+    """Run all launches of a config on a problem. The launches write their outputs to `tensors`.
 
     Args:
-        sm: architecture that the config was compiled for (86 for sm_86).
+        sm: compute capability for which the config was compiled, such as 86.
         module: PTX of the config.
-        tensors: inputs and outputs by name, in their memory format (bf16 as its bits).
+        tensors: inputs and outputs, keyed by name, in their memory format (bf16 as 16-bit integers).
         count: whether to count events.
         check_races: whether a data race in shared memory is an error.
-        budget: maximum number of PTX instructions of a batch of blocks.
+        budget: maximum number of PTX instructions that a batch of blocks may execute.
 
     Returns:
-        Each launch with its counts.
+        Each launch with its event counts.
 
     Raises:
         EmulationError: an access out of bounds, a race, a deadlock, or an unsupported instruction.
@@ -58,7 +59,7 @@ def emulate_config(
     scratch = {}
     for space in workspaces(kernel, config, problem, sm):
         kind = np.dtype(ELEMENTS[space.dtype])
-        # Fill the workspace, because a kernel must not rely on its previous contents.
+        # Fill the workspace, because a kernel must not depend on what it contained before.
         scratch[space.name] = np.full(space.elements, np.nan if kind.kind == "f" else _ODD, kind)
     launches = bind_launches(kernel, config, problem, sm)
     buffers = {**tensors, **scratch}
@@ -74,7 +75,11 @@ def kernel_launch(
     constants: Mapping[str, np.ndarray] | None = None,
     entry: str | None = None,
 ) -> KernelLaunch:
-    """Convert a launch for the emulator; `entry` is the kernel's mangled name in the PTX."""
+    """Convert a bound launch to the emulator's form.
+
+    Args:
+        entry: Name of the kernel in the PTX, where it may be mangled.
+    """
     images = {
         f"texture {a.name}": image_of(a.name, a.dtype, a.extents, a.layers, a.layout)
         for a in bound.arguments
@@ -93,7 +98,11 @@ def kernel_launch(
 
 
 def image_of(name: str, dtype: str, extents: tuple[int, ...], layers: int, layout: ImageLayout) -> Image:
-    """Return the texture or surface for a tensor; raise `UsageError` if that is impossible."""
+    """Return the emulator's texture or surface for a tensor.
+
+    Raises:
+        UsageError: The tensor cannot be a texture or surface.
+    """
     sampler = Sampler(layout.filter, layout.address, layout.normalized, layout.unit_range)
     return Image(name, extents, dtype, layout.channels, layers, sampler=sampler)
 
@@ -119,7 +128,9 @@ def _arguments(bound: BoundLaunch) -> list[Any]:
 
 
 def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | None:
-    """Return how a launch's arguments differ from the parameters of the PTX kernel `name`; None if they fit."""
+    """Return a message if the arguments of a launch do not fit the parameters of the PTX kernel `name`. Otherwise,
+    return None.
+    """
     passed = [
         a.nbytes if isinstance(a, np.generic) else len(a) if isinstance(a, bytes) else 8 for a in _arguments(bound)
     ]
@@ -134,14 +145,16 @@ SCRATCH_BUFFER = "launcher_scratch"
 
 
 def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaunch, ptx: str) -> KernelLaunch:
-    """Add scratch memory to a launch and expand its descriptors; return it unchanged if it needs neither.
+    """Add to a launch everything that Triton's launcher passes: scratch memory, and tensor maps for descriptors.
+
+    A launch that needs neither is returned unchanged.
 
     Args:
-        launch: launch with the function's arguments; a descriptor is the name of its tensor.
-        ptx: the compiler's PTX, with a comment that describes the launch.
+        launch: launch with the function's own arguments. Each descriptor is represented by the name of its tensor.
+        ptx: PTX with the comment that describes what the launcher passes (`kernrec.compile.triton_launcher`).
 
     Raises:
-        KernrecError: the descriptors differ from those that the code was compiled for.
+        KernrecError: the launch has other descriptors than the compiled code.
     """
     needs, function = needs_of(ptx), kernel.triton
     if needs is None or function is None:
@@ -159,7 +172,9 @@ def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaun
 
 
 def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, described: DescribedMap) -> list[Any]:
-    """Return the arguments of a tensor map, then its shape and strides."""
+    """Return the arguments for a descriptor that is passed as a tensor map: the map, then the tensor's shape and
+    strides.
+    """
     if len(described.box) != len(descriptor.shape) or described.packed:
         raise KernrecError(f"descriptor of {tensor}: the compiler created an unsupported map: {described}")
     size = ELEMENT_BYTES[dtype]
@@ -171,7 +186,9 @@ def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, descri
 
 
 def _pointer_arguments(value: Any, descriptor: TritonDescriptor) -> list[Any]:
-    """Return the arguments of a descriptor that is passed without a tensor map; shape and strides are passed twice."""
+    """Return the arguments for a descriptor that is passed without a tensor map. Triton passes shape and
+    strides twice.
+    """
     shape, strides = descriptor.shape, descriptor.strides
     flags = _numbers(np.uint8, (descriptor.fill_nan, 0))
     parts = [value, *_numbers(np.int64, shape), *_numbers(np.int64, strides), *flags]

@@ -1,8 +1,9 @@
 """Cache emulation results of users' kernels on disk, so that no launch runs twice.
 
-The key of a launch contains everything that affects its counts: the kernel with its tensor files, the problem, the
-code, the launch, the instruction budget of a block, and the emulator's sources. Counts from machine code also depend on
-the architecture. Counts from PTX do not, so a second GPU needs only the compiler. Errors are cached too.
+The cache key of a launch contains everything that affects its counts: the kernel with its tensor files, the problem,
+the code, the launch, the instruction budget of a block, and the emulator's sources. Instructions that are counted in
+machine code also depend on the architecture. Instructions that are counted in PTX do not, so profiles for another GPU
+then need no further emulation. Errors are cached, too.
 """
 
 import json
@@ -25,32 +26,32 @@ from kernrec.util.files import files_hash, write_whole
 
 _ROOT = Path(__file__).parents[1]
 _MODULES = ("sample_profile", "cache_behavior", "tensor_values", "uneven_blocks")
-"""Modules of this package that determine the counts."""
+"""Modules of this package that affect the counts."""
 _MACHINE_CODE = ("block_mix", "disassemble")
-"""Modules of `kernrec.compile` that determine the counts."""
+"""Modules of `kernrec.compile` that affect the counts."""
 
 Emulated = list[LaunchProfile] | str
-"""Profiles of a config's launches, or the emulator's error."""
+"""Result of emulating a config: the profiles of its launches, or the emulator's error message."""
 
 
 class EmulationCache:
-    """Cached launches of one kernel on one problem, by code and arguments."""
+    """Cached emulation results of one kernel on one problem, keyed by code and arguments."""
 
     def __init__(self, kernel: Kernel, problem: Problem, budget: int) -> None:
-        """Open the cache.
+        """Open the cache of a kernel on a problem.
 
         Args:
-            budget: maximum number of instructions of a block.
+            budget: Maximum number of PTX instructions of a block.
         """
         self._folder = paths.cache() / "emulated"
         self._subject = (kernel.name, kernel.hash, problem.key, str(budget))
 
     def get(self, launch: Sequence[str], compiled: Compiled) -> Emulated | None:
-        """Return the cached result for the launches with this key; None if there is none.
+        """Return the cached result of a config's launches, or None if it is not cached.
 
         Args:
-            launch: key that includes the hash of the PTX.
-            compiled: the same PTX, assembled for the profiles' architecture.
+            launch: Cache key of the launches, which includes the hash of the PTX.
+            compiled: The PTX, assembled for the architecture of the profiles.
         """
         try:
             document = json.loads(zlib.decompress(self._path(launch).read_bytes()))
@@ -61,7 +62,7 @@ class EmulationCache:
             return None
 
     def put(self, launch: Sequence[str], result: Emulated) -> None:
-        """Write the result for the launches with this key, if the folder is writable."""
+        """Cache the result of a config's launches under the key `launch`. If the folder is not writable, do nothing."""
         document = {"refused": result} if isinstance(result, str) else {"launches": [_plain(p) for p in result]}
         path = self._path(launch)
         with suppress(OSError):
@@ -74,7 +75,7 @@ class EmulationCache:
 
 
 def _plain(profile: LaunchProfile) -> dict[str, object]:
-    """Return the fields of a profile that do not depend on the architecture."""
+    """Return the fields of a profile that are the same for all architectures."""
     counts = profile.profile
     return {
         "launch": profile.launch,
@@ -96,7 +97,7 @@ def _restored(fields: dict[str, Any], compiled: Compiled) -> LaunchProfile:
 
 @once
 def emulator_hash() -> str:
-    """Return a hash of the sources that determine the emulator's counts and errors."""
+    """Return a hash of the sources that affect the emulator's counts and errors."""
     modules = [_ROOT / "profile" / f"{name}.py" for name in _MODULES]
     modules += [_ROOT / "compile" / f"{name}.py" for name in _MACHINE_CODE]
     return files_hash(_ROOT, [*(_ROOT / "ptx").rglob("*.py"), *modules])

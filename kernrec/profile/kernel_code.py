@@ -1,4 +1,7 @@
-"""Create the compilation job of a kernel's config; configs with identical code have equal jobs."""
+"""Create the compilation job of a kernel's config.
+
+Configs with identical code have equal jobs, so the code is only compiled once.
+"""
 
 import re
 from functools import lru_cache
@@ -16,12 +19,12 @@ from kernrec.op import Problem
 _MACRO = re.compile(r"[A-Za-z_]\w*")
 
 CodeKey = tuple[tuple[str, str | int], ...]
-"""Everything that distinguishes the code of a kernel's configs; equal keys mean identical code."""
+"""Key that identifies the code of a config among all configs of a kernel. Equal keys mean identical code."""
 
 
 @lru_cache(maxsize=16)
 def unused_macros(kernel: Kernel) -> frozenset[str]:
-    """Return the macros of tunables and layouts that the source does not use."""
+    """Return the macros for tunables and layouts that do not occur in the kernel's source."""
     tunables = frozenset(tunable.macro for tunable in kernel.tunables)
     if kernel.source_name.endswith(".ptx"):
         return tunables
@@ -31,7 +34,7 @@ def unused_macros(kernel: Kernel) -> frozenset[str]:
 
 
 def code_key(job: CompileJob) -> CodeKey:
-    """Return the defines of a job and, for a Triton function, the types of its arguments."""
+    """Return the key of a job's code: its defines and, for a Triton function, the types of its arguments."""
     types = {f"{name}:": kind for name, kind in job.triton.signature.items()} if job.triton else {}
     return tuple(sorted({**job.defines, **types}.items()))
 
@@ -41,9 +44,11 @@ def compile_job_for(
 ) -> CompileJob:
     """Return the compilation job of a config.
 
+    Configs that differ only in macros that the source does not use have equal jobs.
+
     Args:
-        config: the config; configs that differ only in unused macros have equal jobs.
-        problem: problem with the data type and layout.
+        config: the config.
+        problem: problem, which determines the data type and the layout.
         sm: compute capability.
         folder: folder from which a Triton source imports other files.
     """
@@ -59,16 +64,18 @@ def compile_job_for(
 
 
 def dynamic_shared_bytes(kernel: Kernel, bound: BoundLaunch, compiled: Compiled) -> int:
-    """Return the dynamic shared memory in bytes that a launch of compiled code requests from the driver.
+    """Return the dynamic shared memory in bytes that a launch requests from the CUDA driver.
 
-    A Triton function requests all of its shared memory at launch, and Triton determines the size. So only
-    `bound.shared_bytes` of other kernels is used.
+    For a Triton function, this is all shared memory of the compiled code, because Triton determines the size. For other
+    kernels, it is `bound.shared_bytes`.
     """
     return bound.shared_bytes if kernel.triton is None else compiled.resources[bound.entry].static_smem_bytes
 
 
 def _signature(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dict[str, str]:
-    """Return Triton's type of each parameter, such as `*fp16` or `i32`, with `:16` for a multiple of 16."""
+    """Return Triton's type of each parameter, such as `*fp16` or `i32`, with the suffix `:16` if the argument is a
+    multiple of 16.
+    """
     function = kernel.triton
     assert function is not None
     names = kernel.static_names(config, problem.dtype, problem.layout, sm)

@@ -1,7 +1,7 @@
-"""Parse the arguments of a launch from short descriptions.
+"""Parse short descriptions of the arguments of a launch.
 
-Descriptions are in the order of the kernel's parameters. Further descriptions set `__constant__` and `__device__`
-variables by name:
+The descriptions are in the order of the kernel's parameters. If there are more descriptions than parameters, the others
+set `__constant__` and `__device__` variables by name:
 
     a=f32[4096]        a buffer named a with random normal values (integers: 0 to 99)
     a=zeros:f32[4096]  a buffer of zeros; with `nan:` of NaNs, which shows elements that a kernel does not write; with
@@ -37,10 +37,10 @@ from kernrec.ptx.state.descriptors import ADDRESSES, ELEMENT_TYPES, FILTERS
 from kernrec.util.light_dataclass import dataclass
 
 BUFFER_TYPES = {name: kind for name, kind in ELEMENTS.items() if name != "bf16" and name[:2] != "f8"}
-"""NumPy's types of the elements that a buffer can have, by name."""
+"""NumPy type of each element type that a buffer can have, keyed by the type's name."""
 SCALAR_TYPES = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "f32", "f64")
 _LONGEST = 1 << 16
-"""Maximum characters of a description, half of what Linux can pass to a program."""
+"""Maximum number of characters of a description. It is half of what Linux can pass to a program in one argument."""
 _BUFFER = re.compile(r"([A-Za-z_]\w*)=((?:(?:zeros|nan|unwritten):)?[a-z]+[0-9]*\[[0-9]{1,18}\]|@.+)")
 _INSIDE = re.compile(r"([A-Za-z_]\w*)=([A-Za-z_]\w*)\s*\+\s*([0-9]{1,18})")
 _BYTES = re.compile(r"(?:[A-Za-z_]\w*=)?(?:bytes:((?:[0-9A-Fa-f]{2}){1,4096})|struct\((.+)\))")
@@ -54,37 +54,39 @@ _MOST_ELEMENTS = 1 << 28
 
 @dataclass(frozen=True)
 class BufferDescription:
-    """Buffer of generated values (`a=f32[4096]`, `a=zeros:f32[4096]`) or of a NumPy file (`a=@values.npy`)."""
+    """Description of a buffer, whose content is generated (`a=f32[4096]`, `a=zeros:f32[4096]`) or read from a NumPy
+    file (`a=@values.npy`).
+    """
 
     name: str
     path: Path | None = None
-    """File with the content; the other fields describe a buffer without a file."""
+    """NumPy file with the content. If it is None, the other fields describe the content."""
     fill: str | None = None
-    """`zeros`, `nan` or `unwritten`; None for random values."""
+    """How the buffer is filled: `zeros`, `nan` or `unwritten`, or None for random values."""
     dtype: str = ""
     shape: tuple[int, ...] = ()
-    """Extents, slowest first."""
+    """Extents of the buffer, slowest first."""
     value: float | int | None = None
-    """Value of each element; None to use `fill`."""
+    """Value of each element, or None to fill the buffer as `fill` says."""
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
+        """Return the number of elements of the buffer."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class ScalarDescription:
-    """Number passed by value: `i32:4096`."""
+    """Description of a number that is passed by value: `i32:4096`."""
 
     dtype: str
     value: float | int
-    """Value; an int for integer types."""
+    """The number, an int for integer types."""
 
 
 @dataclass(frozen=True)
 class ImageDescription:
-    """Texture or surface: `a=texture(linear):f32[64x64]`, `a=surface:@values.npy`."""
+    """Description of a texture or surface: `a=texture(linear):f32[64x64]`, `a=surface:@values.npy`."""
 
     content: BufferDescription
     layout: ImageLayout
@@ -92,32 +94,32 @@ class ImageDescription:
 
 @dataclass(frozen=True)
 class MapDescription:
-    """Tensor map: `a=map(box=16x64,swizzle=128):f16[40x104]`."""
+    """Description of a tensor map: `a=map(box=16x64,swizzle=128):f16[40x104]`."""
 
     content: BufferDescription
     box: tuple[int, ...]
-    """Elements that one copy moves along each axis, slowest first."""
+    """Number of elements along each axis that one copy moves, slowest axis first."""
     swizzle: int = 0
-    """Swizzle width in bytes for shared memory; 0 for none."""
+    """Width in bytes of the swizzle of shared memory, or 0 for none."""
     steps: tuple[int, ...] = ()
-    """Element stride along each axis; empty for 1 everywhere."""
+    """Element stride along each axis. An empty tuple stands for 1 along all axes."""
     fill_nan: bool = False
-    """Whether elements outside of the tensor read as NaN."""
+    """Whether elements outside of the tensor are read as NaN instead of zero."""
 
 
 @dataclass(frozen=True)
 class PlaceDescription:
-    """A pointer into a buffer: `p=x+1024`."""
+    """Description of a pointer into a buffer: `p=x+1024`."""
 
     name: str
     buffer: str
     elements: int
-    """Offset of the pointer in elements."""
+    """Offset of the pointer from the start of the buffer, in elements."""
 
 
 @dataclass(frozen=True)
 class BytesDescription:
-    """A structure passed by value: `s=struct(f32:1,i32:2)` or `s=bytes:0000803f02000000`."""
+    """Description of a structure that is passed by value: `s=struct(f32:1,i32:2)` or `s=bytes:0000803f02000000`."""
 
     raw: bytes
 
@@ -128,10 +130,10 @@ Description = (
 
 
 def read_description(text: str) -> Description:
-    """Parse the description of an argument, without checking types.
+    """Parse the description of an argument, without checking whether its types exist.
 
     Raises:
-        UsageError: the text is not a description, or a value is not a number.
+        UsageError: The text is not a description, or a value is not a number.
     """
     if len(text) > _LONGEST:
         raise UsageError(f"the description of an argument has {len(text)} characters; at most {_LONGEST} are accepted")
@@ -161,8 +163,13 @@ def read_description(text: str) -> Description:
 
 
 def structure(fields: str) -> bytes:
-    """Return the bytes of a C structure with fields such as `f32:1,i32:2`. Raises `UsageError` if a field is not a
-    number.
+    """Return the bytes of a C structure.
+
+    Args:
+        fields: Types and values of its fields, such as `f32:1,i32:2`.
+
+    Raises:
+        UsageError: The value of a field is not a number.
     """
     raw, largest = bytearray(), 1
     for text in fields.split(","):
@@ -219,7 +226,14 @@ def _read_map(text: str, name: str, modes: str, content: str) -> MapDescription:
 
 
 def _read_buffer(text: str, name: str, content: str, view: str = "") -> BufferDescription:
-    """Return the buffer of an argument; for a texture or tensor map, messages show the argument as `view`."""
+    """Parse the buffer in the description of an argument.
+
+    Args:
+        text: The whole description.
+        name: Name of the argument.
+        content: Part of the description that describes the buffer.
+        view: Text that stands for the argument in messages, if the argument is a texture or tensor map.
+    """
     if content.startswith("@"):
         return BufferDescription(name, Path(content[1:]))
     if match := _SHAPED.fullmatch(content):
@@ -234,25 +248,25 @@ def _invalid_number(text: str, value: object, dtype: str) -> UsageError:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of a launch."""
+    """Arguments of a launch, with the contents of their buffers."""
 
     order: list[Any]
-    """Buffer names and scalars, in the order of the parameters."""
+    """Names of buffers and scalar values, in the order of the kernel's parameters."""
     buffers: dict[str, np.ndarray]
     images: dict[str, Image] = field(default_factory=dict)
-    """Textures and surfaces by name."""
+    """Textures and surfaces among the arguments, keyed by name."""
     unwritten: set[str] = field(default_factory=set)
-    """Names of buffers that nothing wrote before the launch."""
+    """Names of the buffers that nothing has written before the launch."""
     drawn: set[str] = field(default_factory=set)
-    """Names of buffers filled with random integers."""
+    """Names of the buffers that are filled with random integers."""
 
 
 def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
-    """Return arguments from their descriptions.
+    """Create the arguments of a launch from their descriptions.
 
     Args:
         descriptions: descriptions in the order of the parameters.
-        seed: seed of random values.
+        seed: seed of the random values.
 
     Raises:
         UsageError: a description cannot be read, or a file cannot be loaded.
@@ -296,7 +310,7 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
 
 
 def _tensor_map(text: str, described: MapDescription, shape: tuple[int, ...], dtype: str) -> TensorMap:
-    """Return the tensor map of a buffer of this shape, slowest extent first."""
+    """Create the tensor map of a buffer with this shape, slowest extent first."""
     kind = dtype.replace("i", "s") if dtype in ("i32", "i64") else dtype.replace("i", "u")
     lengths = {len(shape), len(described.box), len(described.steps or described.box)}
     if len(lengths) > 1:
@@ -317,7 +331,7 @@ def _element_type(dtype: str, dtypes: Sequence[str] | Mapping[str, Any]) -> str:
 
 
 def _filled(buffer: BufferDescription, draw: np.random.Generator, text: str) -> tuple[np.ndarray, tuple[int, ...], str]:
-    """Return the content of a buffer, its extents and its element type."""
+    """Return the content, the extents and the element type of a buffer."""
     if buffer.path is not None:
         array = np.array(load_npy(buffer.path), order="C")
         return array, array.shape, f"{array.dtype.kind}{8 * array.dtype.itemsize}"

@@ -1,11 +1,15 @@
-"""Fit the static profile of a launch to the counts of a few small runs; imports no emulator.
+"""Fit the static profile of a launch to the event counts of a few small emulated launches.
 
-Kernels read their dimensions at run time. So the code of a block is fixed, and only the trip counts of its loops vary:
+This module does not import the emulator.
+
+A kernel reads its dimensions at run time. The code of a block is therefore the same for all problem sizes, and only the
+number of blocks and the trip counts of the loops differ:
 
     counts(shape) = per_block * blocks + sum over loops (per_trip * trips)
 
-A few emulated probes on full tiles determine the coefficients exactly. One more probe than unknowns checks that the
-launch has this form. A partial tile at the edge of a problem counts as a full tile, because its block takes as long.
+Emulating a few small problems of full tiles (probes) determines the coefficients exactly. There is one more probe than
+there are unknown coefficients, to check that the launch has this form. A partial tile at the edge of a problem counts
+as a full tile, because its block takes as long.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,38 +26,41 @@ from kernrec.store import ProfileRow
 from kernrec.util.light_dataclass import dataclass
 
 COUNTS_VERSION = 1
-"""Version of the counts of sampled kernels. Increase it whenever the emulator counts differently, so that `analyze`
-profiles stored configs again."""
+"""Version of the event counts of sampled kernels. Increase it whenever the emulator counts differently, so that
+`analyze` profiles stored configs again.
+"""
 VERSION = "version"
-"""Metric of a sampled launch that holds the `COUNTS_VERSION` of its counts."""
+"""Name of the metric of a sampled launch that contains the `COUNTS_VERSION` of its counts."""
 
 Terms = Mapping[str, int]
-"""Count of each part of a launch: `block` (thread blocks), then the total trips of each loop over the grid."""
+"""Number of times that each part of a launch is executed. `block` is the number of thread blocks; each other key is a
+loop, whose value is its number of trips, summed over the grid.
+"""
 
 
 class ProfileError(KernrecError):
-    """The number of blocks and the declared trips do not explain the counts of a launch."""
+    """The event counts of a launch are not a linear function of the number of blocks and the declared trips."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Counts of one launch as a linear function of its terms."""
+    """Event counts of one launch, as a linear function of its number of blocks and its trips."""
 
     metrics: tuple[str, ...]
-    """Names of the counters; see `kernrec.ptx.execution.emulator`."""
+    """Names of the counters, which `kernrec.ptx.execution.emulator` explains."""
     terms: tuple[str, ...]
     """Names of the terms: `block`, then the loops."""
     coefficients: np.ndarray
-    """Events per block and per trip; float64 (metrics, terms)."""
+    """Number of events per block and per trip; float64 (metrics, terms)."""
 
     def counts(self, terms: Terms) -> dict[str, float]:
-        """Return the counts of a whole launch with these numbers of blocks and trips."""
+        """Return the event counts of a whole launch, given its number of blocks and trips."""
         totals = self.coefficients @ np.array([terms[t] for t in self.terms], dtype=np.float64)
         return dict(zip(self.metrics, totals.tolist(), strict=True))
 
 
 def determined(terms: Sequence[Terms]) -> bool:
-    """Return whether the probes determine the coefficient of each term."""
+    """Return whether probes with these terms determine the coefficient of each term."""
     return int(np.linalg.matrix_rank(_design(terms))) == len(terms[0])
 
 
@@ -65,12 +72,12 @@ def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> 
     """Return the profile that reproduces every probe exactly.
 
     Args:
-        terms: terms of each probe.
-        counts: counts of each probe; a missing metric is zero.
+        terms: number of blocks and trips of each probe.
+        counts: event counts of each probe. A missing metric counts as zero.
 
     Raises:
-        ProfileError: no profile explains a metric, which the message names, or the probes do not determine the
-            coefficients.
+        ProfileError: no linear function explains the counts of a metric, or the probes do not determine the
+            coefficients. The message names the metric.
     """
     names = tuple(terms[0])
     metrics = tuple(sorted({metric for probe in counts for metric in probe}))
@@ -82,8 +89,8 @@ def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> 
             " independently"
         )
     solution = np.linalg.lstsq(design, counted, rcond=None)[0]
-    # Coefficients (events per block or trip) are integers, unless warps share a loop unevenly.
-    rounded = np.round(solution * 64) / 64 + 0.0  # avoid -0.0
+    # Coefficients are numbers of events per block or trip, so they are integers, unless warps share a loop unevenly.
+    rounded = np.round(solution * 64) / 64 + 0.0  # Adding 0.0 turns -0.0 into 0.0.
     residual = np.abs(design @ rounded - counted)
     if residual.max(initial=0.0) > 1e-6:
         worst, metric = (int(i) for i in np.unravel_index(int(residual.argmax()), residual.shape))
@@ -96,7 +103,7 @@ def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> 
 
 @dataclass(frozen=True)
 class LaunchProfile:
-    """Static profile of one launch of a variant or config on one architecture."""
+    """Static profile of one launch of a compiled variant or of one config, on one architecture."""
 
     launch: int
     """Index of the launch in `Kernel.launches`."""
@@ -104,13 +111,17 @@ class LaunchProfile:
     """Name of the launched kernel in its source."""
     resources: Resources
     profile: Profile
-    """Counts as a function of blocks and trips."""
+    """Event counts as a function of the number of blocks and trips."""
     ptx_hash: str
     compiler: str
-    """Compiler, as in `Compiled`."""
+    """Name and version of the compiler, as in `Compiled.compiler`."""
 
     def row(self, kernel: Kernel, sm: int, variant_key: str, variant: Mapping[str, int | str]) -> ProfileRow:
-        """Return the database row of this profile; `variant` holds the values that `variant_key` identifies."""
+        """Return the database row of this profile.
+
+        Args:
+            variant: Values that `variant_key` identifies.
+        """
         resources = self.resources
         return ProfileRow(
             kernel=kernel.name,
@@ -133,7 +144,7 @@ class LaunchProfile:
 
 
 def entry_name(functions: Mapping[str, object], name: str) -> str:
-    """Return the PTX name, possibly mangled, of the kernel that the source calls `name`.
+    """Return the name in the PTX, where it may be mangled, of the kernel that the source calls `name`.
 
     Raises:
         KernrecError: the PTX has no such kernel, or several.
@@ -149,28 +160,28 @@ def entry_name(functions: Mapping[str, object], name: str) -> str:
 
 
 BLOCK_BUDGET = 20_000_000
-"""Maximum number of PTX instructions of a block before it counts as an endless loop."""
+"""Maximum number of PTX instructions of a block. A block that exceeds it is assumed to be in an endless loop."""
 
 
 @dataclass(frozen=True)
 class ProfileTarget:
-    """Problem and architecture for profiling a user's kernel."""
+    """Problem and architecture for which to profile a user's kernel."""
 
     problem: Problem
     sm: int
-    """Compute capability that the kernel is compiled for."""
+    """Compute capability for which the kernel is compiled."""
     folder: Path | None = None
-    """Folder of the spec's `.npy` files."""
+    """Folder that contains the spec's `.npy` files."""
     budget: int = BLOCK_BUDGET
-    """Maximum number of PTX instructions of a block before it counts as an endless loop."""
+    """Maximum number of PTX instructions of a block. A block that exceeds it is assumed to be in an endless loop."""
 
 
 @dataclass(frozen=True)
 class ProfileFailure:
-    """Config that cannot be profiled."""
+    """A config that cannot be profiled, with the reason."""
 
     config: Config
     message: str
     """Reason in one line."""
     stopped: bool = False
-    """Whether time or memory limits stopped the compiler, which the source may cause for every config."""
+    """Whether the compiler exceeded its time or memory limit. The source may then cause that for every config."""

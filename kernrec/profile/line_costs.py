@@ -1,4 +1,4 @@
-"""Compute the costs of each source line of a kernel by emulating a sample of blocks."""
+"""Compute the instructions and memory accesses of each source line of a kernel, by emulating a few of its blocks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from kernrec.ptx.execution.watched import CheckedMemory, EmulationOptions
 from kernrec.ptx.ir.program import Instruction, Place
 
 SAMPLED_BLOCKS = 8
-"""Number of blocks to run, from the middle of the grid."""
+"""Number of blocks to emulate, from the middle of the grid."""
 _BUDGET = 2_000_000
 _SPACES = ("global", "shared", "local")
 
 
 @dataclass
 class Access:
-    """Accesses of a line to one memory space."""
+    """Accesses of one source line to one memory space."""
 
     space: str
     """Memory space: `global`, `shared` or `local`."""
@@ -28,43 +28,43 @@ class Access:
     lanes: int = 0
     bytes: int = 0
     moved: int = 0
-    """Number of sectors, or of wavefronts for shared memory."""
+    """Number of sectors that the accesses moved or, for shared memory, number of wavefronts."""
     ideal: int = 0
-    """Number of wavefronts without bank conflicts."""
+    """Number of wavefronts that the accesses to shared memory would need without bank conflicts."""
     widest: int = 0
-    """Bytes of the widest access by one thread."""
+    """Size in bytes of the widest access by one thread."""
     count: int = 0
-    """Number of instructions."""
+    """Number of PTX instructions of the line that access this memory space."""
 
 
 @dataclass
 class LineCost:
-    """Costs of a source line in the blocks that ran."""
+    """Costs of one source line, summed over the emulated blocks."""
 
     place: Place
     issue: dict[str, float] = field(default_factory=dict)
-    """Warp-level machine instructions by class."""
+    """Number of machine instructions that warps issued, keyed by instruction class."""
     active: float = 0.0
-    """Warp-level machine instructions, weighted by the fraction of active lanes."""
+    """Number of machine instructions that warps issued, each weighted by the fraction of active lanes."""
     accesses: dict[tuple[str, str], Access] = field(default_factory=dict)
     division: float = 0.0
-    """Machine instructions of integer divisions and remainders."""
+    """Number of machine instructions that warps issued for integer divisions and remainders."""
     f64: float = 0.0
-    """Machine instructions on 64-bit floating-point numbers."""
+    """Number of machine instructions that warps issued for 64-bit floating-point numbers."""
 
     @property
     def issued(self) -> float:
-        """Warp-level machine instructions."""
+        """Return the number of machine instructions that warps issued."""
         return sum(self.issue.values())
 
 
 def line_costs(module: Module, launch: KernelLaunch, place_of: Callable[[int], Place]) -> list[LineCost]:
-    """Return the costs of a kernel's lines, most instructions first; empty if the engine cannot run it.
+    """Emulate a few blocks, and return the costs of the kernel's source lines, starting with the most instructions.
 
     Args:
-        module: Module compiled with line information.
-        launch: The launch; its buffers change.
-        place_of: Function that returns the source line of a PTX line; line 0 if there is none.
+        module: Module that was compiled with line information.
+        launch: The launch. The emulated blocks change its buffers.
+        place_of: Function that returns the source line of a PTX line. Line number 0 means that there is none.
     """
     total = prod(launch.grid)
     start = max(0, total // 2 - SAMPLED_BLOCKS // 2)
@@ -96,7 +96,8 @@ def line_costs(module: Module, launch: KernelLaunch, place_of: Callable[[int], P
                 access.requests += counts.requests
                 access.lanes += counts.lanes
                 access.bytes += counts.bytes
-                access.moved += counts.bytes // 32 if space == "local" else counts.moved  # lanes interleave
+                # local memory is interleaved by lane
+                access.moved += counts.bytes // 32 if space == "local" else counts.moved
                 access.ideal += counts.ideal
                 access.widest = max(access.widest, counts.bytes // counts.lanes)
                 access.count += 1

@@ -1,10 +1,11 @@
-"""Compute the static profile of a kernel variant: compile it, emulate its probes and fit the counts.
+"""Compute the static profiles of library kernels: compile each variant, emulate its probes and fit the event counts.
 
-A variant is the code that the compiler sees: the source with fixed compile-time tunables, data type and layout. Configs
-that differ only in launch-time tunables share a variant, and so its profile.
+A variant is the source with one value for each compile-time tunable, one data type and one layout. Configs that differ
+only in launch-time tunables share a variant, and therefore a profile. A probe is a small problem on which a launch is
+emulated.
 
-`profile_variants` compiles variants for each architecture, because registers differ. It emulates each distinct PTX only
-once, and skips stored profiles, so an interrupted run continues where it stopped.
+`profile_variants` compiles variants for each architecture, because the number of registers differs. It emulates each
+distinct PTX only once. It skips profiles that are already stored, so an interrupted run can be continued.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,22 +29,22 @@ from kernrec.store import ProfileRow
 from kernrec.util.light_dataclass import dataclass
 
 ProbeCounts = dict[tuple[object, ...], dict[str, int]]
-"""Counts of emulated launches by (PTX, grid, block, arguments, buffer sizes)."""
+"""Event counts of emulated launches, keyed by (PTX, grid, block, arguments, buffer sizes)."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One variant of a kernel, and configs that run it."""
+    """One compiled variant of a kernel, and configs that use it."""
 
     key: str
-    """Key from `Kernel.variant_key`."""
+    """Key of the variant, from `Kernel.variant_key`."""
     dtype: str
     layout: str
     fixed: Mapping[str, int | str]
-    """Values of the compile-time tunables, with `dtype` and `layout`."""
+    """Values of the compile-time tunables, of `dtype` and of `layout`."""
     configs: Mapping[int, Sequence[Config]]
-    """Configs of the variant, by architecture. They differ only in launch-time tunables and suffice to probe every
-    launch.
+    """Configs that use the variant, keyed by architecture. They differ only in launch-time tunables. Together, they
+    include every launch that any config of the variant has.
     """
 
 
@@ -59,12 +60,14 @@ def profile_variant(
     """Return the profiles of every launch of a compiled variant.
 
     Args:
-        configs: configs of a `Space` that share the variant; each launch is probed with the first that performs it.
+        configs: configs of a `Space` that share the variant. Each launch is probed with the first config that has this
+            launch.
         dtype: data type of the variant.
         layout: layout of the variant.
-        sm: compute capability that the variant was compiled for.
-        compiled: code of the variant.
-        counts: counts of launches emulated before; the function adds those of further launches.
+        sm: compute capability for which the variant was compiled.
+        compiled: compiled code of the variant.
+        counts: counts of launches that were already emulated. The function adds the counts of the launches that it
+            emulates.
 
     Raises:
         KernrecError: a probe cannot run, or the profile cannot be fitted; the message names kernel, config and launch.
@@ -78,7 +81,7 @@ def profile_variant(
         except ProfileError as error:
             raise KernrecError(f"kernel {kernel.name}, {launch.entry}, {dict(configs[0])}: {error}") from error
         if fitted is None:
-            continue  # No config of this variant performs the launch.
+            continue  # No config of this variant has the launch.
         resources = compiled.resources[launch.entry]
         profiles.append(LaunchProfile(index, launch.entry, resources, fitted, compiled.ptx_hash, compiled.compiler))
     return profiles
@@ -87,14 +90,15 @@ def profile_variant(
 def profile_architectures(
     kernel: Kernel, variants: Sequence[Variant], compiled: Mapping[int, Compiled]
 ) -> list[list[tuple[int, LaunchProfile]]]:
-    """Return (architecture, profile) of every launch of variants with the same preprocessed source.
+    """Return the profiles of every launch of several variants whose preprocessed source is the same, each with its
+    architecture.
 
-    Launches with the same PTX and arguments are emulated once. The function does not use the database, so worker
+    Launches with the same PTX and arguments are emulated only once. This function does not use the database, so worker
     processes can call it.
 
     Args:
-        variants: variants that share the code in `compiled`.
-        compiled: code by architecture.
+        variants: variants that share the preprocessed source.
+        compiled: compiled code of the source, keyed by architecture.
     """
     counts: ProbeCounts = {}
     return [
@@ -110,7 +114,9 @@ def profile_architectures(
 
 
 class _ProbeEmulator:
-    """Emulator that runs each distinct launch of compiled code once, and parses the PTX on first use."""
+    """Emulator that runs each distinct launch of compiled code only once. It parses the PTX when the first
+    launch runs.
+    """
 
     def __init__(self, compiled: Compiled, counts: ProbeCounts) -> None:
         self._compiled = compiled
@@ -119,7 +125,7 @@ class _ProbeEmulator:
         self._module: Module | None = None
 
     def counts(self, probe: Probe) -> dict[str, int]:
-        """Return the counts of a launch over buffers of zeros."""
+        """Return the event counts of a launch whose buffers contain zeros."""
         launch, sizes = probe
         key = (
             *(self._hash, launch.entry, launch.grid, launch.block, launch.shared_bytes, launch.arguments),
@@ -135,7 +141,7 @@ class _ProbeEmulator:
 
 
 def _fit(probes: Iterator[Probe], unknowns: int, emulator: _ProbeEmulator) -> Profile | None:
-    """Emulate one more probe than there are unknowns, then fit; return None without probes."""
+    """Emulate one more probe than there are unknowns, and fit a profile to them. Return None if there are no probes."""
     terms: list[dict[str, int]] = []
     counts: list[dict[str, int]] = []
     for probe in probes:
@@ -147,24 +153,27 @@ def _fit(probes: Iterator[Probe], unknowns: int, emulator: _ProbeEmulator) -> Pr
     return fit_profile(terms, counts) if terms else None
 
 
-_Profiles = list[list[tuple[int, LaunchProfile]]]  # (architecture, profile) pairs of several variants
-_MOST_WAITING = 4  # This limits the variants waiting per process, and so memory.
+_Profiles = list[list[tuple[int, LaunchProfile]]]  # Profiles of several variants, each with its architecture.
+# Maximum number of variants per process that are compiled and wait to be emulated. This limits memory.
+_MOST_WAITING = 4
 
 
 @dataclass(frozen=True)
 class VariantFailure:
-    """Variant without a profile on one architecture."""
+    """A variant that could not be profiled on one architecture, with the reason."""
 
     kernel: str
     """Name of the kernel."""
     fixed: Mapping[str, int | str]
-    """Compile-time values, as in `Variant.fixed`."""
+    """Values of the compile-time tunables, of `dtype` and of `layout`, as in `Variant.fixed`."""
     sm: int
     message: str
 
 
 def variants_of(kernel: Kernel, sms: Sequence[int]) -> list[Variant]:
-    """Return every variant of a kernel over all data types and layouts, with its architectures."""
+    """Return every variant of a kernel for all its data types and layouts, each with the architectures on which it can
+    run.
+    """
     variants: list[Variant] = []
     configs_of: dict[str, dict[int, Sequence[Config]]] = {}
     for layout in kernel.layouts:
@@ -194,14 +203,17 @@ def profile_variants(
     processors: Processors | int = 2,
     timeout_s: float = 120.0,
 ) -> Iterator[list[ProfileRow] | VariantFailure]:
-    """Yield the profiles of `variants` as rows, one list per variant in order of completion, and failures.
+    """Yield the profiles of variants as they become available.
 
-    A failing variant affects only itself and variants with the same code.
+    If a variant cannot be profiled, only this variant and variants with the same code fail.
 
     Args:
-        stored: (variant key, architecture) pairs that need no work.
-        processors: processors for compiling and emulating, or a number of processes on this machine.
-        timeout_s: time limit of one compilation in seconds.
+        stored: (variant key, architecture) pairs whose profiles are already stored.
+        processors: Processors for compiling and emulating, or a number of processes on this machine.
+        timeout_s: Time limit of one compilation in seconds.
+
+    Yields:
+        The database rows of one variant, or a failure.
     """
     codes: dict[CodeKey, list[Variant]] = {}
     for variant in variants:
@@ -241,7 +253,7 @@ def profile_variants(
 
 
 def _job(kernel: Kernel, variant: Variant, sm: int) -> CompileJob:
-    """Return the compilation job of a variant, whose code does not depend on the problem's dimensions."""
+    """Return the compilation job of a variant. Its code does not depend on the problem's dimensions."""
     config = next(iter(variant.configs.values()))[0]
     dims = kernel.definition.dims
     least = {dim.name: max(dim.minimum, 1) if dim.default is None else dim.minimum for dim in dims}
@@ -251,7 +263,7 @@ def _job(kernel: Kernel, variant: Variant, sm: int) -> CompileJob:
 def _collect(
     kernel: Kernel, waiting: dict[Future[_Profiles], list[Variant]]
 ) -> Iterator[list[ProfileRow] | VariantFailure]:
-    """Yield the results of finished tasks; wait for at least one."""
+    """Wait for at least one task, and yield the results of all finished tasks."""
     for future in wait(waiting, return_when=FIRST_COMPLETED).done:
         group = waiting.pop(future)
         try:

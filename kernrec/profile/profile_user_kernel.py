@@ -1,9 +1,9 @@
 """Profile every config of a user's kernel on one problem and architecture, from samples of its blocks.
 
-Equivalent configs are processed once. Configs that differ only in unused defines have the same code. Configs with the
-same code, launch and arguments are emulated once. Results are yielded immediately, so an interrupted run continues
-where it stopped. Results and errors of the compiler and the emulator are cached. If instructions are counted from PTX,
-another architecture with the same PTX needs no emulation.
+Equivalent configs are processed only once: configs that differ only in unused macros have the same code, and configs
+with the same code, launch and arguments are emulated once. Each profile is yielded as soon as it is known, so an
+interrupted run can be continued. Results and errors of the compiler and the emulator are cached. If instructions are
+counted in PTX instead of machine code, another architecture with the same PTX needs no further emulation.
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator
@@ -29,26 +29,28 @@ from kernrec.util.process import collect_rarely
 if TYPE_CHECKING:
     from kernrec.profile.tensor_values import Tensors
 
-_MOST_WAITING = 4  # This limits the tasks waiting per process, and so memory.
+_MOST_WAITING = 4  # Maximum number of tasks per process that wait to be run. This limits memory.
 
 
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
-"""Configs with the rows to store for them, or a config that cannot be profiled."""
+"""Equivalent configs with the database rows of their profiles, or a config that cannot be profiled."""
 
 
 def profile_configs(
     kernel: Kernel, configs: Iterable[Config], target: ProfileTarget, processors: Processors | int = 2
 ) -> Iterator[Outcome]:
-    """Yield the profiles of configs in order of completion; a failure affects only equivalent configs.
+    """Yield the profiles of configs as they become available.
+
+    If a config cannot be profiled, only this config and equivalent configs fail.
 
     Args:
-        kernel: kernel that is profiled by sampling.
+        kernel: the kernel, which is profiled by emulating a sample of its blocks.
         configs: configs to profile.
         target: problem and architecture.
         processors: processors for compiling and emulating, or a number of processes on this machine.
 
     Yields:
-        Equivalent configs with the rows to store for them, or failures.
+        Equivalent configs with the database rows of their profiles, or a failure.
     """
     by_code: dict[CodeKey, tuple[CompileJob, list[Config]]] = {}
     for config in configs:
@@ -73,7 +75,7 @@ def profile_configs(
 
 
 class _EmulationTasks:
-    """Emulation tasks; configs with the same code, launch and arguments share a task."""
+    """Tasks that emulate configs. Configs with the same code, launch and arguments share a task."""
 
     def __init__(self, kernel: Kernel, target: ProfileTarget, processors: Processors) -> None:
         self._kernel = kernel
@@ -82,14 +84,15 @@ class _EmulationTasks:
         self._code_source = code_source(target.sm)
         self._cache = EmulationCache(kernel, target.problem, target.budget)
         self._running: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
-        self._configs: dict[tuple[str, ...], list[Config]] = {}  # Keys of the running tasks.
+        # Configs of each running task, keyed by code and launches.
+        self._configs: dict[tuple[str, ...], list[Config]] = {}
         self._done: dict[tuple[str, ...], Emulated] = {}
 
     def __len__(self) -> int:
         return len(self._running)
 
     def add(self, config: Config, compiled: Compiled) -> Iterator[Outcome]:
-        """Start to emulate a config unless an equivalent config is running or done; yield available outcomes."""
+        """Start a task for a config, unless an equivalent config has one. If the result is already known, yield it."""
         kernel, target = self._kernel, self._target
         try:
             launches = bind_launches(kernel, config, target.problem, target.sm)
@@ -115,7 +118,7 @@ class _EmulationTasks:
             self._running[task] = key
 
     def collect(self) -> Iterator[Outcome]:
-        """Yield the outcomes of finished tasks; wait for at least one."""
+        """Wait for at least one task, and yield the results of all finished tasks."""
         for future in wait(self._running, return_when=FIRST_COMPLETED).done:
             key = self._running.pop(future)
             result: Emulated
@@ -155,9 +158,10 @@ class _EmulationTasks:
 def _compile(
     jobs: list[CompileJob], entries: Collection[str], processors: Processors
 ) -> Iterator[tuple[CompileJob, Result]]:
-    """Yield the jobs of one source with the result of the compiler (for PTX, of the assembler).
+    """Compile jobs that have the same source, and yield each job with its result.
 
-    Kernels other than the launched `entries` are removed, unless this causes a compile error.
+    If a source is PTX, it is assembled. Kernels of a source that are not in `entries` are removed, unless this causes a
+    compile error.
     """
     source = jobs[0].source if jobs else ""
     if jobs and jobs[0].name.endswith(".ptx"):
@@ -187,18 +191,19 @@ def _sample(
     plain: tuple[int, Path | None, int],
     compiled: Compiled,
 ) -> list[LaunchProfile]:
-    """Return the profiles of a config in a worker process.
+    """Return the profiles of a config. Worker processes run this function.
 
-    The problem is passed as its dimensions, because it cannot be pickled.
+    A problem cannot be pickled, so its data type, layout and dimensions are passed instead.
 
     Args:
         dtype: data type of the problem.
         layout: layout of the problem.
         dims: dimensions of the problem.
-        plain: `sm`, `folder` and `budget` of the `ProfileTarget`.
-        compiled: code of the config.
+        plain: the fields `sm`, `folder` and `budget` of the `ProfileTarget`.
+        compiled: compiled code of the config.
     """
-    from kernrec.profile.sample_profile import profile_by_sampling  # imports the emulator, so only in workers
+    # Import late: this imports the emulator, which only worker processes need.
+    from kernrec.profile.sample_profile import profile_by_sampling
 
     collect_rarely()
     sm, folder, budget = plain
@@ -206,11 +211,14 @@ def _sample(
     return profile_by_sampling(kernel, config, target, compiled, _tensors(kernel, target))
 
 
-_last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # Tensors of this process's last problem.
+_last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # Tensors of the problem that this process emulated last.
 
 
 def _tensors(kernel: Kernel, target: ProfileTarget) -> "Tensors":
-    """Return the problem's tensors, created once per process; a config may read outputs of an earlier one."""
+    """Return the problem's tensors, which are created once per process.
+
+    A config may therefore read outputs that an earlier config has written.
+    """
     from kernrec.profile.tensor_values import Tensors
 
     key = (kernel.hash, target.problem.key, target.folder)

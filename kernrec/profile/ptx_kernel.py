@@ -1,9 +1,9 @@
-"""Create a launch of a kernel in a CUDA or PTX file, or a kernel with a choice of blocks from PTX.
+"""Create a launch of a kernel in a CUDA or PTX file, or a `Kernel` with several block shapes from PTX.
 
-The code of PTX is fixed, so only its block shape can be chosen.
-Some code also fixes the block: it declares a block size, never reads it, or uses shared memory, whose layout probably
-depends on it. Otherwise kernrec also tries other blocks that cover the same threads. It assumes that they give the same
-result; a note says so.
+The code of PTX is fixed, so a `Kernel` made from PTX can only vary the shape of the block. The code also fixes the
+block shape if it declares a block size, if it never reads the block size, or if it uses shared memory, whose layout
+probably depends on the block size. Otherwise, kernrec also tries other block shapes that cover the same threads. It
+assumes that they give the same result, and a note tells the user so.
 """
 
 import math
@@ -51,23 +51,23 @@ from kernrec.util.human import Note, counted
 from kernrec.util.light_dataclass import dataclass
 
 LARGEST_SOURCE = 16 << 20
-"""Maximum bytes of a CUDA or PTX file."""
+"""Maximum size of a CUDA or PTX file in bytes."""
 _COMPILE_LIMIT_S = 120.0
 LINE_INFO = "--generate-line-info"
-"""Option of NVRTC and nvcc that adds source lines to the PTX."""
+"""Option of NVRTC and nvcc that adds the lines of the source to the PTX."""
 
 
 @dataclass(frozen=True)
 class FileLaunch:
-    """Launch of a kernel of a CUDA or PTX file."""
+    """Launch of a kernel in a CUDA or PTX file."""
 
     ptx: str
     module: Module
     launch: KernelLaunch
     resources: Mapping[str, Resources]
-    """Registers and memory of each kernel; empty for PTX."""
+    """Registers and memory of each kernel, keyed by name. There are none for a PTX file."""
     unset: str = ""
-    """Note on `__constant__` and `__device__` variables that nothing set; empty if there are none."""
+    """Note on `__constant__` and `__device__` variables that no argument sets, or an empty text if there are none."""
 
 
 def file_launch(
@@ -82,18 +82,19 @@ def file_launch(
     shared_bytes: int = 0,
     cluster: Sequence[int] = (),
 ) -> FileLaunch:
-    """Return one launch of a kernel, compiled with line information.
+    """Return a launch of a kernel. A CUDA file is compiled with line information.
 
     Args:
         path: A `.cu` or `.ptx` file.
-        arguments: Arguments from `read_arguments`.
-        grid: Thread blocks: one to three extents.
-        block: Threads of a block: one to three extents.
-        entry: Name of the kernel; None: the only one of the file.
-        sm: Compute capability that CUDA is compiled for.
-        flags: Macros, options and folders with headers that CUDA is compiled with.
-        shared_bytes: Dynamic shared memory per block.
-        cluster: Thread blocks per cluster: one to three extents; if empty, the size compiled into the kernel, or 1.
+        arguments: Result of `read_arguments`.
+        grid: Number of thread blocks along x, y and z: one to three extents.
+        block: Number of threads per block along x, y and z: one to three extents.
+        entry: Name of the kernel. It may be None if the file has only one kernel.
+        sm: Compute capability for which a CUDA file is compiled.
+        flags: Macros, options and folders with headers for compiling a CUDA file.
+        shared_bytes: Dynamic shared memory per block in bytes.
+        cluster: Number of thread blocks per cluster along x, y and z: one to three extents. If it is empty, the size
+            that is compiled into the kernel is used, or 1.
 
     Raises:
         KernrecError: The compiler fails, or the arguments do not fit.
@@ -112,7 +113,7 @@ def file_launch(
         compiled = _compiled(CompileJob(text, sm, flags.defines, path.name, (LINE_INFO, *flags.options)))
         ptx, resources = compiled.ptx, compiled.resources
     module = parse(ptx)
-    # Skip textures that the code declares as variables, because they are not parameters.
+    # Skip textures that the code declares as variables, because they are not passed as parameters.
     variables = {v.name for v in module.variables.values() if v.type in OPAQUE_TYPES}
     name = select_entry(module, entry, path)
     passed = [a for a in arguments.order if not (isinstance(a, str) and a in arguments.images and a in variables)]
@@ -147,12 +148,12 @@ def file_launch(
 
 
 def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arguments) -> None:
-    """Let buffers of random integers that index other buffers cover the full range of indices.
+    """Change buffers of random integers that index other buffers, so that their values cover all valid indices.
 
     Args:
         function: The kernel.
-        passed: Number or name of the buffer, by parameter.
-        arguments: The arguments; index buffers change in place.
+        passed: Number or name of the buffer that is passed for each parameter.
+        arguments: The arguments. Buffers of indices are changed in place.
     """
     for parameter, index in indexes_of(function).items():
         if (name := passed[parameter]) not in arguments.drawn:
@@ -167,7 +168,7 @@ def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arg
         if end < 1:
             continue
         draw = np.random.default_rng(0)
-        if index.ascending:  # These are offsets of ranges; the last offset is the end of the buffer.
+        if index.ascending:  # The values are offsets of ranges. The last offset is the end of the indexed buffer.
             values[...] = np.sort(draw.integers(0, end + 1, values.size))
             values.flat[0], values.flat[-1] = 0, end
         else:
@@ -175,7 +176,10 @@ def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arg
 
 
 def _descriptions(entry: str, parameters: Sequence[Variable], source: str) -> str:
-    """Return descriptions of arguments that fit a kernel's parameters, with names from the CUDA source if available."""
+    """Return examples of descriptions of arguments that fit a kernel's parameters.
+
+    The names are those in the CUDA source, if it is available.
+    """
     declared = [each for each in signatures(source) if entry == each.name or f"{len(each.name)}{each.name}" in entry]
     if len(declared) != 1 or len(declared[0].parameters) != len(parameters):
         shown = (_description(each.name, None, each) for each in parameters)
@@ -194,7 +198,7 @@ def _description(name: str, declared: Parameter | None, parameter: Variable) -> 
 
 
 def _compiled(job: CompileJob) -> Compiled:
-    """Compile in another process with a time limit, because nested macros can keep the compiler busy forever."""
+    """Compile a job in another process with a time limit, because nested macros can keep the compiler busy forever."""
     ((_, result),) = compile_many([job], processes=1, timeout_s=_COMPILE_LIMIT_S)
     if isinstance(result, CompileError):
         raise result
@@ -202,7 +206,10 @@ def _compiled(job: CompileJob) -> Compiled:
 
 
 def select_entry(module: Module, entry: str | None, path: Path) -> str:
-    """Return the PTX name of the kernel `entry` (a C++ or PTX name); for None, of the only kernel.
+    """Return the name in the PTX of a kernel. If `entry` is None, return the name of the module's only kernel.
+
+    Args:
+        entry: Name of the kernel in C++ or PTX, or None.
 
     Raises:
         UsageError: the kernel does not exist, or `entry` is None and there are several kernels.
@@ -238,14 +245,15 @@ def kernel_of_ptx(
     shared: int = 0,
     captured: bool = False,
 ) -> tuple[Kernel, list[str]]:
-    """Return one kernel of a PTX file with its launch, and notes on it.
+    """Return a `Kernel` for one kernel of a PTX file, and notes for the user.
 
     Args:
-        entry: name of the kernel; None for the only kernel of the file.
-        grid, block: one to three extents each.
-        arguments: as `kernrec check` takes them.
-        shared: dynamic shared memory per block, bytes.
-        captured: whether the PTX holds variables as captured from a program; variables without contents were then zero.
+        entry: name of the kernel. It may be None if the file has only one kernel.
+        grid, block: number of blocks and of threads per block along x, y and z: one to three extents each.
+        arguments: descriptions of the arguments, as `kernrec check` accepts them.
+        shared: dynamic shared memory per block in bytes.
+        captured: whether the launch was captured from a running program, so that variables without content are known to
+            be zero.
 
     Raises:
         UsageError: the file or arguments cannot be read, the kernel is unknown, or the arguments do not fit.
@@ -276,7 +284,7 @@ def kernel_of_ptx(
         "source": path.name,
         **_oldest_sm(module),
         "problem": {"tensors": tensors or {"nothing": {"shape": [1]}}},
-        # Put the given shape first, because it is known to be correct.
+        # The given shape comes first, because it is known to be correct.
         "tunables": {
             "block_x": {"values": [bx, *(width for width in widths if width != bx)], "launch": True},
             "block_y": {"values": [by, *(height for height in heights if height != by)], "launch": True},
@@ -308,13 +316,13 @@ def kernel_of_ptx(
 
 
 def _oldest_sm(module: Module) -> dict[str, int]:
-    """Return the spec key `min_sm` for PTX that runs on GPUs before Turing; empty for newer PTX."""
+    """Return the spec key `min_sm` if the PTX can run on GPUs older than Turing. For newer PTX, return no key."""
     target = re.match(r"sm_(\d+)", module.target)
     return {"min_sm": int(target[1])} if target and int(target[1]) < 75 else {}
 
 
 def _why_fixed(facts: CodeFacts, shared: int) -> str:
-    """Return the reason why a kernel's block cannot change; empty if it can."""
+    """Return the reason why a kernel's block shape cannot be changed, or an empty text if it can."""
     if facts.required_block is not None:
         return "the code requires it (.reqntid)"
     if not facts.reads_block:
@@ -325,7 +333,7 @@ def _why_fixed(facts: CodeFacts, shared: int) -> str:
 
 
 def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the tensors of the spec by name, and the arguments of its launch."""
+    """Return the spec's table of tensors, and the arguments of its launch."""
     tensors: dict[str, Any] = {}
     passed = []
     for text in descriptions:
@@ -355,12 +363,12 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _fill_indexes(tensors: dict[str, Any], places: Mapping[str, str], facts: CodeFacts) -> None:
-    """Let random integers that index a tensor cover its full range.
+    """Change the values of tensors of random integers that index other tensors, so that they cover all valid indices.
 
     Args:
-        tensors: tensors of the spec by name.
-        places: arguments by parameter.
-        facts: properties of the code.
+        tensors: the spec's table of tensors, which is changed in place.
+        places: argument of each parameter.
+        facts: properties of the kernel's code.
     """
     for parameter, index in facts.indexes.items():
         tensor = tensors.get(places.get(parameter, ""), {"values": None})

@@ -1,15 +1,15 @@
-"""Profile a launch from a sample of its thread blocks, if the kernel's spec declares no loops and probes.
+"""Profile a launch by emulating a sample of its thread blocks, for kernels whose spec declares no loops and probes.
 
-Only a few blocks of the problem are emulated: one in the middle of the grid, its neighbors along each axis, and blocks
-at both ends of each axis, where tiles may be partial. Each represents the blocks of its kind:
+Only a few blocks of the grid are emulated: one in the middle of the grid, its neighbor along each axis, and blocks at
+both ends of each axis, where tiles may be partial. Each emulated block represents all blocks of its kind:
 
     counts of the launch = sum over kinds (counts of the sampled block * blocks of its kind)
 
-This is exact if all blocks of a kind do the same work. kernrec does not check that, and says so in every answer. If
-blocks are long, it skips the corners first, then all ends that represent few blocks. Skipped blocks count like the
-middle.
+This is exact if all blocks of a kind do the same work. kernrec does not check this assumption, and says so whenever it
+reports a result. If blocks execute many instructions, kernrec does not emulate the corners of the grid. If that is not
+enough, it omits all ends that represent few blocks. Blocks that are omitted count like the middle block.
 
-A sample adds these metrics to the emulator's counts:
+A sampled profile has these metrics in addition to the emulator's counters:
 
     rounds              waits of a block for global memory, where concurrent loads count once, and between two barriers
                         only those of the warp that waits most
@@ -28,11 +28,12 @@ A sample adds these metrics to the emulator's counts:
     depends.branch, depends.load, depends.store
                         number of instructions whose condition or address depends on data
 
-It also has the metrics of `cache_behavior` for the middle block, and for concurrent blocks.
+It also has the metrics of `cache_behavior`.
 
-If blocks differ in their work (`kernrec.profile.uneven_blocks`), each level of work is sampled. `idle` is the fraction
-of blocks without work. `longest` is the machine instructions of the longest block over those of the average block with
-work. All counts describe the average block with work.
+If some blocks do more work than others (`kernrec.profile.uneven_blocks`), one block is sampled for each level of work,
+and there are two more metrics. `idle` is the fraction of blocks without work. `longest` is the number of machine
+instructions of the longest block, divided by that of the average block with work. In this case, all counts describe the
+average block with work.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -84,36 +85,39 @@ from kernrec.util.light_dataclass import dataclass
 AXES = ("x", "y", "z")
 TERMS = ("block", "rounds")
 SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
-"""Options for running sampled blocks."""
-_EDGE_INSTRUCTIONS = 1_000_000  # Instruction budget for blocks at the ends of the grid, per launch.
+"""Options for emulating the blocks of a sample."""
+# Maximum number of instructions for emulating all blocks at the ends of the grid of a launch.
+_EDGE_INSTRUCTIONS = 1_000_000
 _MUCH = 0.1
-"""Minimum fraction of a block's reads at which to measure how blocks share a buffer."""
-_EDGE_SHARE = 0.02  # An end that represents a larger fraction of the grid's blocks is always emulated.
+"""Minimum fraction of a block's reads that must be from a buffer for measuring how blocks share the buffer."""
+_EDGE_SHARE = 0.02  # An end that represents at least this fraction of the grid's blocks is always emulated.
 _MOST_KINDS = 12
-_CROWDED = 0.9  # Fraction of the maximum live registers above which code is assumed to spill.
+_CROWDED = 0.9  # Basic blocks whose live registers exceed this fraction of the maximum are assumed to spill.
 
 Place = tuple[int, int, int]
-"""Coordinates of a block, or extents of a grid."""
+"""Coordinates of a thread block, or extents of a grid; x first."""
 
 
 @dataclass(frozen=True)
 class BlockSample:
-    """Thread blocks to emulate, by linear number."""
+    """Linear numbers of the thread blocks to emulate."""
 
     inner: tuple[int, ...]
-    """Middle block, which represents all blocks not represented by `ends`; then its neighbor along each of `axes`."""
+    """The block in the middle of the grid, followed by its neighbor along each of `axes`. The middle block represents
+    all blocks that `ends` does not represent.
+    """
     axes: tuple[int, ...]
-    """Axes along which the grid has more than one block."""
+    """Axes along which the grid has more than one block: 0, 1 and 2 for x, y and z."""
     ends: Mapping[int, int]
-    """Blocks at the ends of an axis, with the number of blocks that each represents."""
+    """Maps each block at an end of an axis to the number of blocks that it represents."""
     not_corners: frozenset[int]
-    """Blocks of `ends` that are at the end of only one axis."""
+    """Blocks of `ends` that are not in the middle along only one axis."""
     total: int
-    """Number of blocks of the grid."""
+    """Total number of blocks of the grid."""
 
 
 def choose_blocks(grid: Place) -> BlockSample:
-    """Return the blocks of a grid to emulate."""
+    """Choose the blocks to emulate in a grid whose blocks do equal work, except at the ends."""
     gx, gy, gz = grid
 
     def number(place: tuple[int, ...]) -> int:
@@ -145,9 +149,9 @@ def choose_blocks(grid: Place) -> BlockSample:
 
 
 def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
-    """Return the blocks to emulate in a one-dimensional grid with unequal blocks: one block per level of work.
+    """Choose the blocks to emulate in a one-dimensional grid with several levels of work: one block per level.
 
-    The level with the most total work is the middle of the sample, and the block next to it is its neighbor.
+    The sample's middle block is from the level with the most total work.
     """
     most = max(levels, key=lambda level: level.count * level.work)
     others = {level.block: level.count for level in levels if level is not most}
@@ -158,13 +162,13 @@ def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
 def profile_by_sampling(
     kernel: Kernel, config: Config, target: ProfileTarget, compiled: Compiled, tensors: Tensors
 ) -> list[LaunchProfile]:
-    """Return the profiles of a compiled config's launches from a sample of blocks.
+    """Emulate a sample of blocks of each launch of a compiled config, and return the profiles of the launches.
 
     Args:
         target: problem and architecture.
-        compiled: code of the config.
-        tensors: tensors of the problem; outputs may change. Values are read only if an address or a branch depends on
-            data.
+        compiled: compiled code of the config.
+        tensors: tensors of the problem. The emulated blocks may write outputs. Tensors have the declared values only if
+            an address or a branch of the kernel depends on data; otherwise, they are zero.
 
     Raises:
         KernrecError: a block cannot be emulated; the message names kernel and config.
@@ -205,20 +209,22 @@ def profile_by_sampling(
 
 @lru_cache(maxsize=4)
 def _code(ptx: str) -> tuple[Module, dict[str, Module]]:
-    """Return the module of a PTX text, and a cache of modules with wide accesses by entry.
+    """Parse PTX, and return the module and an empty cache of modules with merged memory accesses, keyed by kernel.
 
-    Configs that differ only in their launches have the same code.
+    Configs that differ only in their launches have the same PTX, so the result is cached.
     """
     return parse(ptx), {}
 
 
 def sampled_counts(module: Module, launch: KernelLaunch, options: EmulationOptions = SAMPLING) -> dict[str, float]:
-    """Return the mean counts per block of a launch, by metric; see the module's docstring."""
+    """Emulate a sample of a launch's blocks, and return the metrics that the module's docstring lists, as means per
+    block.
+    """
     return _sampled(_as_assembled(module, launch.entry), launch, options)
 
 
 def _as_assembled(module: Module, kernel: str) -> Module:
-    """Return the module with the memory accesses and atomic operations of a kernel as the assembler joins them."""
+    """Return the module after merging memory accesses and atomic operations of a kernel as the assembler does."""
     module = with_wide_accesses(module, kernel)
     return replace(module, functions=module.functions | {kernel: with_warp_aggregation(module.functions[kernel])})
 
@@ -227,7 +233,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     x, y, z = launch.grid
     uneven = work_levels(module, launch, options)
     sample = sample_of_levels(uneven, x) if uneven else choose_blocks((x, y, z))
-    # On a small grid, a neighbor of the middle is an end of the grid and counts as an end.
+    # On a small grid, a neighbor of the middle block may be at an end of the grid. It then only counts as an end.
     inner = [block for block in sample.inner if block not in sample.ends]
     options = replace(options, most_blocks=len(inner), watched=sample.inner)
     emulation = Emulation(module, launch, options)
@@ -243,11 +249,11 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
             ends = {block: weight for block, weight in ends.items() if block in always or weight >= least}
     within = sample.total - sum(ends.values())
     totals = {metric: value * within for metric, value in middle.items()}
-    # Executions of each basic block by each warp of a block, over all blocks of the grid.
+    # Number of times that each warp of a block executes each basic block, summed over the blocks of the grid.
     all_runs = runs_of_inner * (within / len(inner))
     clk_of_pieces = [chain_clk(as_one(piece)) for piece in emulation.pieces]
     rounds, chain = (within / len(inner) * each for each in _slowest(emulation, runs_of_inner, clk_of_pieces))
-    for weight in dict.fromkeys(ends.values()):  # Run blocks of equal weight together to save time.
+    for weight in dict.fromkeys(ends.values()):  # Run blocks that represent equally many blocks together, to save time.
         counts, runs = _run(emulation, [block for block, w in ends.items() if w == weight])
         for metric, value in counts.items():
             totals[metric] = totals.get(metric, 0.0) + value * weight
@@ -282,7 +288,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     if uneven:
         mean = totals["issue"] / busy
         extra |= {"longest": max(level.work for level in uneven) / mean, "idle": 1.0 - busy / sample.total}
-        # Scale the middle block's accesses to the average block.
+        # The accesses are those of the middle block. Scale them to the average block.
         share = mean / max(middle["issue"], 1.0)
         extra |= {m: value * share for m, value in extra.items() if _is_touched(m)}
     if len(stretches) > 1:
@@ -294,9 +300,12 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
 
 
 def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], Array]:
-    """Return (counts of some blocks, executions of each basic block by each warp of a block, (basic blocks, warps)).
+    """Emulate blocks, and return their event counts and how often each warp executed each basic block.
 
-    In clusters, each block counts as the average block of its cluster.
+    If blocks belong to a cluster, the whole cluster is emulated, and each block counts as the cluster's average block.
+
+    Returns:
+        Counts by metric, and executions of each basic block by each warp of a block; (basic blocks, warps).
     """
     together = emulation.whole_clusters(blocks)
     share = len(blocks) / max(len(together), 1)
@@ -306,12 +315,13 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
 
 
 def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) -> tuple[float, float]:
-    """Return the waits for global memory and the clocks of the slowest warps between barriers, over some blocks.
+    """Return the waits for global memory and the clocks of the slowest warps between barriers, summed over several
+    blocks.
 
     Args:
-        emulation: the launch.
-        runs: executions of each basic block by each warp of a block, (basic blocks, warps).
-        clk_of_pieces: clocks of one execution of each of `emulation.pieces`.
+        emulation: The launch.
+        runs: Number of executions of each basic block by each warp of a block; (basic blocks, warps).
+        clk_of_pieces: Clocks of one execution of each of `emulation.pieces`.
     """
     function, pieces = emulation.function, emulation.pieces
     waits = [waits_for_loads(piece, runs) for piece in pieces]
@@ -321,14 +331,16 @@ def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) 
 
 
 def _from_code(emulation: Emulation, lowering: MachineLowering, ran: Mapping[int, float]) -> float:
-    """Return the fraction of the machine instructions that were counted in machine code."""
+    """Return the fraction of the issued machine instructions that were counted in machine code instead of estimated."""
     taken = lowering.mix(emulation.function).from_code
     issued = [sum(issue.values()) * ran.get(index, 0) for index, issue in enumerate(emulation.issue)]
     return sum(count for count, from_code in zip(issued, taken, strict=True) if from_code) / max(sum(issued), 1.0)
 
 
 def _crowded_runs(emulation: Emulation, ran: Mapping[int, float]) -> float:
-    """Return the average executions per instruction in the basic blocks with nearly the most live registers."""
+    """Return how often the instructions with nearly the maximum number of live registers are executed, as a mean per
+    instruction.
+    """
     peaks = live_by_block(emulation.function)
     crowded = [block for block in emulation.function.blocks if peaks[block.index] >= _CROWDED * max(peaks)]
     runs = sum(len(block.instructions) * ran.get(block.index, 0) for block in crowded)

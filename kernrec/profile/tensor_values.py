@@ -1,4 +1,4 @@
-"""Create the tensors of a kernel, for the emulator or a device, with the values that its spec declares."""
+"""Create the tensors of a kernel with the values that its spec declares, for the emulator or a GPU."""
 
 import ctypes
 import mmap
@@ -18,7 +18,7 @@ from kernrec.op import inputs as op_inputs
 from kernrec.util.files import check_input
 
 MAPPED = sys.platform == "linux"
-"""Whether a repeated array takes no more memory than its values."""
+"""Whether an array that repeats its first values takes no more memory than these values."""
 
 _PRIVATE, _FIXED, _ANONYMOUS, _NO_RESERVE = 0x02, 0x10, 0x20, 0x4000
 _READ_WRITE = 0x3
@@ -26,15 +26,17 @@ _MOST_PIECES = 4096  # Linux allows 65,530 mappings per process.
 
 
 def repeated(values: np.ndarray, count: int) -> np.ndarray:
-    """Return a writable flat array of `count` elements, equal to `np.resize(values, count)`.
+    """Return a writable flat array of `count` elements that repeats `values`, like `np.resize(values, count)`.
+
+    The repetitions share memory, if possible.
 
     Args:
-        values: Flat array. The result is a copy if this array does not fill whole pages, or is much smaller than the
-            result.
-        count: Number of elements, at least that of `values`.
+        values: Flat array. If its size is not a multiple of the page size, or much smaller than the result, the
+            repetitions are copies.
+        count: Number of elements of the result, at least the number of elements of `values`.
 
     Raises:
-        MemoryError: There is no address space left.
+        MemoryError: The process has no address space left.
     """
     size = count * values.itemsize
     if not MAPPED or values.nbytes % mmap.PAGESIZE or size > _MOST_PIECES * values.nbytes:
@@ -69,22 +71,25 @@ ELEMENTS = {
     "i64": np.int64, "u64": np.uint64, "i32": np.int32, "u32": np.uint32, "i16": np.int16, "u16": np.uint16,
     "i8": np.int8, "u8": np.uint8, "f8e4m3": np.uint8, "f8e5m2": np.uint8,
 }  # fmt: skip
-"""NumPy type by data type; bf16 and 8-bit floating-point numbers are stored as their bits."""
+"""NumPy type of each data type. bf16 and 8-bit floating-point numbers are stored as integers of the same bits."""
 
 DRAWN_BYTES = 64 << 20
-"""Above this size in bytes, a tensor of random values repeats its first part in the same memory, to save memory."""
+"""Maximum number of bytes of random values that are drawn for a tensor. A larger tensor repeats them in the same
+memory, to save memory.
+"""
 _DRAWN_TOGETHER = 1 << 20
 _MOST_FILLED_BYTES = 512 << 20
-_MOST_BYTES = 16 << 30  # Zeros take no memory, but address space is limited.
+_MOST_BYTES = 16 << 30  # Maximum total size of the tensors. Untouched zeros take no memory, but address space.
 
 
 class Tensors:
-    """Tensors of a problem, created on demand: `filled` as the spec declares, or `blank` with zeros.
+    """Tensors of a problem. They are created on first use: `filled` with the values that the spec declares, or `blank`
+    with zeros.
 
-    Zeros that nothing touches take no memory, regardless of the problem size.
+    Zeros that nothing writes take no memory, regardless of the problem size.
 
     Raises:
-        UsageError: the tensors are too large for emulation.
+        UsageError: The tensors are too large for emulation.
     """
 
     def __init__(self, kernel: Kernel, problem: Problem, folder: Path | None = None) -> None:
@@ -95,7 +100,11 @@ class Tensors:
 
     @cached_property
     def filled(self) -> dict[str, np.ndarray]:
-        """Tensors with the values of `sample_tensors`; raises `UsageError` if they need too much memory."""
+        """Return tensors with the values of `sample_tensors`.
+
+        Raises:
+            UsageError: The values need too much memory.
+        """
         samples = self._kernel.initial_values
         for name, sample in samples.items():
             if sample.kind == "unknown":
@@ -113,16 +122,21 @@ class Tensors:
 
     @cached_property
     def blank(self) -> dict[str, np.ndarray]:
-        """Tensors of zeros, for kernels whose behavior does not depend on values."""
+        """Return tensors of zeros, for kernels whose addresses and branches do not depend on data."""
         return {name: np.zeros(t.elements, ELEMENTS[t.dtype]) for name, t in self._problem.tensors.items()}
 
 
 def sample_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None) -> dict[str, np.ndarray]:
-    """Return every tensor of a problem by name, as a flat array in its memory format; outputs are zero.
+    """Return the tensors of a problem before the launch, keyed by name. Outputs are zero.
+
+    Each tensor is a flat array in its memory format.
 
     Args:
         kernel: kernel whose spec declares the values.
-        folder: folder of the spec's `.npy` files; a file that changed since the spec was read raises `UsageError`.
+        folder: folder that contains the spec's `.npy` files.
+
+    Raises:
+        UsageError: a file has changed since the spec was read.
     """
     if not kernel.initial_values:
         total = sum(tensor.bytes for tensor in problem.tensors.values())
@@ -139,7 +153,7 @@ def sample_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None)
 
 
 def reference_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None) -> dict[str, np.ndarray]:
-    """Return the reference outputs that a spec declares, by name, as flat arrays."""
+    """Return the expected outputs that a spec declares, keyed by name, as flat arrays."""
     draw = np.random.default_rng(0)
     return {
         name: _filled(problem.tensors[name], sample, problem, folder, draw)
@@ -168,7 +182,8 @@ def _filled(
             return _encoded(np.arange(count) * high // max(count - 1, 1), tensor.dtype)
     whole = sample.kind in ("index", "integers") or (sample.kind == "normal" and tensor.dtype[0] in "iu")
     encoded = np.empty(min(count, DRAWN_BYTES // np.dtype(kind).itemsize), kind)
-    for start in range(0, encoded.size, _DRAWN_TOGETHER):  # in pieces: values take up to 16 times their encoding
+    # Convert in pieces, because the intermediate values take up to 16 times as much memory as the result.
+    for start in range(0, encoded.size, _DRAWN_TOGETHER):
         size = min(_DRAWN_TOGETHER, encoded.size - start)
         if whole:
             values = draw.integers(int(low), max(int(high), int(low) + 1), size)
@@ -208,7 +223,7 @@ def load_npy(path: Path) -> np.ndarray:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise UsageError(cannot_be("read", path, error)) from None
-    except Exception:  # NumPy's tokenizer and zip reader raise many exceptions for a damaged header
+    except Exception:  # For a damaged header, NumPy's tokenizer and zip reader raise many kinds of exceptions.
         raise UsageError(f"{path} is not a NumPy file of plain values") from None
     if not isinstance(array, np.ndarray):
         raise UsageError(f"{path} holds several arrays; expected a .npy file with one array")

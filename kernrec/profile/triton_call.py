@@ -1,8 +1,9 @@
-"""Convert a call of a Triton function to a kernel, for `kernrec analyze kernels.py:matmul --spec call.toml`.
+"""Convert a launch of a Triton function to a `Kernel`, for `kernrec analyze kernels.py:matmul --spec call.toml`.
 
-The call (`kernrec.profile.triton_call_file`) fixes every argument. So the kernel has one problem, and its config space
-is the call's list of configs. Arguments are specialized as in `triton.jit`: an integer 1 becomes a constant, and other
-integers are checked for multiples of 16. Pointers are assumed to be aligned, as memory allocators return them.
+A `TritonCall` (`kernrec.profile.triton_call_file`) describes the launch. It states every argument, so the kernel has a
+single problem. The kernel's configs are those that the `TritonCall` lists. The code is specialized for the arguments as
+by `triton.jit`: an integer that is 1 becomes a constant, and Triton knows which other integers are multiples of 16.
+Pointers are assumed to be aligned to 16 bytes, like those of memory allocators.
 """
 
 import math
@@ -25,7 +26,7 @@ from kernrec.profile.tensor_values import load_npy
 from kernrec.profile.triton_call_file import TritonCall, extent_of, integers, row_major
 
 DEFAULTS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": 0}
-"""Triton's options for configs that do not set them; maxnreg 0 means no limit."""
+"""Triton's defaults for options that a config does not set. 0 for maxnreg means that there is no limit."""
 _MOST_DIMS = 16
 _INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
 _TENSOR_KEYS = {"dtype", "shape", "strides", "elements", "values", "contents", "aligned", "block", "padding"}
@@ -33,10 +34,10 @@ _RESERVED = ("dtype", "layout", "dtype_bytes", "sm", "i", "grid_x", "grid_y", "g
 
 
 def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:
-    """Return the kernel of a call with its listed configs, and notes on it.
+    """Return the kernel that a `TritonCall` launches, with the listed configs, and notes for the user.
 
     Raises:
-        UsageError: the function lacks `@triton.jit`, or arguments or configs do not fit.
+        UsageError: The function lacks `@triton.jit`, or arguments or configs do not fit it.
         NoCompilerError: Triton is not installed.
     """
     notes = [untested_version(), fp_fusion_note()]
@@ -44,20 +45,22 @@ def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:
 
 
 class _CallReader:
-    """Builder of a call's spec, with kernrec's spelling of names and Triton's specialization of arguments."""
+    """Builder of a spec from a `TritonCall`. It converts names to kernrec's spelling, and specializes arguments like
+    Triton.
+    """
 
     def __init__(self, call: TritonCall) -> None:
         self.call = call
         self.source = read_text(call.path, call.path.name)
-        self.names: dict[str, str] = {}  # Triton's parameter name -> kernrec's
+        self.names: dict[str, str] = {}  # Maps Triton's names of parameters to kernrec's names.
         self.tensors: dict[str, dict[str, Any]] = {}
         self.dims: dict[str, int] = {}
         self.defines: dict[str, str] = {}
-        self.types: dict[str, str] = {}  # tensors whose Triton type differs from their memory format
-        self.descriptors: dict[str, dict[str, Any]] = {}  # host descriptors
-        self.unaligned: set[str] = set()  # tensors whose address is not a multiple of 16
+        self.types: dict[str, str] = {}  # Tensors whose type in Triton differs from their memory format.
+        self.descriptors: dict[str, dict[str, Any]] = {}  # Tensor descriptors that the host program passes.
+        self.unaligned: set[str] = set()  # Tensors whose address is not a multiple of 16.
         self.numbers = integers(call.arguments)
-        # An argument with the name of a compiler option also sets the option.
+        # An argument with the name of a compiler option also sets this option.
         self.options = {name: call.arguments[name] for name in OPTIONS if type(call.arguments.get(name)) is int}
 
     def kernel(self) -> Kernel:
@@ -105,7 +108,7 @@ class _CallReader:
                     "grid": ["grid_x", "grid_y", "grid_z"],
                     "block": ["32 * num_warps"],
                     "arguments": [*(text for text, _, _ in passed.values()), *["u64 0"] * SCRATCH],
-                    # Shared memory holds num_stages - 1 steps, and the block is working on one of them.
+                    # Shared memory holds num_stages - 1 loop steps, and the block is computing one of them.
                     "prefetch": "max(num_stages - 2, 0)",
                 }
             ],
@@ -114,7 +117,9 @@ class _CallReader:
         return kernel_from(spec, call.place, self.source)
 
     def description(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the description of the function from a process with Triton, including the grid of each config."""
+        """Return the description of the function, including the grid of each config, from a process that loads the
+        function.
+        """
         call = self.call
         request = {
             "source": self.source,
@@ -131,7 +136,7 @@ class _CallReader:
         return described(request)
 
     def check(self, parameters: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> None:
-        """Raise `UsageError` for arguments and constants that are unknown, missing or given twice."""
+        """Raise `UsageError` if an argument or constant is unknown, missing or given twice."""
         call, arguments = self.call, self.call.arguments
         place = f"{call.place}: {call.function}"
         for name in arguments:
@@ -153,7 +158,7 @@ class _CallReader:
                     raise UsageError(f"{place}: the value of parameter {name} is missing")
 
     def argument(self, name: str, value: Any) -> Any:
-        """Convert an argument for the loading process; add a tensor to `tensors`."""
+        """Convert an argument for the process that loads the function. Also add each tensor to `tensors`."""
         place = f"{self.call.place}: {name}"
         if isinstance(value, Mapping) and value.keys() == {"fields", "items"}:
             fields, items = value["fields"], value["items"]
@@ -173,14 +178,16 @@ class _CallReader:
         return self.tensor(place, name, value)
 
     def items(self, name: str, value: Any) -> Any:
-        """Return the items of a named tuple, whose fields become a constant; return other arguments unchanged."""
+        """Return the items of a named tuple, and add its field names as a constant. Return any other argument
+        unchanged.
+        """
         if not isinstance(value, Mapping) or "fields" not in value:
             return value
         self.defines[fields_name(name)] = repr(" ".join(value["fields"]))
         return value["items"]
 
     def tensor(self, place: str, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert a tensor for the loading process, and add its memory to `tensors`."""
+        """Convert a tensor for the process that loads the function. Also add the tensor's memory to `tensors`."""
         file = str(value.get("values", "")).endswith(".npy")
         if (not {"dtype", "shape"} <= value.keys() and not file) or value.keys() - _TENSOR_KEYS:
             keys = ", ".join(map(str, value)) or "nothing"
@@ -221,7 +228,9 @@ class _CallReader:
     def descriptor(
         self, place: str, value: Mapping[str, Any], shape: Sequence[int], strides: Sequence[int] | None
     ) -> dict[str, Any]:
-        """Return a host tensor descriptor in the spec's form; its block may name constants."""
+        """Return the spec's form of a tensor descriptor that the host program passes. Its block may name constants of
+        the config.
+        """
         block = value["block"]
         if not isinstance(block, list) or len(block) != len(shape):
             raise UsageError(f"{place}: block {block!r:.60}: expected {len(shape)} numbers or constants, one per axis")
@@ -230,7 +239,7 @@ class _CallReader:
         extents = []
         for extent in block:
             if isinstance(extent, str) and not set(parse(extent.lower()).names) <= self.numbers.keys():
-                extents.append(extent.lower())  # a constant of each config
+                extents.append(extent.lower())  # This is a constant of each config.
             else:
                 extents.append(str(self.number(f"{place}: block", extent, self.numbers)))
         return {
@@ -243,7 +252,9 @@ class _CallReader:
     def configs(
         self, configs: Sequence[Mapping[str, Any]]
     ) -> tuple[list[str], list[list[int]], dict[str, dict[str, Any]]]:
-        """Return (columns, rows, tunables) of the list of configs; constants that are not numbers go to `defines`."""
+        """Return the columns, rows and tunables of the list of configs. Constants that are not integers are moved to
+        `defines`.
+        """
         always = ("num_warps", "num_stages", *self.options)
         options = [name for name in OPTIONS if name in always or any(name in c["options"] for c in configs)]
         constants = [name for name in configs[0]["constants"] if name not in options]
@@ -276,7 +287,13 @@ class _CallReader:
         return [*extents, 1, 1][:3]
 
     def passed(self, parameter: Mapping[str, Any], value: Any, stated: bool) -> tuple[str, str, bool]:
-        """Return (launch argument or empty for a constant, special type or empty, divisibility by 16)."""
+        """Return how the launch passes a parameter.
+
+        Returns:
+            The argument of the launch (an empty text for a constant), Triton's type of the parameter if it differs from
+            the argument's type (otherwise an empty text), and whether Triton knows that the argument is a multiple of
+            16.
+        """
         name, specialized = parameter["name"], parameter["specialized"]
         if parameter["constant"] or value is None or (isinstance(value, Mapping) and "python" in value):
             if stated and name not in self.options:
@@ -305,7 +322,7 @@ class _CallReader:
         return f"{kind} {text}", "", aligned and value % 16 == 0
 
     def name(self, name: str) -> str:
-        """Return kernrec's unique lower-case name of a parameter or tunable."""
+        """Return a unique name in lower case for a parameter or tunable, as kernrec's specs need it."""
         if name not in self.names:
             chosen = identifier(name)
             while chosen in self.names.values() or chosen in _RESERVED:
@@ -314,7 +331,7 @@ class _CallReader:
         return self.names[name]
 
     def number(self, place: str, value: Any, names: Mapping[str, int], least: int = 1) -> int:
-        """Return a number, or evaluate an expression of the call's integers."""
+        """Return the value of a number, or of an expression of the launch's integer arguments."""
         if isinstance(value, str):
             expression = parse(value.lower())
             for name in expression.names:

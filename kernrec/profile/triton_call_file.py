@@ -1,4 +1,6 @@
-"""Read a call of a Triton function from a TOML file, written by hand or captured (`kernrec.triton.calls`).
+"""Read the description of a Triton launch from a TOML file.
+
+The file is written by hand, or captured from a running program (`kernrec.triton.calls`):
 
     function = "package.kernels:matmul"   # or "kernels.py:matmul"; optional if the command names it
     grid = "grid"                   # a function of the file, called with all arguments and constants by name;
@@ -19,10 +21,12 @@
     num_warps = 4
     grid = [32, 1]                  # optional: replaces the common grid
 
-`configs = "E=8,N=14336,device_name=NVIDIA_L40S.json"` takes the list from a file of another tool
-(`kernrec.interop.read_results`). A tensor can have further keys. `elements` counts the elements from its start to the
-end of its memory. `aligned = false` means that its address is not a multiple of 16 bytes. `contents` is the reason why
-its values were not stored.
+`configs = "E=8,N=14336,device_name=NVIDIA_L40S.json"` reads the list of configs from a file of another tool
+(`kernrec.interop.read_results`).
+
+A tensor can have further keys. `elements` is the number of elements from the tensor's start to the end of its memory.
+`aligned = false` means that the tensor's address is not a multiple of 16 bytes. `contents` is the reason why the
+tensor's values were not stored.
 """
 
 import importlib.util
@@ -42,40 +46,44 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 @dataclass(frozen=True)
 class TritonCall:
-    """Call of a Triton function."""
+    """Description of a launch of a Triton function: the function, its arguments, the grid and the configs."""
 
     path: Path
-    """File with the function."""
+    """File that contains the function."""
     function: str
     arguments: Mapping[str, Any]
-    """Arguments by parameter: a number, text, None, `{"dtype", "shape"}` or `{"values"}` for a tensor, or
-    `{"python"}`."""
+    """Arguments, keyed by parameter. An argument is a number, text, None, a table with `dtype` and `shape` or with
+    `values` for a tensor, or a table with `python`, the text of another constant.
+    """
     grid: str | Sequence[Any] | Callable[..., Any]
-    """Name of a function of the file; extents as numbers or expressions; or a function."""
+    """The grid: its extents as numbers or expressions, a function, or the name of a function in the file."""
     configs: Sequence[Mapping[str, Any]] | None = None
-    """Configs; None for the autotuner's configs, or for Triton's defaults if the function has no autotuner."""
+    """Configs to evaluate. None stands for the configs of the function's autotuner or, if it has no autotuner, for
+    Triton's default options.
+    """
     flops: str | None = None
-    """Number of floating-point operations, as an expression."""
+    """Expression for the number of floating-point operations, or None."""
     place: str = "the call"
-    """Name of the call in errors."""
+    """Name of this launch in error messages."""
     configs_file: Path | None = None
-    """File of another tool with the configs; its reader sets `configs`."""
+    """File of another tool that lists the configs. Reading the file sets `configs`."""
     module: str = ""
-    """Module name for importing the file if it is installed; empty to execute the file."""
+    """Name under which to import the file as an installed module. If it is empty, the file is executed instead."""
     decorated: Any = field(default=None, compare=False)
-    """Function object if this process has it; None to load the file in a separate process."""
+    """The function object, if this process has loaded it. If it is None, another process loads the file."""
 
 
 def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] | None = None) -> TritonCall:
-    """Return the call that a TOML file describes.
+    """Read the description of a Triton launch from a TOML file.
 
     Args:
         path: the TOML file.
-        target: function, as `kernels.py:matmul` or `package.kernels:matmul`; None to use the TOML file's.
-        changed: new values for integer arguments of the file.
+        target: the function, as `kernels.py:matmul` or `package.kernels:matmul`, or None to use the function that the
+            TOML file names.
+        changed: values that replace integer arguments of the file.
 
     Raises:
-        UsageError: the file cannot be read or does not describe a call.
+        UsageError: the file cannot be read or does not describe a launch.
     """
     data = read_toml(path, path.name)
     for key in data:
@@ -104,7 +112,7 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
         if name.lower() not in spelling:
             raise unknown("integer argument", name, spelling.values())
         arguments[spelling[name.lower()]] = value
-    for argument in arguments.values():  # Value files are next to the call.
+    for argument in arguments.values():  # Files with values are in the folder of the TOML file.
         items = argument.get("items", argument) if isinstance(argument, dict) else argument
         for value in items if isinstance(items, list) else [items]:
             if isinstance(value, dict) and str(value.get("values", "")).endswith(".npy"):
@@ -123,11 +131,11 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
 
 
 def function_place(target: str, folder: Path = Path()) -> tuple[Path, str, str]:
-    """Return file, module (or empty) and name of a function.
+    """Return the file of a function, its module's name (empty for a file), and the function's name.
 
     Args:
         target: `kernels.py:matmul`, or `package.kernels:matmul` for an installed package, which is not imported.
-        folder: folder that a file is relative to.
+        folder: folder to which the path of a file is relative.
 
     Raises:
         UsageError: the target has another form, or the module is not installed.
@@ -142,7 +150,7 @@ def function_place(target: str, folder: Path = Path()) -> tuple[Path, str, str]:
 
 
 def _file_of(module: str) -> Path:
-    """Return the file of a module without importing its package, which may take seconds or need a GPU."""
+    """Return the file of a module. This does not import its package, which may take seconds or need a GPU."""
     top, *inner = module.split(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -162,7 +170,9 @@ def _file_of(module: str) -> Path:
 
 
 def extent_of(shape: Sequence[int], strides: Sequence[int] | None) -> int:
-    """Return the number of elements in memory from the first to the last of a tensor, at least 1."""
+    """Return the number of elements between the first and the last element of a tensor in memory, both included; at
+    least 1.
+    """
     if 0 in shape:
         return 1
     strides = strides if strides is not None else row_major(shape)
@@ -170,7 +180,7 @@ def extent_of(shape: Sequence[int], strides: Sequence[int] | None) -> int:
 
 
 def row_major(shape: Sequence[int]) -> list[int]:
-    """Return the strides of a contiguous tensor."""
+    """Return the strides, in elements, of a contiguous tensor."""
     strides = [1] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
@@ -178,7 +188,7 @@ def row_major(shape: Sequence[int]) -> list[int]:
 
 
 def _filled(name: str, arguments: Mapping[str, Any]) -> str:
-    """Replace the names in braces by integer arguments: `routing-{M}.npy` -> `routing-4096.npy`."""
+    """Replace names in braces by the values of integer arguments: `routing-{M}.npy` -> `routing-4096.npy`."""
     numbers = integers(arguments)
 
     def value_of(place: re.Match[str]) -> str:
@@ -190,5 +200,5 @@ def _filled(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def integers(arguments: Mapping[str, Any]) -> dict[str, int]:
-    """Return the integer arguments by lower-case name."""
+    """Return the values of all integer arguments, keyed by the argument's name in lower case."""
     return {name.lower(): value for name, value in arguments.items() if type(value) is int}

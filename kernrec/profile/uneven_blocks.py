@@ -1,9 +1,10 @@
-"""Find groups of blocks that differ in their work within one grid.
+"""Find groups of blocks of a grid that do different amounts of work.
 
-A persistent kernel starts as many blocks as the GPU runs at once, and each processes several tiles. Unless the number
-of tiles is a multiple of the number of blocks, some blocks do less work. A mixture of experts starts blocks for more
-tokens than it has, so some blocks do none. The middle block then represents only similar blocks. Consecutive blocks
-tend to do the same work, so bisection finds the positions where the work changes:
+A persistent kernel starts as many blocks as the GPU can run at once, and each block processes several tiles. Unless the
+number of tiles is a multiple of the number of blocks, some blocks process one tile less than others. The kernel of a
+mixture of experts starts blocks for more tokens than there are, so some blocks do nothing. In these cases, the middle
+block of the grid does not represent all blocks. Consecutive blocks tend to do the same work, so bisection finds the
+positions where the work changes:
 
     work of blocks   3 3 3 3 2 2 2 2 2 2 2 2        two levels: 4 blocks like number 2, 8 blocks like number 8
 """
@@ -25,31 +26,30 @@ from kernrec.ptx.state.special_registers import warps_of
 from kernrec.util.light_dataclass import dataclass
 
 EQUAL = 0.03
-"""Relative difference of machine instructions below which blocks count as equal."""
+"""Maximum relative difference between the machine instructions of blocks that count as equal."""
 IDLE = 0.1
-"""Fraction of the longest block's instructions below which a block counts as idle."""
-_MOST_BLOCKS = 16  # Number of blocks to run to find the levels.
-_SHORT = 2_000  # Maximum PTX instructions of an idle block.
+"""A block counts as idle if it executes less than this fraction of the longest block's machine instructions."""
+_MOST_BLOCKS = 16  # Maximum number of blocks to emulate for finding the levels.
+_SHORT = 2_000  # Maximum number of PTX instructions of a block that may be idle.
 
 
 @dataclass(frozen=True)
 class Level:
-    """Consecutive blocks with equal work."""
+    """Consecutive blocks of a grid that do equal work."""
 
     block: int
-    """Number of a block in the middle of the level."""
+    """Number of a block in the middle of these blocks."""
     count: int
     work: float
-    """Machine instructions of each block."""
+    """Number of machine instructions that each of these blocks issues."""
 
 
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
-    """Return each distinct amount of work (level) of a one-dimensional grid's blocks, by block number.
+    """Find the levels of work in a one-dimensional grid, and return them in the order of block numbers.
 
-    The result is empty if nothing hints at several levels.
-
-    A hint is a loop that stores to global memory, or a last block that ends at once while others do not. There is only
-    one level if no branch depends on the block. The first and last block, whose tiles may be partial, are ignored.
+    Blocks are only emulated if the code hints at several levels: a loop stores to global memory, or the last blocks end
+    at once while the first does not. Without such a hint, or if no branch depends on the block, the result is empty.
+    The first and the last block are ignored, because their tiles may be partial.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)
@@ -71,16 +71,16 @@ def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions)
 
 
 def idle(levels: Sequence[Level]) -> list[Level]:
-    """Return the levels without work."""
+    """Return the levels whose blocks are idle."""
     longest = max((level.work for level in levels), default=0.0)
     return [level for level in levels if level.work < IDLE * longest]
 
 
 def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
-    """Return whether the last two blocks end at once, and the first does not.
+    """Return whether the last two blocks end at once while the first does not.
 
     Args:
-        emulation: emulation of one block at a time, within `_SHORT` instructions.
+        emulation: Emulation that runs one block at a time, for at most `_SHORT` instructions.
     """
     last = launch.grid[0] - 1
     try:
@@ -93,11 +93,13 @@ def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
             longest = math.inf
         return bool(before_last < longest and emulation.run([last])["issue"] < longest)
     except EmulationError:
-        return False  # the blocks are not idle, or an instruction is not supported, which sampling reports later
+        # The blocks are not idle, or an instruction is not supported. In the latter case, sampling reports the error
+        # later.
+        return False
 
 
 def _most_work(emulation: Emulation, launch: KernelLaunch) -> float:
-    """Return the maximum machine instructions of a block; infinity if the code has a loop."""
+    """Return the maximum number of machine instructions that a block can issue, or infinity if the code has a loop."""
     function, issue = emulation.function, emulation.lowered
     branches = (
         after for block in function.blocks for after in successors(function, block.index) if after <= block.index
@@ -108,13 +110,15 @@ def _most_work(emulation: Emulation, launch: KernelLaunch) -> float:
 
 
 def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
-    """Return the levels of blocks 0 to `total` - 1; empty if all except the first and the last are equal.
+    """Return the levels of work among blocks 0 to `total` - 1.
+
+    The result is empty if all blocks except the first and the last do equal work.
 
     Args:
-        work: returns the work of a block by number; neighbors have similar work.
-        total: number of blocks.
+        work: Function that returns the work of a block, given its number. Neighboring blocks do similar work.
+        total: Number of blocks.
     """
-    first, last = 1, total - 2  # Tiles at the ends of the grid may be partial.
+    first, last = 1, total - 2  # Ignore the first and the last block, because their tiles may be partial.
     seen = {block: work(block) for block in dict.fromkeys((first, total // 2, last))}
     while len(seen) < _MOST_BLOCKS:
         blocks = sorted(seen)
@@ -125,12 +129,12 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
         seen[(low + high) // 2] = work((low + high) // 2)
     parts: list[Level] = []
     blocks, start = sorted(seen), 0
-    alike = [blocks[0]]  # Emulated blocks of the current level.
+    alike = [blocks[0]]  # Blocks of the current level that were emulated.
     for block, following in zip(blocks, [*blocks[1:], total], strict=True):
         if following < total and _equal(seen[block], seen[following]):
             alike.append(following)
             continue
-        # Split the blocks between two different emulated blocks evenly between their levels.
+        # The work changes somewhere between two emulated blocks. Assign half of the blocks between them to each level.
         end = total if following == total else (block + following) // 2 + 1
         middle = min(max((start + end) // 2, alike[0]), alike[-1])
         parts.append(Level(middle, end - start, seen[block]))

@@ -1,7 +1,7 @@
 """Read arrays of CuPy, PyTorch and any library with `__cuda_array_interface__`.
 
-There is one reader per library. Every call computes `key`, so it must be fast. An array with a known key needs no other
-check. Other arrays are checked by their `ArrayFacts`.
+There is one `Reader` per library. Every call of a built kernel computes the `key` of each array, so `key` must be fast.
+If an earlier call had arrays with the same keys, the arrays need no other check. Otherwise, each array is checked.
 """
 
 import sys
@@ -18,8 +18,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "f64": ("float64",), "f32": ("float32",), "tf32": ("float32",), "f16": ("float16",), "bf16": ("bfloat16", "uint16"),
     "f8e4m3": ("float8_e4m3fn", "uint8"), "i8": ("int8",),
 }  # fmt: skip
-"""Names of a dtype in other libraries, PyTorch's first. If NumPy lacks the type, they include a type that holds its
-bits.
+"""Names of each dtype in other libraries, starting with PyTorch's name. If NumPy lacks the dtype, a NumPy type with the
+same number of bits follows, which holds the raw bits.
 """
 
 _TORCH_ALONE = ("bfloat16", "float8_e4m3fn")
@@ -27,7 +27,7 @@ _TORCH_ALONE = ("bfloat16", "float8_e4m3fn")
 
 @dataclass(frozen=True)
 class Expected:
-    """Array that a kernel expects for one tensor."""
+    """Name, shape, dtype and size that an array must have to be used as one of a kernel's tensors."""
 
     name: str
     shape: tuple[int, ...]
@@ -37,24 +37,24 @@ class Expected:
 
 @dataclass(frozen=True)
 class ArrayFacts:
-    """Shape, type and location of an array."""
+    """Shape, strides, dtype and location of an array, read from the array itself."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     """Strides in elements."""
     dtype: str
     device: int
-    """Number of the GPU; -1 for the host."""
+    """Number of the array's GPU; -1 for host memory."""
     address: int
 
     @property
     def dense(self) -> bool:
-        """Return whether elements are contiguous, with the last axis fastest."""
+        """Return whether the elements are contiguous and the last axis varies fastest."""
         return all(s == t for n, s, t in zip(self.shape, self.strides, dense_strides(self.shape), strict=True) if n > 1)
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides, in elements, of a contiguous array whose last axis is fastest."""
+    """Return the strides, in elements, of a contiguous array whose last axis varies fastest."""
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)
@@ -63,13 +63,15 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def check(facts: ArrayFacts, expected: Expected, device: int) -> None:
-    """Check an array.
+    """Check that an array can be used as a kernel's tensor.
 
     Args:
-        device: Number of the expected GPU; -1 for the host.
+        facts: Properties of the array.
+        expected: Properties that the array must have.
+        device: Number of the GPU that must hold the array; -1 for host memory.
 
     Raises:
-        UsageError: The array is not as expected.
+        UsageError: The array has the wrong device, dtype, shape, strides or alignment.
     """
     name = expected.name
     if facts.device != device:
@@ -95,26 +97,33 @@ def check(facts: ArrayFacts, expected: Expected, device: int) -> None:
 
 
 class Reader(Protocol):
-    """Reader for the arrays of one library."""
+    """Reader for arrays of one library."""
 
     def device(self, array: Any) -> int:
-        """Return the number of the array's GPU; -1 for the host."""
+        """Return the number of the array's GPU, or -1 for host memory."""
 
     def key(self, array: Any) -> tuple[tuple[Any, ...], int]:
-        """Return (hashable key of everything that `address` checks, device first; the array's address)."""
+        """Return a hashable key of everything that `address` checks, and the array's address.
+
+        The first item of the key is the device.
+        """
 
     def address(self, array: Any, expected: Expected, device: int) -> int:
-        """Return the start address of an array. Raises `UsageError` if the array is not as expected."""
+        """Return the start address of an array.
+
+        Raises:
+            UsageError: The array does not match `expected`, or is on another device.
+        """
 
     def stream(self, device: int) -> int:
-        """Return the library's current stream."""
+        """Return the address of the library's current stream on a device."""
 
     def empty(self, expected: Expected, device: int) -> Any:
-        """Return a new, uninitialized array."""
+        """Return a new, uninitialized array on a device."""
 
 
 class TorchReader:
-    """Reader for PyTorch's tensors."""
+    """Reader for PyTorch tensors."""
 
     def __init__(self) -> None:
         import torch
@@ -163,7 +172,7 @@ class TorchReader:
 
 
 class CupyReader:
-    """Reader for CuPy's arrays."""
+    """Reader for CuPy arrays."""
 
     def __init__(self) -> None:
         import cupy
@@ -206,21 +215,21 @@ class CupyReader:
 
 @dataclass(frozen=True)
 class View:
-    """Array of another library: its facts, and an object that keeps its memory alive."""
+    """Array of another library: its properties, and the object that keeps its memory alive."""
 
     facts: ArrayFacts
     stream: int | None
-    """Stream that produces the content; None if the array does not name one."""
+    """Address of the stream that computes the array's content; None if the array does not name a stream."""
     owner: Any
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the extents."""
+        """Return the extent of each axis."""
         return self.facts.shape
 
 
 class ViewReader:
-    """Reader for views of other libraries' arrays. New arrays are CuPy's."""
+    """Reader for views of other libraries' arrays. New arrays are CuPy arrays."""
 
     types = (View,)
 
@@ -243,15 +252,15 @@ class ViewReader:
 
 
 def view_of(array: Any, name: str, driver: Any) -> View:
-    """Return a view of an array that is neither CuPy's nor PyTorch's.
+    """Return a view of an array that is neither a CuPy array nor a PyTorch tensor.
 
     Args:
         array: Array with `__cuda_array_interface__`.
-        name: The array's name in errors.
-        driver: Driver that returns the GPU of an address.
+        name: Name of the array for error messages.
+        driver: Driver that finds the GPU of an address.
 
     Raises:
-        UsageError: The array has no such interface.
+        UsageError: The array has no `__cuda_array_interface__`.
     """
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
@@ -272,7 +281,7 @@ def view_of(array: Any, name: str, driver: Any) -> View:
 
 
 def loaded_readers() -> dict[type, Reader]:
-    """Return the reader for each array type, for the libraries that the process has loaded."""
+    """Return the readers for all array libraries that the process has imported, keyed by array type."""
     readers: dict[type, Reader] = {View: ViewReader()}
     for library, reader in (("torch", TorchReader), ("cupy", CupyReader)):
         if library in sys.modules:
@@ -282,7 +291,11 @@ def loaded_readers() -> dict[type, Reader]:
 
 
 def stream_address(stream: Any) -> int:
-    """Return the address of a stream: from CuPy, from PyTorch, with `__cuda_stream__`, or already an address."""
+    """Return the address of a stream.
+
+    Args:
+        stream: CuPy stream, PyTorch stream, object with `__cuda_stream__`, or address.
+    """
     if type(stream) is int:
         return stream
     if hasattr(stream, "__cuda_stream__"):

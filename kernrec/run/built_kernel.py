@@ -1,5 +1,5 @@
-"""Build a callable kernel from ranges of shapes and a GPU: an op that runs on arrays, with the config recommended for
-their shape.
+"""Build a callable kernel for a range of shapes and a GPU: an op that runs on arrays and uses, for each shape, the
+config that kernrec recommends.
 """
 
 import sys
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
     import numpy as np
 
 _MOST_CALLS = 4096
-"""Maximum number of shapes with a prepared call."""
+"""Maximum number of prepared calls to keep. If there are more, all of them are dropped."""
 
 
 class BuiltKernel:
-    """An op as a function of arrays, made by `kernrec.build`.
+    """An op as a function of arrays, created by `kernrec.build`.
 
-    A config is compiled when a shape first needs it, or by `compile`, and cached for the user.
+    The config for a shape is compiled when a call first needs it, or earlier by `compile`. Compiled code is cached on
+    disk.
     """
 
     def __init__(self, target: Target, driver: Driver | None = None) -> None:
-        """Create a kernel; programs call `kernrec.build` instead.
+        """Create a kernel. Programs should call `kernrec.build` instead.
 
         Args:
             target: Shapes, GPU and query.
@@ -42,7 +43,7 @@ class BuiltKernel:
         self._driver = driver
         self._readers: dict[type, Reader] = {}
         self._calls: dict[Any, PreparedCall] = {}
-        """Prepared calls by the keys of arrays that passed the checks."""
+        """Prepared calls, keyed by the `Reader.key` of each array. Arrays with these keys have passed all checks."""
         self._prepared: dict[tuple[int, Problem], PreparedCall] = {}
         self._loaded: dict[tuple[int, Variant], LoadedVariant] = {}
         self._workspaces: Workspaces | None = None
@@ -58,21 +59,23 @@ class BuiltKernel:
         """Return the kernel and config that run a shape.
 
         Args:
-            **dims: Values of the dimensions that were built with several values.
+            **dims: Values of the dimensions that the kernel was built for with several values.
         """
         return self.target.variant(self.target.shapes.problem(dims))
 
     def compile(self, **dims: Sequence[int]) -> None:
-        """Compile the configs of shapes now, in parallel processes, except those that are cached.
+        """Compile the configs of shapes now, in parallel processes, unless they are cached.
 
-        A program that calls this needs the `if __name__ == "__main__":` guard.
+        Spawned processes import the main module. A program that calls this method therefore needs the guard
+        `if __name__ == "__main__":`.
 
         Args:
-            **dims: Values of the dimensions that were built with several values. Every combination is compiled.
+            **dims: One or more values for each dimension that the kernel was built for with several values. Every
+                combination is compiled.
 
         Raises:
             CompileError: A config does not compile.
-            NoCompilerError: CuPy or NVRTC is missing, or Triton for a config in Triton.
+            NoCompilerError: CuPy or NVRTC is missing, or a config is in Triton and Triton is missing.
         """
         from kernrec.compile import CompileError, compile_many
 
@@ -88,17 +91,19 @@ class BuiltKernel:
         """Run the op on a GPU and return its output. The launch is queued, so the call does not wait for it.
 
         Args:
-            arrays: Inputs in the order of the op's tensors: arrays of CuPy, tensors of PyTorch, or anything with
-                `__cuda_array_interface__`; contiguous, on one GPU, at addresses that are multiples of 16.
-            out: Array for the output; None for new memory of the first input's library.
-            stream: A stream of CuPy or PyTorch, one with `__cuda_stream__`, or its address; None for the current stream
-                of the first input's library.
+            arrays: Inputs, in the order of the op's tensors: CuPy arrays, PyTorch tensors, or any objects with
+                `__cuda_array_interface__`. All must be contiguous, on one GPU, and at addresses that are multiples of
+                16.
+            out: Array for the output; None to allocate a new array with the first input's library.
+            stream: CuPy stream, PyTorch stream, object with `__cuda_stream__`, or address of a stream; None for the
+                current stream of the first input's library.
             named: Inputs by name.
 
         Raises:
             UsageError: An array has the wrong shape, dtype, strides, device or alignment, or the number of arrays is
                 wrong.
-            KernrecError: There is no GPU of the architecture, or no kernel can run the shape.
+            KernrecError: There is no GPU, or the GPU has another architecture than the kernel was built for, or no
+                kernel can run the shape.
         """
         if self._is_compiling():
             return self._custom_op.traced(by_name(self.target.shapes.inputs, arrays, named), out)
@@ -138,12 +143,12 @@ class BuiltKernel:
         shapes.
 
         Args:
-            arrays: Inputs, contiguous NumPy arrays; bf16 as its bits (uint16).
-            check_races: Whether a data race in shared memory is an error.
+            arrays: Inputs as contiguous NumPy arrays. A bf16 input contains the raw bits as uint16.
+            check_races: Whether to raise an error if the kernel has a data race in shared memory.
             named: Inputs by name.
 
         Returns:
-            The output, bf16 as its bits.
+            The output. A bf16 output contains the raw bits as uint16.
 
         Raises:
             UsageError: An array has the wrong shape or dtype, or the problem is too large to be emulated.
@@ -177,17 +182,17 @@ class BuiltKernel:
         return self._custom_op.op
 
     def _register(self) -> None:
-        """Register the custom op as soon as PyTorch is loaded; during tracing it would be too late."""
+        """Register the custom op if PyTorch is loaded. While PyTorch's compiler is tracing, it would be too late."""
         if self._custom_op is None and "torch" in sys.modules:
             from kernrec.run.torch_op import torch_op
 
             self._custom_op = torch_op(self.target, self)
 
     def _readable(self, array: Any, name: str) -> Any:
-        """Return the array itself if a reader supports it, otherwise a view."""
+        """Return the array itself if a reader supports its type, otherwise a view of the array."""
         if type(array) in self._readers:
             return array
-        self._readers = loaded_readers()  # The program may have loaded another library.
+        self._readers = loaded_readers()  # The program may have imported another library since the last look.
         self._is_compiling = _compiling_check()
         self._register()
         for library_type, reader in list(self._readers.items()):
@@ -204,10 +209,11 @@ class BuiltKernel:
         return self._driver
 
     def _first_call(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], PreparedCall, list[int]]:
-        """Check arrays and prepare a call.
+        """Check the arrays of a call that has no prepared call yet, and prepare the call.
 
         Returns:
-            (readable inputs, prepared call, addresses of the inputs, address of `out` if given).
+            The inputs (or views of them), the prepared call, and the addresses of the inputs followed by the address of
+            `out`, if there is one.
         """
         driver = self._open()
         names = self.target.shapes.inputs
@@ -254,7 +260,10 @@ class BuiltKernel:
 
 
 def _compiling_check() -> Callable[[], bool]:
-    """Return a function that tells whether PyTorch's compiler is tracing: PyTorch's own, once PyTorch is loaded."""
+    """Return the function that tells whether PyTorch's compiler is tracing the program.
+
+    This is PyTorch's own function once PyTorch is loaded.
+    """
     if "torch" not in sys.modules:
         return _is_compiling
     import torch
@@ -268,7 +277,7 @@ def _is_compiling() -> bool:
 
 
 def _working_on(array: Any, stream: int) -> Any:
-    """Return a context in which the array's library allocates memory for this stream."""
+    """Return a context in which the array's library allocates memory for use on a stream."""
     if type(array).__module__.partition(".")[0] == "torch":
         import torch
 
@@ -281,17 +290,18 @@ def _working_on(array: Any, stream: int) -> Any:
 def build_kernel(
     recommender: Recommender, shapes: Shapes, gpu: str, query: Query, driver: Driver | None = None
 ) -> BuiltKernel:
-    """Return a kernel for all problems of `shapes`.
+    """Return a kernel that can run every problem in `shapes`.
 
     Args:
-        shapes: The problems.
-        gpu: The GPU; `auto` for the current GPU of this machine.
+        recommender: Recommender that selects a config for each problem.
+        shapes: Problems that the kernel must be able to run.
+        gpu: Name of the GPU; `auto` for the current GPU of this machine.
         query: Objective (`latency`, `energy` or `edp`) and power limit.
         driver: Driver that launches the kernel; None for the GPUs of this machine.
 
     Raises:
-        UsageError: The objective is a front, or the GPU is unknown.
-        KernrecError: `auto` is given but there is no GPU, or no kernel can run a shape.
+        UsageError: The objective is a Pareto front, or the GPU is unknown.
+        KernrecError: `gpu` is `auto` but this machine has no GPU, or no kernel can run one of the shapes.
     """
     if query.objective not in SCALAR_OBJECTIVES:
         raise unknown("objective of a build, which needs one config per shape,", query.objective, SCALAR_OBJECTIVES)

@@ -1,6 +1,6 @@
-"""Define the driver calls for launches: load code, queue kernels, allocate workspaces. Only these need a GPU.
+"""Define the calls of the CUDA driver that launches need: load code, queue kernels, allocate workspaces.
 
-`CudaDriver` makes the calls through CuPy; tests replace it.
+Only these calls need a GPU. `CudaDriver` makes them through CuPy; tests use another implementation of `Driver`.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,14 @@ NO_GPU = (
 
 
 class Driver(Protocol):
-    """Driver calls that reach a GPU."""
+    """Calls of the CUDA driver."""
 
     @property
     def launch(self) -> Callable[..., Any]:
-        """Return the launch function, with parameters function, grid x, y, z, block x, y, z, shared bytes, stream,
-        arguments, 0.
+        """Return the function that launches a kernel.
+
+        Its parameters are: function, grid x, y, z, block x, y, z, bytes of dynamic shared memory, stream, address of
+        the packed arguments, 0.
         """
 
     @property
@@ -35,26 +37,30 @@ class Driver(Protocol):
         """Return the compute capability of a device, such as 90 for 9.0."""
 
     def name(self, device: int) -> str:
-        """Return the driver's name of a device."""
+        """Return the name that the driver reports for a device."""
 
     def use(self, device: int) -> AbstractContextManager[Any]:
-        """Return a context that makes this device current."""
+        """Return a context manager that makes a device current."""
 
     def load(self, compiled: Compiled) -> Any:
-        """Load code on the current device."""
+        """Load compiled code on the current device, and return a handle of the loaded module."""
 
     def function(self, module: Any, entry: str, shared_bytes: int) -> int:
-        """Return a kernel of loaded code that may use this many bytes of dynamic shared memory."""
+        """Return the kernel `entry` of a loaded module, allowed to use `shared_bytes` of dynamic shared memory."""
 
     def allocate(self, size: int) -> Any:
-        """Allocate memory on the current device. The returned object has the address in `ptr` and frees the memory."""
+        """Allocate `size` bytes on the current device.
+
+        Returns:
+            An object with the address in its attribute `ptr`. The memory is freed together with this object.
+        """
 
     def device_of(self, address: int) -> int:
-        """Return the device that an address belongs to; -1 for the host."""
+        """Return the number of the device that an address belongs to, or -1 for host memory."""
 
 
 class CudaDriver:
-    """Driver of this machine's GPUs through CuPy. Raises `KernrecError` if there is no GPU."""
+    """Driver calls for the GPUs of this machine, made through CuPy. Raises `KernrecError` if there is no GPU."""
 
     def __init__(self) -> None:
         try:
@@ -104,7 +110,8 @@ class CudaDriver:
     def function(self, module: Any, entry: str, shared_bytes: int) -> int:
         function = int(module.get_function(entry).ptr)
         try:
-            if shared_bytes:  # More than 48 KiB, including static memory, needs this.
+            # A kernel that uses more than 48 KiB, including static shared memory, needs this attribute.
+            if shared_bytes:
                 attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 self._driver.funcSetAttribute(function, attribute, shared_bytes)
         except self._driver.CUDADriverError as error:

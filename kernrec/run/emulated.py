@@ -1,4 +1,4 @@
-"""Convert NumPy arrays to a problem's tensors in host memory, to emulate a built kernel."""
+"""Convert NumPy arrays to the tensors of a problem, so that a built kernel can be emulated on the CPU."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,19 +12,19 @@ from kernrec.run.arrays import ArrayFacts, Expected, check
 from kernrec.run.shapes import Shapes
 
 _MOST_FLOPS = 4e9
-"""Maximum floating-point operations of an emulated problem."""
+"""Maximum number of floating-point operations of a problem that is emulated."""
 
 
 def host_tensors(shapes: Shapes, arrays: Sequence[Any]) -> tuple[Problem, dict[str, np.ndarray]]:
-    """Return (problem of inputs, its tensors by name, with zeros as output).
+    """Return the problem that the inputs' shapes determine, and its tensors by name. The output is filled with zeros.
 
     Args:
-        shapes: The accepted problems.
-        arrays: The inputs in order, contiguous; bf16 as its bits.
+        shapes: Problems that the kernel was built for.
+        arrays: Contiguous NumPy arrays in the order of the inputs. A bf16 input contains the raw bits as uint16.
 
     Raises:
-        UsageError: An array is not NumPy's, or has the wrong shape, dtype or strides; or the problem is too large to be
-            emulated.
+        UsageError: An array is not a NumPy array, or has the wrong shape, dtype or strides. Or the problem is too large
+            to emulate.
     """
     for name, array in zip(shapes.inputs, arrays, strict=True):
         if not isinstance(array, np.ndarray):

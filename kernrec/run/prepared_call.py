@@ -1,4 +1,7 @@
-"""Prepare a variant for one shape and GPU: load its code and pack all arguments except addresses."""
+"""Prepare the launches of a kernel variant for one shape and GPU, so that a call only has to fill in addresses.
+
+The code is loaded, and all arguments except the addresses of arrays are packed in advance.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
@@ -17,7 +20,7 @@ from kernrec.run.shapes import Variant
 
 
 class LoadedVariant:
-    """Code loaded on one GPU; each kernel is looked up once."""
+    """Code of a variant, loaded on one GPU. Each kernel in the code is looked up once."""
 
     def __init__(self, driver: Driver, compiled: Compiled) -> None:
         self._driver, self.compiled = driver, compiled
@@ -26,9 +29,9 @@ class LoadedVariant:
         self._shared: dict[str, int] = {}
 
     def function(self, entry: str, shared_bytes: int) -> int:
-        """Return a kernel of the code that may use this many bytes of dynamic shared memory."""
+        """Return the kernel `entry`, allowed to use `shared_bytes` of dynamic shared memory."""
         if (entry, shared_bytes) not in self._functions:
-            # The limit is an attribute of the kernel, which all launches share, so never lower it.
+            # All launches of a kernel share this limit, so never lower it.
             self._shared[entry] = max(shared_bytes, self._shared.get(entry, 0))
             name = entry_name(self.compiled.resources, entry)
             self._functions[entry, shared_bytes] = self._driver.function(self._module, name, self._shared[entry])
@@ -36,7 +39,7 @@ class LoadedVariant:
 
 
 class PackedLaunches:
-    """Launches of a variant on a problem, with packed arguments and the positions of addresses in these.
+    """Kernel launches of a variant on one problem, with packed arguments in which only addresses must be filled in.
 
     All calls share the packed arguments, so callers must hold a lock while they queue launches.
     """
@@ -50,7 +53,9 @@ class PackedLaunches:
         self._launch: Callable[..., Any] = driver.launch
         self._packed: list[PackedArguments] = []
         self.queued: list[tuple[Any, ...]] = []
-        """Driver arguments of each launch: kernel, grid, block, shared memory, packed arguments."""
+        """Arguments of the driver's launch function for each launch: kernel, grid, block, bytes of shared memory,
+        address of the packed arguments.
+        """
         for bound in bind_launches(variant.kernel, variant.config, problem, sm):
             packed = PackedArguments.bound(bound)
             shared = dynamic_shared_bytes(variant.kernel, bound, loaded.compiled)
@@ -68,12 +73,13 @@ class PackedLaunches:
         return [value for packed in self._packed for value in packed.slots.get(tensor, ())]
 
     def queue(self, addresses: Sequence[int], output: int, workspace: int, stream: int) -> None:
-        """Queue the launches in a stream.
+        """Fill in the addresses, and queue the launches in a stream.
 
         Args:
-            addresses: Addresses of the inputs in order.
+            addresses: Addresses of the inputs, in the order of the op's tensors.
             output: Address of the output.
-            workspace: Address of the workspaces.
+            workspace: Address of the memory for all workspaces.
+            stream: Address of the stream.
         """
         for slot, place in self._inputs:
             slot.value = addresses[place]
@@ -86,7 +92,7 @@ class PackedLaunches:
 
 
 class PreparedCall:
-    """Expected arrays and launches of a variant on one problem and device."""
+    """Everything that a call needs on one problem and GPU: the properties to check arrays against, and the launches."""
 
     def __init__(
         self,
@@ -96,10 +102,14 @@ class PreparedCall:
         problem: Problem,
         place: "tuple[int, Workspaces]",
     ) -> None:
-        """Prepare the call.
+        """Load and pack the launches of a variant.
 
         Args:
-            place: (device, its memory for workspaces).
+            driver: Driver that launches the kernels.
+            loaded: Code of the variant on the GPU.
+            variant: Kernel and config.
+            problem: Problem to run.
+            place: Number of the GPU, and the memory for workspaces.
         """
         self.variant, self.problem = variant, problem
         self.device, self._workspaces = place
@@ -109,7 +119,7 @@ class PreparedCall:
         self.output = next(tensor for tensor in tensors if tensor.name in outputs)
         self._input_sizes = [(place, tensor.bytes) for place, tensor in enumerate(self.inputs)]
         self.out = Expected("out", self.output.shape, self.output.dtype, self.output.bytes)
-        """Expected output, under the name that callers use."""
+        """Properties that the output array must have. Its name is `out`, as in calls, not the tensor's name."""
         self.launches = PackedLaunches(driver, loaded, variant, problem, driver.sm(self.device))
         self._lock = Lock()
 
@@ -117,17 +127,18 @@ class PreparedCall:
         """Queue the launches in a stream.
 
         Args:
-            addresses: Addresses of the inputs in order.
+            addresses: Addresses of the inputs, in the order of the op's tensors.
             output: Address of the output.
+            stream: Address of the stream.
         """
         launches = self.launches
-        with self._lock:  # The driver copies the packed arguments.
+        with self._lock:  # The lock is released after queueing, because the driver copies the packed arguments.
             size = launches.workspace_bytes
             workspace = self._workspaces.address(size, self.device, stream) if size else 0
             launches.queue(addresses, output, workspace, stream)
 
     def check_overlap(self, addresses: Sequence[int], output: int) -> None:
-        """Raise `UsageError` if the output overlaps an input."""
+        """Raise `UsageError` if the output's memory overlaps the memory of an input."""
         end = output + self.output.bytes
         for place, size in self._input_sizes:
             if addresses[place] < end and output < addresses[place] + size:
@@ -138,10 +149,12 @@ class PreparedCall:
 
 
 class Workspaces:
-    """Memory for partial results of launches. Each stream has one block, because calls in a stream run in order.
+    """Device memory for intermediate results. Each stream has one block of memory, because launches in a stream run in
+    order.
 
-    A block that is too small stays allocated, because queued launches may still use it. A new block is at least twice
-    as large, so all blocks together take at most twice the needed memory.
+    If a call needs a larger block, the old block stays allocated, because queued launches may still use it. A new block
+    is at least twice as large as the old one, so all blocks of a stream together take less than twice the largest
+    block.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -149,7 +162,7 @@ class Workspaces:
         self._pieces: dict[tuple[int, int], list[tuple[int, Any]]] = {}
 
     def address(self, size: int, device: int, stream: int) -> int:
-        """Return the address of at least `size` bytes."""
+        """Return the address of a stream's block of at least `size` bytes. Allocate a new block if needed."""
         pieces = self._pieces.setdefault((device, stream), [])
         if not pieces or pieces[-1][0] < size:
             grown = max(size, 2 * pieces[-1][0] if pieces else 0)
@@ -159,10 +172,12 @@ class Workspaces:
 
 
 def by_name(inputs: Sequence[str], arrays: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return arrays in the order of the inputs.
+    """Return the input arrays of a call in the order of the op's tensors.
 
     Args:
-        named: Inputs given by name.
+        inputs: Names of the inputs.
+        arrays: Arrays given by position.
+        named: Arrays given by name.
 
     Raises:
         UsageError: An input is missing, unknown or given twice.

@@ -1,6 +1,7 @@
-"""Represent the shapes of a built kernel, and recommend and cache the config for each of them.
+"""Represent the shapes that a kernel is built for, and cache the recommended config of each shape.
 
-A dimension is fixed, or has several values that array shapes determine.
+Each dimension of the op has either one fixed value, or several values. A dimension with several values is read from the
+shapes of the input arrays.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,23 +22,29 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True, eq=False)
 class Shapes:
-    """Problems of an op in one dtype and layout."""
+    """Set of problems of one op, in one dtype and layout."""
 
     op: Op
     dtype: str
     layout: str
     fixed: Mapping[str, int]
-    """Dimensions with one value."""
+    """Value of each dimension that has only one value."""
     ranged: Mapping[str, Sequence[int]]
-    """Dimensions with several values in ascending order: a `range`, or a tuple of numbers."""
+    """Values, in ascending order, of each dimension that has several values: a `range` or a tuple of numbers."""
 
     @classmethod
     def of(cls, op: Op, dtype: str | None, layout: str | None, dims: Mapping[str, Any]) -> "Shapes":
-        """Create shapes from numbers, `range(1, 4097)`, or lists of numbers.
+        """Create a set of problems.
+
+        Args:
+            op: Op of the problems.
+            dtype: Data type; None for the op's default.
+            layout: Tensor layout; None for the op's default.
+            dims: Value or values of each dimension: a number, a range such as `range(1, 4097)`, or a list of numbers.
 
         Raises:
-            UsageError: A dimension is unknown, missing, empty, not an integer or out of range, or the shapes of the
-                arrays do not determine it.
+            UsageError: A dimension is unknown or missing, has no value, or has a value that is not an integer or is out
+                of range. Or a dimension has several values, but the shapes of the inputs do not determine it.
         """
         fixed: dict[str, int] = {}
         ranged: dict[str, Sequence[int]] = {}
@@ -57,12 +64,12 @@ class Shapes:
         return shapes
 
     def problem(self, values: Mapping[str, int]) -> Problem:
-        """Return the problem with these values of the ranged dimensions."""
+        """Return the problem in which the dimensions with several values have these values."""
         return self.op.problem(self.dtype, self.layout, **self.fixed, **values)
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Return the names of the inputs, in the order of the arguments."""
+        """Return the names of the op's inputs, in the order in which calls pass them."""
         return tuple(name for name, tensor in self._least.tensors.items() if tensor.role == "input")
 
     @property
@@ -72,12 +79,18 @@ class Shapes:
 
     @property
     def output_dtype(self) -> str:
-        """Return the output's element type."""
+        """Return the dtype of the output."""
         return self._least.tensors[self.output].dtype
 
     def read(self, shapes: Sequence[Sequence[int]]) -> Problem:
-        """Return the problem of inputs with these shapes. Raises `UsageError` if the kernel was not built for the
-        number of inputs, an axis or a dimension.
+        """Return the problem that the shapes of the input arrays determine.
+
+        Args:
+            shapes: Shape of each input, in the order of the op's tensors.
+
+        Raises:
+            UsageError: The number of inputs, a number of axes or the value of a dimension is not one that the kernel
+                was built for.
         """
         if len(shapes) != len(self.inputs):
             raise UsageError(
@@ -102,10 +115,11 @@ class Shapes:
 
     @cached_property
     def output_axes(self) -> "tuple[int | tuple[int, int], ...] | None":
-        """Return, for each output axis, its extent, or (number of an input, axis) with the same extent.
+        """Return how the output's shape follows from the inputs' shapes.
 
         Returns:
-            None if an extent is computed, as for a convolution's output.
+            For each axis of the output, either its fixed extent, or (number of an input, axis of that input) with the
+            same extent. None if an extent must be computed in another way, as for a convolution's output.
         """
         least = {name: values[0] for name, values in self.ranged.items()}
         axes: list[int | tuple[int, int]] = list(self._least.tensors[self.output].shape)
@@ -130,7 +144,7 @@ class Shapes:
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, int]]:
-        """Return (input, axis) with the extent of each ranged dimension."""
+        """Return, for each dimension with several values, an (input, axis) pair whose extent is its value."""
         places = {}
         least = {name: values[0] for name, values in self.ranged.items()}
         for name, values in self.ranged.items():
@@ -180,7 +194,7 @@ def _shown(values: Sequence[int]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """Config of a kernel; a `Target` returns the same object for equal configs."""
+    """Kernel and config that run one or more problems. `Target.variant` returns the same object for equal configs."""
 
     kernel: Kernel
     config: Mapping[str, int]
@@ -189,13 +203,13 @@ class Variant:
         return f"<{self.kernel.name} {short_config(self.config)}>"
 
     def compile_job(self, problem: Problem, sm: int) -> CompileJob:
-        """Return the compile job for a problem on an architecture."""
+        """Return the job that compiles the variant for a problem and a compute capability, such as 90."""
         from kernrec.profile.kernel_code import compile_job_for
 
         return compile_job_for(self.kernel, self.config, problem, sm)
 
     def compiled(self, problem: Problem, sm: int) -> Compiled:
-        """Return the code for a problem on an architecture, from the cache or the compiler."""
+        """Return the variant's compiled code for a problem and a compute capability, from the cache or the compiler."""
         from kernrec.compile import CompileCache
         from kernrec.compile.nvrtc import compile_job
 
@@ -208,7 +222,7 @@ class Variant:
 
 
 class Target:
-    """Shapes, GPU and query that a kernel is built for."""
+    """Shapes, GPU and query that a kernel is built for, with the recommended config of each problem."""
 
     def __init__(self, recommender: Recommender, shapes: Shapes, gpu: GPU, query: Query) -> None:
         self._recommender = recommender
@@ -217,8 +231,12 @@ class Target:
         self._by_config: dict[tuple[object, ...], Variant] = {}
 
     def variant(self, problem: Problem) -> Variant:
-        """Return the recommended config for a problem; without Triton, only of CUDA kernels. Raises `KernrecError` if
-        no kernel that compiles here can run the problem.
+        """Return the recommended kernel and config for a problem.
+
+        If Triton is not installed, only kernels in CUDA C++ are considered.
+
+        Raises:
+            KernrecError: No kernel that can be compiled on this machine can run the problem.
         """
         if (variant := self._by_problem.get(problem)) is None:
             kernel, config = self._recommended(problem)

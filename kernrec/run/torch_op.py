@@ -1,8 +1,9 @@
-"""Register built kernels as custom ops of PyTorch, which its compiler and `torch.export` keep as calls.
+"""Register built kernels as custom ops of PyTorch. PyTorch's compiler and `torch.export` keep calls of custom ops as
+they are.
 
-An op is registered once per process. Its name is derived from the kernel's target, so a program saved by `torch.export`
-finds the op after the same call of `kernrec.build`. Each kernel has two ops: one returns a new output, and the other
-(`..._out`) writes to a given tensor.
+An op is registered once per process. Its name is derived from the kernel's shapes, GPU and query. A program saved by
+`torch.export` therefore works in another process once that process has made the same call of `kernrec.build`. Each
+kernel has two ops: one returns a new output, and the other (`..._out`) writes to a given tensor.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,13 +17,13 @@ _registered: dict[str, "TorchOp"] = {}
 
 
 class TorchOp:
-    """A kernel registered with PyTorch."""
+    """Custom ops of PyTorch that call a built kernel."""
 
     def __init__(self, name: str, target: Target, kernel: Callable[..., Any]) -> None:
         import torch
 
         self.kernel = kernel
-        """Kernel that calls run: the latest kernel built under this name."""
+        """Kernel that the op calls: the kernel that was built last with this name."""
         shapes, library = target.shapes, torch.library
         self._shapes = shapes
         self._dtype = NAMES[shapes.output_dtype][0]
@@ -47,14 +48,17 @@ class TorchOp:
         self._op_out = getattr(torch.ops.kernrec, f"{name}_out")
 
     def traced(self, tensors: Sequence[Any], out: Any) -> Any:
-        """Call the op in a way that PyTorch's compiler keeps as a call."""
+        """Call the custom op, which PyTorch's compiler keeps as one call instead of tracing into the kernel."""
         if out is None:
             return self.op(*tensors)
         self._op_out(*tensors, out)
         return out
 
     def _output_shape(self, tensors: Sequence[Any]) -> Sequence[Any]:
-        """Return the output shape for tensors without values; symbolic extents that the output copies stay symbolic."""
+        """Return the output's shape for fake tensors, which have no values.
+
+        An extent that is copied from an input remains symbolic if the input's extent is symbolic.
+        """
         shapes = self._shapes
         if (axes := shapes.output_axes) is None:
             problem = shapes.read([tuple(int(extent) for extent in tensor.shape) for tensor in tensors])
@@ -63,11 +67,11 @@ class TorchOp:
 
 
 def torch_op(target: Target, kernel: Callable[..., Any]) -> TorchOp:
-    """Return the custom op of a kernel, and register it on first use.
+    """Return the custom op of a kernel, registering it if needed.
 
     Args:
         target: Shapes, GPU and query of the kernel.
-        kernel: Function of the input tensors and `out`.
+        kernel: Function of the input tensors and of `out`.
     """
     name = op_name(target)
     if name not in _registered:
@@ -77,7 +81,7 @@ def torch_op(target: Target, kernel: Callable[..., Any]) -> TorchOp:
 
 
 def op_name(target: Target) -> str:
-    """Return the name of the op: a readable part, and a hash of the kernel's target."""
+    """Return the op's name: a readable part, followed by a hash of the shapes, GPU and query."""
     shapes, query = target.shapes, target.query
     dims = {**shapes.fixed, **shapes.ranged}
     parts = (target.gpu.name, query.objective, query.power_limit_w, *(f"{name}={dims[name]}" for name in sorted(dims)))

@@ -1,7 +1,7 @@
-"""Store measurements, static profiles and the rows that they refer to, in DuckDB files and shipped Parquet files.
+"""Store measurements and static profiles, with the kernels, configs and problems they refer to, in DuckDB files.
 
-A query reads a `Stack` of databases; `Database` is one file. The type of a measurement is in
-`kernrec.store.measurement`, which a query does not import.
+Profiles and recordings that ship with kernrec are Parquet files. A query reads several databases through a `Stack`;
+`Database` is one file. The class `Measurement` is in `kernrec.store.measurement`, which a query does not import.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,12 +1,12 @@
 """Open DuckDB files, and convert DuckDB's errors to one-line errors.
 
-A file is attached to an empty database in memory under the name `db`, and every statement names its tables in full
-(`db.measurement`). So statements use only base tables of the file, never its views or macros. The connection cannot
-read or write anything else: it loads no extension, its settings are locked, and it has no access to other files. The
-only exception is a folder with an unguessable name while rows are exchanged.
+A connection starts with an empty database in memory and attaches the file to it under the name `db`. Every statement
+names its tables in full (`db.measurement`), so it uses only base tables of the file, never the file's views or macros.
+The connection cannot read or write anything else: it loads no extension, its settings are locked, and it has no access
+to other files. The only exception is a private folder with an unguessable name, which exists while rows are exchanged.
 
-Opening a path that is not a readable database raises a one-line error and changes nothing. DuckDB is imported when a
-file is opened: the import takes longer than a query that needs no database.
+If a path is not a readable database, opening it raises a one-line error and changes nothing. DuckDB is imported only
+when a file is opened, because the import takes longer than a query that needs no database.
 """
 
 import os
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
     from kernrec.store.reader import Limits
 
-# The oldest DuckDB that can read the files written here.
+# The oldest version of DuckDB that can read the files that kernrec writes.
 STORAGE_VERSION = "v1.2.0"
 
 _READING_LIMIT, _WRITING_LIMIT = "600MB", "350MB"
-"""Memory limits of a connection that reads and of one that writes, beyond which DuckDB uses temporary files. A process
-that merges 10^7 rows should need less than 1 GB, including memory that DuckDB does not count. The larger limit does not
-make a merge faster."""
+"""Memory limits of a reading and of a writing connection. Beyond its limit, DuckDB uses temporary files. A process that
+merges 10^7 rows should need less than 1 GB, including memory that DuckDB does not count. A larger limit for writing
+does not make a merge faster."""
 
 _MOST_THREADS = 4
-"""Maximum threads of a writing connection; a query may add millions of rows at once."""
+"""Maximum number of DuckDB threads of a writing connection. One statement may add millions of rows."""
 
 WAIT_S = 10.0
-"""Seconds to wait for another process that has the file open."""
+"""Maximum seconds to wait for another process that has the file open."""
 
-# One thread unless rows are added: starting DuckDB's thread pool takes longer than our small queries.
-# Extensions are never downloaded: kernrec works offline.
+# Use one thread unless rows are added, because starting DuckDB's thread pool takes longer than kernrec's small queries.
+# Never download extensions, because kernrec works offline.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,
     "memory_limit": _READING_LIMIT,
@@ -54,8 +54,8 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 _LOCK = "SET enable_progress_bar = false; SET enable_external_access = false; SET lock_configuration = true"
 
 _open: "WeakValueDictionary[tuple[str, bool], DuckDBPyConnection]" = WeakValueDictionary()
-"""Latest connection by path and mode (read only or not). A process never opens a file twice, because on POSIX closing
-the second connection would release the first one's lock."""
+"""Latest connection, keyed by path and mode (read only or not). A process never opens a file twice: on POSIX, closing
+the second connection would release the lock of the first connection."""
 
 
 def connect_memory() -> "DuckDBPyConnection":
@@ -65,9 +65,9 @@ def connect_memory() -> "DuckDBPyConnection":
 
 @contextmanager
 def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
-    """Yield a connection that can read only one Parquet file, and the SQL source of its rows."""
+    """Yield a connection that can read only one Parquet file, and the SQL expression for the rows of this file."""
     with ExitStack() as stack:
-        if any(char in str(path) for char in "*?["):  # DuckDB would interpret the path as a pattern.
+        if any(char in str(path) for char in "*?["):  # DuckDB would interpret these characters as a pattern.
             import shutil
 
             path = shutil.copyfile(path, stack.enter_context(scratch_folder()) / "rows.parquet")
@@ -77,13 +77,15 @@ def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
 
 
 def connect_untrusted(path: Path, folder: Path, limits: "Limits", *, filtered: bool = False) -> "DuckDBPyConnection":
-    """Return a read-only connection to an untrusted file, for a process with resource limits that may crash.
+    """Return a read-only connection to an untrusted file.
+
+    Call this only in a process with resource limits that is allowed to crash.
 
     Args:
         path: Path of the file.
         folder: The only folder in which the connection can read and write other files.
         limits: Limits of the process.
-        filtered: Whether the file is attached as `file`, for `kernrec.store.database`.
+        filtered: Whether to attach the file as `file` instead of `db`, so that `kernrec.store.database` can hide rows.
     """
     with one_line(path):
         return _waiting(
@@ -100,14 +102,15 @@ def _attached(path: Path, access: str, filtered: bool) -> str:
 def connect_files(
     files: Sequence[Path], folder: Path, limits: "Limits", database: Path | None = None
 ) -> "DuckDBPyConnection":
-    """Return a connection to an empty database `db`, for a process with resource limits; it can access only `files` and
-    `folder`.
+    """Return a connection to an empty database `db` that can access only `files` and `folder`.
+
+    Call this only in a process with resource limits.
 
     Args:
-        files: Files that it can read.
-        folder: Folder in which files can be read and written.
+        files: Files that the connection can read.
+        folder: Folder in which the connection can read and write files.
         limits: Limits of the process.
-        database: New file for `db`, in the folder; None: in memory.
+        database: Path of a new file for `db`, in the folder. By default, `db` is in memory.
     """
     names = ", ".join(quoted(file.absolute()) for file in files)
     return _locked(
@@ -154,7 +157,7 @@ def _private_folder() -> str:
 
 @contextmanager
 def exchange_folder(connection: "DuckDBPyConnection") -> Iterator[Path]:
-    """Yield the private folder in which a connection can read and write files; delete it at the end."""
+    """Yield a private folder in which the connection can read and write files, and delete the folder at the end."""
     query = "SELECT current_setting('allowed_directories')[1], current_setting('temp_directory')"
     exchanged, spilled = map(Path, connection.execute(query).fetchall()[0])
     with scratch_folder(exchanged, beside=spilled) as folder:
@@ -162,7 +165,7 @@ def exchange_folder(connection: "DuckDBPyConnection") -> Iterator[Path]:
 
 
 def quoted(text: object) -> str:
-    """Return a text as an SQL string."""
+    """Return a text as a quoted SQL string."""
     return "'" + str(text).replace("'", "''") + "'"
 
 
@@ -176,7 +179,7 @@ def _cursor(real: str, read_only: bool) -> "DuckDBPyConnection | None":
     if (connection := _open.get((real, read_only))) is not None:
         import duckdb
 
-        with suppress(duckdb.Error):  # The connection was closed.
+        with suppress(duckdb.Error):  # DuckDB raises this error for a connection that was closed.
             return connection.cursor()
     return None
 
@@ -186,12 +189,12 @@ def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False
 
     Args:
         path: Path of the file.
-        read_only: Whether to open it for reading only.
-        create: Whether to create a missing file and its folder; only for writing.
-        filtered: Whether the file is attached as `file` instead, for `kernrec.store.database`.
+        read_only: Whether to open the file for reading only.
+        create: Whether to create a missing file and its folder. Only allowed for writing.
+        filtered: Whether to attach the file as `file` instead of `db`, so that `kernrec.store.database` can hide rows.
 
     Raises:
-        UsageError: There is no database; nothing is changed.
+        UsageError: The path is not a readable database. Nothing is changed.
     """
     path = path.absolute()
     if path.is_dir():
@@ -215,14 +218,14 @@ def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False
             connection = _waiting(f"{settings}{_private_folder()}; {_attached(path, access, filtered)}")
     except UsageError:
         if not existed:
-            path.unlink(missing_ok=True)  # The disk is full, and the file incomplete.
+            path.unlink(missing_ok=True)  # The disk may be full, and the file incomplete.
         raise
     _open[same] = connection
     return connection
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder for a database if it does not exist."""
+    """Create the folder of a database if it does not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -231,7 +234,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def transaction(connection: "DuckDBPyConnection") -> Iterator[None]:
-    """Apply the changes of a `with` block all or nothing."""
+    """Run the `with` block in one transaction: all its changes are applied, or none."""
     import duckdb
 
     connection.execute("BEGIN")
@@ -239,18 +242,20 @@ def transaction(connection: "DuckDBPyConnection") -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        with suppress(duckdb.Error):  # DuckDB itself rolls back after a failed commit
+        with suppress(duckdb.Error):  # DuckDB rolls back by itself after a failed commit.
             connection.execute("ROLLBACK")
         raise
 
 
-_HEADER_BYTES = 3 * 4096  # Bytes before a file's blocks: https://duckdb.org/docs/stable/internals/storage
+# Number of bytes before the first block of a file: https://duckdb.org/docs/stable/internals/storage
+_HEADER_BYTES = 3 * 4096
 
 
 def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
-    """Raise `UsageError` if a file is too short for its blocks; DuckDB would fail only on reading the missing blocks.
+    """Raise `UsageError` if a file is too short to contain its blocks.
 
-    Only used blocks count, because DuckDB removes free blocks from the end of a file but still lists them.
+    Without this check, DuckDB would fail only when it reads a missing block. Only used blocks count, because DuckDB
+    cuts free blocks off the end of a file but still lists them.
     """
     query = "SELECT block_size * used_blocks FROM pragma_database_size() WHERE database_name = 'db'"
     sizes = connection.execute(query).fetchone()
@@ -258,7 +263,7 @@ def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
         raise UsageError(f"{path} is damaged or cut short")
 
 
-# Patterns of DuckDB's messages, and kernrec's replacements; the first match counts.
+# Patterns of DuckDB's messages, and the messages that replace them. The first match counts.
 _MEANINGS = (
     (r"not a valid DuckDB database|Cannot launch in-memory database", "is not a DuckDB database"),
     (r"Could not set lock.*\(PID (\d+)\)", r"is in use by another process (PID \1); close it there and try again"),
@@ -270,7 +275,8 @@ _MEANINGS = (
         "is damaged or cut short",
     ),
     (r"Permission denied", "cannot be opened: permission denied"),
-    (r"is not an? table", "is open read-only"),  # `kernrec.store.database` creates views in place of tables.
+    # In a filtered file, `kernrec.store.database` creates views in place of tables.
+    (r"is not an? table", "is open read-only"),
     (r"[Rr]ead-only file ?system", "cannot be written: read-only file system"),
     (
         r"No space left|File too large|failed to offload|Could not write all bytes|no free space|Disk quota",

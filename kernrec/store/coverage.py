@@ -1,4 +1,4 @@
-"""Summarize databases: measurements by GPU, op and kernel, their outcomes and signers."""
+"""Summarize the measurements in databases by GPU, op and kernel, with their outcomes and signers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,13 +17,14 @@ _COUNTED = {
     "configs": "count(DISTINCT config_id)",
     "problems": "count(DISTINCT problem_id)",
 }
-"""SQL of the columns of a row of `tally`."""
+"""SQL expression for each column that `tally` returns."""
 
 
 def tally(database: Database) -> list[dict[str, Any]]:
-    """Return the number of measurements for each GPU, op, kernel and outcome, in this order.
+    """Return the number of measurements for each combination of GPU, op, kernel and outcome, sorted by these four
+    columns.
 
-    `replayed` and `mig` count the replayed rows and the rows measured on MIG slices.
+    The columns `replayed` and `mig` count the rows that were replayed and the rows that were measured on MIG slices.
     """
     return [dict(zip(_COUNTED, values, strict=True)) for values in database.query(_grouped(_COUNTED, "db.measurement"))]
 
@@ -36,11 +37,12 @@ _SHARED = {
     "energies": "count(energy_j)",
     "signers": "list_sort(list_distinct(flatten(list(signers))))",
 }
-"""SQL of the columns of a row of `contributed`."""
+"""SQL expression for each column that `contributed` returns."""
 
 
 def contributed(database: Database) -> list[dict[str, Any]]:
-    """Summarize a database of pulled rows by GPU, op and kernel, with the names of the signers."""
+    """Summarize a database of pulled rows by GPU, op and kernel, including the names of the people who signed the
+    rows."""
     signers = "(SELECT measurement_id, list(DISTINCT signer) AS signers FROM db.merged GROUP BY 1)"
     source = f"db.measurement JOIN {signers} USING (measurement_id)"
     rows = [dict(zip(_SHARED, values, strict=True)) for values in database.query(_grouped(_SHARED, source))]
@@ -54,22 +56,26 @@ def _grouped(columns: Mapping[str, str], source: str) -> str:
 
 @dataclass(frozen=True)
 class MeasuredProblem:
-    """Summary of a problem's rows on a GPU, without replayed rows."""
+    """Summary of the measurements of one problem on one GPU in one database. Replayed rows are not counted."""
 
     gpu: str
     op: str
     problem: str
-    """Key of the problem."""
+    """Key of the problem, such as `matmul[m=1,n=2,k=3]f32,nn`."""
     configs: int
-    """Number of measured pairs of config and operating point."""
+    """Number of measured combinations of config, power limit and clocks."""
     energies: int
-    """Number of these pairs with a measured energy."""
+    """Number of these combinations that have a measured energy."""
     last_measured: str
-    """Day of the last measurement."""
+    """Date of the last measurement, as `YYYY-MM-DD`."""
 
 
 def measured_problems(stack: Stack) -> list[MeasuredProblem]:
-    """Return each measured problem of each database. Raises `UsageError` if a database cannot be read."""
+    """Return a summary of each measured problem in each database of a stack.
+
+    Raises:
+        UsageError: A database cannot be read.
+    """
     query = (
         "SELECT gpu, op, problem.key, count(*), count(energy_j), strftime(max(measured_at), '%Y-%m-%d') FROM answer"
         " JOIN db.problem AS problem USING (problem_id) WHERE NOT coalesce(replayed, false) GROUP BY ALL ORDER BY ALL"

@@ -1,7 +1,7 @@
-"""Open a database file, add rows to it, and hide rows that must not count.
+"""Open a database file, add rows to it, and hide rows that queries must not use.
 
-A file with rows to hide is attached as `file`, and `db` is then a database in memory with a view for each of its
-tables. So the same queries work for whole and for filtered files.
+If some rows of a file must be hidden, the file is attached as `file`. The name `db` then refers to a database in memory
+that has a view for each table of the file. So the same queries work with and without hidden rows.
 """
 
 import json
@@ -54,7 +54,8 @@ _OTHERS = {
     ),
     **{table: f"SELECT * FROM file.main.{table} LIMIT 0" for table in ("card_scale", "bundle", "withdrawn")},
 }
-"""Queries that replace tables of another person's file: one contributor owns all rows, and nothing is signed."""
+"""Queries that replace tables of a file that another person wrote. All rows count as rows of one unnamed contributor,
+and none as signed."""
 
 ADOPT = (
     *(f"DELETE FROM db.{table}" for table in _OTHERS),
@@ -64,16 +65,17 @@ ADOPT = (
         if not query.endswith("LIMIT 0")
     ),
 )
-"""Statements that store the results of `_OTHERS` in another person's file, so that kernrec can write to the file."""
+"""SQL statements that store the results of `_OTHERS` in a file that another person wrote, so that kernrec can then
+write to this file."""
 
 
 def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequence[str]], own: bool) -> None:
-    """Create the views of a connection whose file is attached as `file`, replacing earlier ones.
+    """Create a view for each table of the file that is attached as `file`, replacing earlier views.
 
     Args:
         connection: Connection to a file with the tables of the present schema.
-        dropped: Keys of rows to skip, by table.
-        own: Whether the file is the user's own. For other files, only tables of the schema get a view.
+        dropped: Keys of the rows to hide, by table.
+        own: Whether the file is the user's own. In other files, only tables of the schema get a view.
     """
     connection.execute("CREATE OR REPLACE TABLE db.left_out (name VARCHAR, id VARCHAR)")
     for table, keys in dropped.items():
@@ -93,42 +95,43 @@ def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequen
 
 
 LONGEST_SOURCE = 2**20
-"""Maximum characters of a kernel source that a database stores."""
+"""Maximum length of a kernel source in a database, in characters."""
 _ATTEMPTS = 5
-"""Attempts to check and open a file, if another process replaces the file between both steps."""
+"""Maximum number of attempts to check and open a file. An attempt fails if another process replaces the file between
+the check and the opening."""
 _CHUNK = 2000
-"""Measurements inserted at a time, to avoid a second copy of a large recording in memory."""
+"""Number of measurements to insert at a time. This avoids a second copy of a large recording in memory."""
 
 
 class Database(DatabaseQueries):
-    """An open database. Use it in a `with` statement, or close it; one thread at a time.
+    """An open database, to be used in one thread, in a `with` statement or until `close` is called.
 
     Every method raises a one-line `UsageError` with the file's name if the database cannot be read or written.
     """
 
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         super().__init__(connection, path, mark)
-        self._written = ""  # device and inode of the file, if it was opened for writing
+        self._written = ""  # Device and inode of the file, or empty if the file is open for reading only.
         self.schema = len(schema.migrations())
-        """Number of the last migration that was applied."""
+        """Number of the last migration that was applied to the schema."""
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = True, create: bool = False, check_rows: bool = True) -> "Database":
-        """Open a database and bring its schema up to date, even for reading.
+        """Open a database and bring its schema up to date, even if the database is opened only for reading.
 
-        A separate process checks the file first, unless this program wrote or checked it before. Impossible rows of the
-        user's own files are skipped (`faults`). kernrec ignores what other people's files state about who measured
-        their rows.
+        A separate process checks the file first, unless this program wrote or checked the present content before. In
+        the user's own files, impossible rows are skipped and listed in `faults`. In files of other people, kernrec
+        ignores what the file states about who measured its rows.
 
         Args:
             path: Path of the file.
-            read_only: Whether to open it for reading only.
-            create: Whether to create a missing file; only for writing.
-            check_rows: Whether to skip changed and impossible rows.
+            read_only: Whether to open the file for reading only.
+            create: Whether to create a missing file. Only allowed for writing.
+            check_rows: Whether to find changed and impossible rows, and to skip them.
 
         Raises:
-            UsageError: The file is not a kernrec database, is damaged or in use, has a newer schema, or has an
-                impossible row and belongs to somebody else. The file is not changed.
+            UsageError: The file is not a kernrec database, is damaged or in use, or has a newer schema. Also raised if
+                a file of another person has an impossible row. The file is not changed.
         """
         path = Path(path)
         for _ in range(_ATTEMPTS):
@@ -154,12 +157,16 @@ class Database(DatabaseQueries):
         state: str = "",
         filtered: bool = False,
     ) -> "Database":
-        """Open a checked file; the checking process also uses this. Other arguments are those of `open`.
+        """Open a file that was already checked.
+
+        The process that checks files also uses this method. The arguments `path`, `read_only` and `create` are those of
+        `open`.
 
         Args:
-            mark: Mark of the file; None to write no mark.
-            state: Checked state of the file (`marks.file_state`); empty for any state.
-            filtered: Whether to hide rows and claims that the mark excludes.
+            mark: Mark of the file, or None if kernrec should not write a mark.
+            state: State of the file when it was checked (`marks.file_state`). If empty, any state is accepted.
+            filtered: Whether to hide the rows that the mark lists, and to ignore what another person's file states
+                about the contributors of its rows.
         """
         existed = path.exists()
         if create and not read_only and not existed:
@@ -213,11 +220,12 @@ class Database(DatabaseQueries):
         return cls(connection, "the database in memory")
 
     def close(self) -> None:
-        """Write pending changes and close the file."""
+        """Write pending changes and close the file. If the file was open for writing, update its mark and its query
+        file."""
         self._connection.close()
         if self._written and self._mark is not None:
             state = file_state(Path(self.path))
-            if inode_of(state) == self._written:  # Otherwise another file has replaced this one.
+            if inode_of(state) == self._written:  # If the inode differs, another file has replaced this one.
                 write_mark(Path(self.path), replace(self._mark, state=state, writing=""))
                 renew(Path(self.path), type(self).open)
 
@@ -230,15 +238,15 @@ class Database(DatabaseQueries):
         self.close()
 
     def add(self, table: str, rows: Iterable[Row]) -> list[str]:
-        """Add rows that a table lacks, all or nothing.
+        """Add the rows that a table does not have yet, all or nothing.
 
         Args:
             table: One of `schema.TABLES`.
-            rows: Values by column (`db/schema`), without the key; absent columns are NULL. A mapping or list for a text
-                column is stored as canonical JSON.
+            rows: For each row, its values by column (`db/schema`), without the key. Absent columns are NULL. A mapping
+                or list in a text column is stored as canonical JSON.
 
         Returns:
-            Keys of the rows, in order.
+            Key of each row, in the order of `rows`.
         """
         if table not in TABLES:
             raise unknown("table", table, TABLES)
@@ -246,7 +254,8 @@ class Database(DatabaseQueries):
             return store_rows.insert(self._connection, table, rows)
 
     def add_measurements(self, measurements: "Iterable[Measurement]") -> list[str]:
-        """Add measurements with their configs and problems, all or nothing; return their keys, in order."""
+        """Add measurements with their configs and problems, all or nothing, and return the measurements' keys in
+        order."""
         keys: list[str] = []
         remaining = iter(measurements)
         with one_line(self.path), transaction(self._connection):
@@ -268,21 +277,22 @@ class Database(DatabaseQueries):
         return store_rows.insert(self._connection, "measurement", rows)
 
     def add_profiles(self, rows: Iterable[ProfileRow]) -> list[str]:
-        """Add the user's own static profiles; return their keys, in order."""
+        """Add static profiles as the user's own, and return their keys in order."""
         keys = self.add("profile", (row.columns() for row in rows))
         self._own_rows(keys)
         return keys
 
     def add_kernel(self, kernel: "Kernel", problem: "Problem") -> None:
-        """Add a user's kernel and a problem, so that `Context.kernel` can rebuild both.
+        """Add a user's kernel and one problem of it, so that `Context.kernel` can rebuild both.
 
-        Skip sources of more than `LONGEST_SOURCE` characters, because others would refuse the whole file.
+        Add nothing if the kernel's source has more than `LONGEST_SOURCE` characters: other people's kernrec would
+        refuse the whole file.
         """
         row = {
             "name": kernel.name,
             "kernel_hash": kernel.hash,
             "op": kernel.op,
-            "spec": json.dumps(kernel.spec),  # not canonical: the order of tunables and dimensions matters
+            "spec": json.dumps(kernel.spec),  # Not canonical, because the order of tunables and dimensions matters.
             "source": kernel.source,
         }
         if len(kernel.source) > LONGEST_SOURCE:
@@ -301,14 +311,16 @@ class Database(DatabaseQueries):
         then: Callable[[Path], Sequence[str]] | None = None,
         signer: str | None = None,
     ) -> int:
-        """Add the rows of files that the database lacks, all or nothing; return the number of new rows.
+        """Add the rows of files that the database does not have yet, all or nothing, and return the number of new rows.
 
         Args:
-            write: Function that writes files of checked rows to the folder that it gets (`exchange.add_rows`).
-            apart_from: Columns of `measurement`. A row that differs from a stored row only in these columns is not
-                added.
-            then: Function that gets the folder, and returns SQL statements for the same transaction.
-            signer: Public key of the rows' owner, empty if unknown; None for the database's own rows.
+            write: Function that receives a folder and writes files of checked rows into it, in the form that
+                `exchange.add_rows` reads.
+            apart_from: Columns of `measurement` to ignore when comparing rows. A row that differs from a stored row
+                only in these columns is not added.
+            then: Function that receives the same folder and returns additional SQL statements for the same transaction.
+            signer: Public key of the person who owns the rows. Empty if the owner is unknown, None if the rows are the
+                database's own.
         """
         remove_abandoned()
         with exchange_folder(self._connection) as folder:
@@ -318,18 +330,23 @@ class Database(DatabaseQueries):
                 return exchange.add_rows(self._connection, folder, self.path, apart_from, last, signer)
 
     def rescale(self) -> None:
-        """Re-estimate the scales of GPUs after measurements were withdrawn or restored."""
+        """Estimate the scales of GPUs again, after measurements were withdrawn or restored."""
         with one_line(self.path), transaction(self._connection):
             update_scales(self._connection)
 
     def change(self, statements: Iterable[str]) -> None:
-        """Execute statements in one transaction. They must use fully qualified table names."""
+        """Execute SQL statements in one transaction. The statements must name tables in full, such as
+        `db.measurement`."""
         with one_line(self.path), transaction(self._connection):
             for statement in statements:
                 self._connection.execute(statement)
 
     def remove(self, faults: Faults) -> int:
-        """Delete impossible rows; return the number of deleted rows."""
+        """Delete impossible rows, and return the number of deleted rows.
+
+        Args:
+            faults: Keys of the rows to delete, by table and fault.
+        """
         before = sum(self.counts().values())
         with one_line(self.path), transaction(self._connection):
             for table, by in faults.items():
@@ -362,16 +379,16 @@ def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
     Args:
         new: Path of the new database.
         path: Path of the database to replace, which may not exist.
-        faults: Rows to skip in the new database.
+        faults: Keys of the rows of the new database that queries must skip, by table and fault.
     """
-    # Write a mark that fits either file, in case the process is killed between the two steps.
+    # Write a mark that is valid for either file, in case the process is killed between the two steps.
     write_mark(path, replace(read_mark(path), writing=inode_of(file_state(new))))
     os.replace(new, path)
     write_mark(path, Mark(file_state(path), True, "", faults or {}, time.time()))
 
 
 class _ReplacedError(UsageError):
-    """The file that was opened is not the one that was checked."""
+    """The opened file is not the file that was checked, because another process replaced it."""
 
 
 def _check_opened(path: Path, state: str, read_only: bool) -> None:

@@ -1,8 +1,9 @@
 """Exchange rows as files, in the only folder that a connection can access, and compute the keys of many rows.
 
-`add_rows` adds checked rows: a set union by key. `rows.row_key` defines the key of a row; `key_expression` computes the
-keys of millions of rows in DuckDB, which may format a number differently from Python. So `wrong_keys` checks suspicious
-rows with `row_key`, and reports only rows whose content really has another hash.
+`add_rows` adds checked rows that a database does not have yet; rows are compared by key. The function `rows.row_key`
+defines the key of a row. `key_expression` computes the keys of millions of rows in DuckDB, which may format a number
+differently from Python. So `wrong_keys` computes suspicious keys again with `row_key`, and reports a row only if its
+content really has another hash.
 """
 
 import json
@@ -22,19 +23,21 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 CHECKED = "checked.duckdb"
-"""Database with checked measurements. It is read in place, because copying takes as long as the check."""
+"""Name of a database file with checked measurements. The file is read in place, because copying it takes as long as the
+check."""
 SOURCES = "sources.parquet"
-"""File beside `CHECKED`: `measurement_id`, and the `number` of each group of segments that contains the measurement."""
+"""Name of a file beside `CHECKED`. It has a row for each measurement and each group of segments that contains it, with
+the columns `measurement_id` and `number` (the group's index)."""
 MEASUREMENTS = "checked.main.measurement"
-"""SQL name of the measurements of `CHECKED` while `add_rows` runs."""
+"""SQL name of the table of measurements in the file `CHECKED`, while `add_rows` runs."""
 _LAUNCH = "kernel, kernel_hash, code_key, sm, launch"
-"""Columns of `profile` that identify the profiled launch."""
+"""Columns of the table `profile` that identify the profiled launch."""
 COLUMNS = "checked.json"
-"""File beside `CHECKED`: names of the columns that are not NULL everywhere."""
+"""Name of a file beside `CHECKED` that lists the columns that have a value in some row."""
 
 
 def move_checked(checked: Path, folder: Path) -> None:
-    """Move checked rows from a folder to another."""
+    """Move the files of checked rows from the folder `checked` to another folder."""
     for pattern in (CHECKED, COLUMNS, SOURCES, *(f"{table}*.parquet" for table in TABLES)):
         for file in checked.glob(pattern):
             move(file, folder / file.name)
@@ -48,14 +51,16 @@ def add_rows(
     then: Sequence[str] = (),
     signer: str | None = None,
 ) -> int:
-    """Add those rows of a folder's `<table>*.parquet` and `CHECKED` that a database lacks, all or nothing.
+    """Add the rows in a folder's `<table>*.parquet` and `CHECKED` files that a database does not have yet, all or
+    nothing.
 
     Rows with equal keys must be equal. If their contents differ, somebody changed the stored row or constructed a hash
-    collision, and nothing is added.
+    collision; then nothing is added.
 
     Args:
-        connection: Connection with the database attached as `db`.
-        folder: `exchange_folder` of the connection, without duplicate rows. Columns that a file lacks are NULL.
+        connection: Connection to the database, which is attached as `db`.
+        folder: The connection's `exchange_folder`. Its files have no duplicate rows. Columns that a file lacks are
+            NULL.
         path: Path of the database, for messages.
         apart_from: See `Database.add_from`.
         then: Additional SQL statements for the same transaction.
@@ -63,6 +68,9 @@ def add_rows(
 
     Returns:
         Number of added rows.
+
+    Raises:
+        UsageError: A row has the key of a stored row with another content.
     """
     added = 0
     with _sources(connection, folder) as sources, transaction(connection):
@@ -83,7 +91,7 @@ def add_rows(
                 _, *names = kinds
                 equal = [f'here."{x}" IS NOT DISTINCT FROM there."{x}"' for x in names if x not in apart_from]
                 rows += f" ANTI JOIN db.{table} AS here ON {' AND '.join(equal)}"
-            if table == "profile" and signer is not None:  # Profiles from others never replace the user's.
+            if table == "profile" and signer is not None:  # Other people's profiles never replace the user's.
                 rows += f" ANTI JOIN db.{table} AS here USING ({_LAUNCH})"
             if table == "measurement" and signer is not None:
                 origin = f"there.measurement_id, there.gpu, there.problem_id, {quoted(signer)}"
@@ -141,18 +149,18 @@ _BATCH = 1000
 
 
 def key_expression(table: str, kinds: Mapping[str, str]) -> str:
-    """Return SQL that computes the key of a row.
+    """Return an SQL expression that computes the key of a row from its columns.
 
     Args:
         table: Name of the table, which is part of the hash.
-        kinds: Types of its columns by name, the key first.
+        kinds: SQL types of the table's columns by name, the key first.
     """
     _, *names = kinds
     required = layout_of().required[table]
     before, after = [], []
     for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
-        # Put each comma on the side of the table's name, which is in every row. `concat` skips parts that are NULL. A
+        # Put each comma on the side of the table's name, because the name is in every row. `concat` skips NULL parts. A
         # chain of `||` copies the text at each step, so use it only for columns that may be NULL.
         joined = ", " if name in required else " || "
         if name < "table":
@@ -164,12 +172,12 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
 
 
 _TEXT = {
-    "VARCHAR": "CAST(to_json({0}) AS VARCHAR)",  # The text is quoted and escaped as in Python.
+    "VARCHAR": "CAST(to_json({0}) AS VARCHAR)",  # This quotes and escapes the text in the same way as Python.
     "INTEGER": "CAST({0} AS VARCHAR)",
     "BIGINT": "CAST({0} AS VARCHAR)",
     "DOUBLE": "CAST({0} AS VARCHAR)",
     "BOOLEAN": "CAST({0} AS VARCHAR)",
-    # Without exponents, DuckDB's JSON equals Python's, and is four times as fast as a cast of the list.
+    # If no number has an exponent, DuckDB's JSON equals Python's, and is four times as fast as casting the list.
     "DOUBLE[]": (
         "CASE WHEN list_min({0}) >= 1e-4 AND list_max({0}) < 1e16 THEN CAST(to_json({0}) AS VARCHAR) "
         "ELSE replace(CAST({0} AS VARCHAR), ' ', '') END"
@@ -179,18 +187,20 @@ _TEXT = {
         "ELSE strftime({0}, '\"%Y-%m-%dT%H:%M:%S.%f\"') END"
     ),
 }
-"""SQL that formats a column's value as canonical JSON, by the column's type."""
+"""SQL expressions that format a column's value as canonical JSON, keyed by the column's SQL type."""
 
 
 def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return the key and the columns that have a value in some row; all columns if there are no rows.
+    """Return the types of the key and of the columns that have a value in some row. If there are no rows, return all
+    columns.
 
-    A recording fills a fifth of the columns, and hashing a column takes time even if the column is NULL everywhere.
+    A recording fills only a fifth of the columns, and hashing a column takes time even if the column is NULL in all
+    rows.
 
     Args:
-        connection: Connection to query.
-        source: Table or other source of the rows, in SQL.
-        kinds: Types of the columns by name, the key first.
+        connection: Connection for the query.
+        source: Table or other SQL source of the rows.
+        kinds: SQL types of the columns by name, the key first.
     """
     columns = ", ".join(f'count("{name}")' for name in kinds)
     ((total, *counts),) = connection.execute(f"SELECT count(*), {columns} FROM {source}").fetchall()
@@ -204,9 +214,13 @@ def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[s
 def wrong_keys(
     connection: "DuckDBPyConnection", table: str, source: str, kinds: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (stored key, key of the content) for each row whose key is not the hash of its content.
+    """Yield (stored key, correct key) for each row whose stored key is not the hash of its content.
 
-    The arguments are those of `used_columns`; `kinds` may omit columns that are NULL in all rows.
+    Args:
+        connection: Connection for the query.
+        table: Name of the table, which is part of the hash.
+        source: Table or other SQL source of the rows.
+        kinds: SQL types of the columns by name, the key first. Columns that are NULL in all rows may be missing.
     """
     key = next(iter(kinds))
     cursor = connection.cursor()

@@ -1,15 +1,16 @@
 """Estimate how each contributor's GPU compares with other GPUs of its model, from configs that several people measured.
 
 A throttled laptop, or a board with another power limit, ranks configs correctly, but its times are not typical of its
-model. So `db/schema/views.sql` divides each GPU's costs by its scale before combining rows of several people.
+model. So `db/schema/views.sql` divides each GPU's costs by a scale before it combines rows of several people.
 
-    item        what can be compared: one config on one problem, at one power limit and clock, with one protocol
-    reference   of an item: the median over at least three contributors, each with the median over their GPUs
-    ratio       of a GPU: the median over its items of cost / reference
+    item        one config on one problem, at one power limit and setting of the clocks, with one protocol version
+    reference   cost of an item: the median over at least three contributors, each with the median over their GPUs
+    ratio       of a GPU: the median of (cost / reference) over its items
     scale       the ratio, moved toward 1 if items disagree: unusual cores beside average memory give no single scale
 
-With two contributors it is unclear which one is unusual: both stay as they are, and answers show how far they differ.
-Every GPU runs the fixed part (`kernrec.kernel.space`), which has five such items.
+With only two contributors, it is unclear which of their GPUs is unusual. Then neither is scaled, and answers show how
+far the two differ. Contributed measurements begin with a part that is the same on every GPU
+(`kernrec.kernel.fixed_part`); it contains five such items.
 """
 
 from typing import TYPE_CHECKING
@@ -20,19 +21,20 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 LEAST_CONTRIBUTORS = 3
-"""Minimum contributors per item: with two, it is unclear which one is unusual."""
+"""Minimum number of contributors who measured an item. With two, it is unclear whose GPU is unusual."""
 LEAST_CONFIGS = 3
-"""Minimum number of items that a GPU must share with others."""
+"""Minimum number of items that a GPU must have in common with other people's GPUs."""
 
 _RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTINCT FROM true"
 
 
 def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> str:
-    """Return SQL for the scales of GPUs, with the columns of `card_scale`, from the relation `sourced_rows`.
+    """Return an SQL query for the scales of GPUs. It reads `sourced_rows` and returns the columns of the table
+    `card_scale`.
 
     Args:
-        part: Condition on these rows.
-        contributors: Least number of contributors to an item.
+        part: SQL condition on the rows to use.
+        contributors: Minimum number of contributors who measured an item.
     """
     same = (
         "kernel, kernel_hash, config_id, problem_id, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,"
@@ -74,19 +76,20 @@ def scales_query(part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> 
 
 
 def scale_statements() -> list[str]:
-    """Return the SQL statements that re-estimate a database's scales after rows of others were added or removed."""
+    """Return SQL statements that estimate the scales in a database again, after other people's rows were added or
+    removed."""
     scales = f"FROM ({scales_query(_RAN_WELL)})"
     estimate = with_derived("sourced_rows", scales)
     return ["DELETE FROM db.card_scale", f"INSERT INTO db.card_scale BY NAME {estimate}"]
 
 
 def scales_among_few() -> str:
-    """Return SQL that replaces `card_scale` when training: rows of several GPUs only have to be consistent with each
-    other.
+    """Return an SQL source that replaces `card_scale` when a model is trained.
 
-    With two contributors, answers scale neither. A model trained on both would mistake the difference of the GPUs for a
-    difference of configs. Here the scale is relative to the user's own GPUs if there are any, otherwise to the median
-    of all contributors.
+    For training, the rows of several GPUs only have to be consistent with each other. With two contributors, answers
+    scale neither GPU, but a model trained on both would mistake the difference between the GPUs for a difference
+    between configs. So here two contributors are enough, and the scale is relative to the user's own GPUs if there are
+    any, otherwise to the median of all contributors.
     """
     scales = [
         f"{name} / coalesce(median({name}) FILTER (WHERE contributor = 'own') OVER (PARTITION BY gpu), 1) AS {name}"
@@ -99,9 +102,12 @@ def scales_among_few() -> str:
 
 
 def update_scales(connection: "DuckDBPyConnection") -> None:
-    """Estimate a database's scales within the caller's transaction; read no row if there are too few contributors."""
+    """Estimate the scales in a database again, within the caller's transaction.
+
+    If the database has rows of too few contributors, only delete the old scales, without reading the measurements.
+    """
     ((signers,),) = connection.execute("SELECT count(DISTINCT signer) FROM db.merged").fetchall()
     clear, estimate = scale_statements()
     connection.execute(clear)
-    if signers + 1 >= LEAST_CONTRIBUTORS:  # The user counts as a contributor.
+    if signers + 1 >= LEAST_CONTRIBUTORS:  # The user counts as a contributor, too.
         connection.execute(estimate)

@@ -1,4 +1,6 @@
-"""Manage the user's key and trusted keys, and sign and verify manifests and withdrawals with Ed25519.
+"""Manage the user's key pair and the keys of other people whom the user trusts; sign and verify with Ed25519.
+
+Manifests of bundles and withdrawals of measurements are signed.
 
 ~/.config/kernrec/trusted.json     public keys that the user trusts, each with a name that the user chose
 ~/.config/kernrec/key              the user's private key, readable only by the user
@@ -25,12 +27,12 @@ _EIGHTH = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 _SMALL_ORDER = frozenset((0, 1, _PRIME - 1, _EIGHTH, _PRIME - _EIGHTH))
 """The y coordinates of the eight points of edwards25519 whose order divides 8."""
 _LONGEST_KEY = 256
-"""Maximum characters to read from a key's file."""
+"""Maximum number of characters to read from the file of a key."""
 _LARGEST_SETTINGS = 16 << 20
 
 
 def trusted() -> dict[str, str]:
-    """Return the names of the keys that the user trusts, by key; the user's own key is not among them."""
+    """Return the names that the user gave to trusted keys, keyed by public key. The user's own key is not included."""
     path = paths.config() / "trusted.json"
     try:
         values = json.loads(read_input(path, _LARGEST_SETTINGS))
@@ -40,17 +42,18 @@ def trusted() -> dict[str, str]:
         raise UsageError(f"{path} cannot be read: {error}") from None
     for each in values if isinstance(values, list) else [None]:
         entry = each if isinstance(each, dict) and set(each) == {"key", "name"} else {"key": "", "name": ""}
-        if not (_KEY.fullmatch(str(entry["key"])) and _NAME.fullmatch(str(entry["name"]))):  # names are printed
+        # These names are printed, so they must not contain control characters.
+        if not (_KEY.fullmatch(str(entry["key"])) and _NAME.fullmatch(str(entry["name"]))):
             raise UsageError(f"{path} is not a list of keys and names")
     return {str(each["key"]): str(each["name"]) for each in values}
 
 
 def trust(key: str, name: str | None) -> None:
-    """Trust the rows that a public key signs.
+    """Trust the rows that are signed with a key from now on.
 
     Args:
         key: Public key, as hexadecimal digits.
-        name: Name of its owner in answers; None: the first digits of the key.
+        name: Name of the key's owner, to show in answers. By default, the first digits of the key.
     """
     if not is_public_key(key):
         raise UsageError(
@@ -66,7 +69,11 @@ def trust(key: str, name: str | None) -> None:
 
 
 def distrust(key_or_name: str) -> str:
-    """Stop trusting a key, given by key or name; return the key."""
+    """Stop trusting a key, and return the key.
+
+    Args:
+        key_or_name: The public key, or the name that the user gave to it.
+    """
     names = trusted()
     for key, name in names.items():
         if key_or_name in (key, name):
@@ -83,12 +90,17 @@ def _write_trusted(names: dict[str, str]) -> None:
 
 
 def trusts(signer: str | None) -> bool:
-    """Return whether kernrec accepts a signer's rows without asking; it never accepts unsigned rows like this."""
+    """Return whether kernrec accepts rows of a signer without asking the user. The result is False for unsigned
+    rows."""
     return bool(signer) and (signer in trusted() or signer == own_key())
 
 
 def signer_name(key: str | None) -> str:
-    """Return the name of a signer in answers."""
+    """Return the name of a signer as shown in answers.
+
+    Args:
+        key: Public key of the signer.
+    """
     if not key:
         return "unsigned"
     if key == own_key():
@@ -97,12 +109,12 @@ def signer_name(key: str | None) -> str:
 
 
 def key_file() -> Path:
-    """Return the path of the user's private key, which may not exist."""
+    """Return the path of the file for the user's private key. The file may not exist."""
     return paths.config() / "key"
 
 
 def own_key() -> str | None:
-    """Return the user's public key, or None."""
+    """Return the user's public key, or None if the user has no key."""
     try:
         text = _key_text(paths.config() / "key.pub")
     except (OSError, UnicodeDecodeError):
@@ -111,7 +123,7 @@ def own_key() -> str | None:
 
 
 def make_own_key() -> str:
-    """Return the user's public key; create a pair of keys if there is none."""
+    """Return the user's public key. If there is none, create a private and a public key first."""
     path = key_file()
     key = Signer.of(path).key if path.exists() else make_key(path)
     with file_errors(path.parent, "written"):
@@ -120,7 +132,10 @@ def make_own_key() -> str:
 
 
 def make_key(path: Path) -> str:
-    """Create a private key that only its user can read; return the public key. An existing file is never replaced."""
+    """Create a file with a new private key that only the user can read, and return the public key.
+
+    An existing file is never replaced.
+    """
     private = _ed25519().Ed25519PrivateKey.generate()
     with file_errors(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +152,7 @@ def _key_text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Signer:
-    """Signer with the private key in a file."""
+    """A person or program that signs documents, with the private key in a file."""
 
     key: str
     """Public key, as hexadecimal digits."""
@@ -145,7 +160,7 @@ class Signer:
 
     @classmethod
     def of(cls, path: Path) -> "Signer":
-        """Return the signer whose private key is in a file."""
+        """Read the private key in a file, and return a signer that uses this key."""
         try:
             text = _key_text(path)
         except FileNotFoundError:
@@ -158,12 +173,25 @@ class Signer:
         return cls(private.public_key().public_bytes_raw().hex(), private)
 
     def sign(self, content: bytes) -> bytes:
-        """Return the content of the signature file for `content`, the bytes of a manifest."""
+        """Return the content of a signature file.
+
+        Args:
+            content: The bytes to sign, such as those of a manifest.
+        """
         return json.dumps({"key": self.key, "signature": self.private.sign(content).hex()}).encode() + b"\n"
 
 
 def signer_of(content: bytes, signature: bytes, title: str) -> str:
-    """Return the public key in a signature file; raise a `UsageError` with `title` if the signature does not match."""
+    """Return the public key in a signature file, after checking the signature.
+
+    Args:
+        content: Content of the signed file.
+        signature: Content of the signature file.
+        title: Name of the signed file, for messages.
+
+    Raises:
+        UsageError: The file is not a signature file, or the signature is not valid for the content.
+    """
     try:
         document = json.loads(signature)
         key, value = document["key"], document["signature"]
@@ -178,20 +206,25 @@ def signer_of(content: bytes, signature: bytes, title: str) -> str:
 
 
 def is_public_key(text: str) -> bool:
-    """Return whether a text is a public key, as hexadecimal digits, with which nobody can forge signatures.
+    """Return whether a text of hexadecimal digits is a public key for which nobody can forge signatures.
 
-    Points of small order are rejected, because anybody can forge their signatures (RFC 8032, 5.1.7, leaves this check
-    to the caller). Second encodings of a point are rejected, too.
+    Points of small order are rejected, because anybody can forge signatures for them. RFC 8032, 5.1.7, leaves this
+    check to the caller. Second encodings of a point are rejected, too.
     """
     if not _KEY.fullmatch(text):
         return False
-    y = int.from_bytes(bytes.fromhex(text), "little") & (2**255 - 1)  # The last bit is the sign of x.
+    y = int.from_bytes(bytes.fromhex(text), "little") & (2**255 - 1)  # The highest bit is the sign of x.
     return y < _PRIME and y not in _SMALL_ORDER
 
 
 def fits(key: str, signature: str, content: bytes) -> bool:
-    """Return whether `signature` is valid for `content` under the public key `key`; key and signature are hex
-    strings."""
+    """Return whether a signature of some content is valid.
+
+    Args:
+        key: Public key, as hexadecimal digits.
+        signature: The signature, as hexadecimal digits.
+        content: The bytes that were signed.
+    """
     if not is_public_key(key):
         return False
     public_key = _ed25519().Ed25519PublicKey

@@ -1,10 +1,12 @@
-"""Store a mark per database file: whether kernrec checked it, whether the user's kernrec wrote it, which rows to skip.
+"""Store a mark for each database file: whether kernrec checked or wrote the file, and which rows queries must skip.
 
-A mark is a small file in the cache. It identifies a database's content by device, inode, size and times of the last
-change. Only the superuser can set `st_ctime`. Reading a mark takes two calls of `stat` and one small file.
+A mark is a small file in the cache folder. It identifies the content of a database file by the file's device, inode,
+size and times of the last change. Only the superuser can set `st_ctime`. Reading a mark takes two calls of `stat` and
+one small file.
 
 A file is the user's own if this user's kernrec wrote it, or if it is the user's database or the database of pulled
-rows. Rows of other files count as merged rows; what the files state about names, scales and contributors is ignored.
+rows. The rows of any other file count as other people's rows, and kernrec ignores what the file states about names,
+scales and contributors.
 """
 
 import json
@@ -21,42 +23,46 @@ from kernrec.util.files import write_whole
 from kernrec.util.light_dataclass import dataclass
 
 _CHECKS = 2
-"""Version of the checks: files that passed only older checks are checked again."""
+"""Version of the checks. A file that passed only an older version is checked again."""
 _AGAIN_S = 86_400.0
 """Seconds until a file with skipped rows is checked again, because a wrong clock may have caused the skips."""
 
 Faults = Mapping[str, Mapping[str, Sequence[str]]]
-"""Keys of impossible rows, by table and by fault."""
+"""Keys of impossible rows, by table and then by fault."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Facts about a database file from earlier checks and writes."""
+    """Facts about a database file, saved by the last check or the last write."""
 
     state: str
-    """State of the content (`file_state`) at the last check, or after the last write; empty if there was neither."""
+    """State of the file (`file_state`) at the last check or after the last write, or empty if there was neither."""
     own: bool
-    """Whether this user's kernrec wrote it."""
+    """Whether this user's kernrec wrote the file."""
     writing: str = ""
-    """Device and inode of the file that the user's kernrec has open for writing, or had open when killed."""
+    """Device and inode of the file that this user's kernrec has open for writing, or had open when it was killed."""
     faults: Faults = field(default_factory=dict)
-    """Rows to skip."""
+    """Keys of the rows that queries must skip, by table and fault."""
     checked_at: float = 0.0
-    """Time of the check, in seconds since 1970."""
+    """Time of the last check, in seconds since 1970."""
 
     @property
     def dropped(self) -> dict[str, list[str]]:
-        """Keys of the rows to skip, by table."""
+        """Keys of the rows that queries must skip, by table."""
         return {table: sorted({key for keys in by.values() for key in keys}) for table, by in self.faults.items()}
 
     def holds(self, state: str) -> bool:
-        """Return whether a file in this state needs no check."""
+        """Return whether a file in this state was already checked, so that it needs no further check."""
         recent = 0 <= time.time() - self.checked_at < _AGAIN_S
         return bool(state) and self.state == state and (recent or not self.faults)
 
 
 def file_state(path: Path) -> str:
-    """Return text that identifies the content of a file and of DuckDB's log beside it; empty if the file is missing."""
+    """Return a text that identifies the content of a file and of DuckDB's write-ahead log beside it.
+
+    Returns:
+        The text, or an empty text if the file does not exist.
+    """
     texts = []
     for name in (path, f"{path}.wal"):
         try:
@@ -69,12 +75,15 @@ def file_state(path: Path) -> str:
 
 
 def inode_of(state: str) -> str:
-    """Return the device and inode from a `file_state`."""
+    """Return the device and inode in a result of `file_state`."""
     return " ".join(state.split("\n")[1].split()[:2]) if state else ""
 
 
 def has_open(state: str) -> bool:
-    """Return whether this process has the file with this state open; true if the system does not list open files."""
+    """Return whether this process has the file with a given `file_state` open.
+
+    Return True if the operating system does not list open files.
+    """
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:
@@ -88,7 +97,7 @@ def has_open(state: str) -> bool:
 
 
 def read_mark(path: Path) -> Mark:
-    """Return the mark of the file at a path, or an empty mark."""
+    """Return the mark of the file at a path, or an empty mark if there is none."""
     try:
         return Mark(**json.loads(mark_path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -96,7 +105,10 @@ def read_mark(path: Path) -> Mark:
 
 
 def write_mark(path: Path, mark: Mark) -> None:
-    """Save a mark. Ignore a cache that cannot be written, and create no home folder."""
+    """Save a mark.
+
+    Do nothing if the cache folder cannot be written. A missing home folder is not created.
+    """
     if not paths.cache().parent.parent.is_dir():
         return
     with suppress(OSError):
@@ -106,7 +118,7 @@ def write_mark(path: Path, mark: Mark) -> None:
 
 
 def is_own(path: Path, mark: Mark | None = None) -> bool:
-    """Return whether the file at a path is the user's own, or does not exist yet."""
+    """Return whether the file at a path is the user's own (see the module's docstring) or does not exist yet."""
     state, mark = file_state(path), mark or read_mark(path)
     if not state or (mark.own and state == mark.state) or (mark.writing and mark.writing == inode_of(state)):
         return True
@@ -115,5 +127,5 @@ def is_own(path: Path, mark: Mark | None = None) -> bool:
 
 
 def mark_path(path: Path) -> Path:
-    """Return the path of a database file's mark."""
+    """Return the path at which the mark of a database file is saved."""
     return paths.cache() / "checked" / sha256(os.path.realpath(path).encode("utf-8", "surrogateescape")).hexdigest()

@@ -10,10 +10,10 @@
       device     the GPU, its driver and its settings
       report     what the device measured, which only the measuring process can know
 
-The leaf fields of these classes are the columns of the table `measurement` (`db/schema`), under the same names.
-`Measurement.columns` converts to columns, `Measurement.from_columns` back; `columns_of` and `build` do the same for
-any such record. The journal stores the JSON of the columns
-that are not None (`Measurement.as_json`).
+Each of these parts is a class. The simple fields of all parts are the columns of the table `measurement` (`db/schema`),
+under the same names. `Measurement.columns` converts a measurement to columns, and `Measurement.from_columns` converts
+columns back. The functions `columns_of` and `build` do the same for a single part. The journal stores the columns that
+are not None as JSON (`Measurement.as_json`).
 """
 
 import json
@@ -33,53 +33,56 @@ _Record = TypeVar("_Record")
 
 @dataclass(frozen=True)
 class LatencyReport:
-    """Latency of one launch sequence in a burst; all None if nothing was timed."""
+    """Latency of one launch sequence, measured in a burst of launches. All fields are None if nothing was timed."""
 
     latency_s: float | None = None
-    """Median."""
+    """Median latency, in seconds."""
     latency_samples_s: tuple[float, ...] | None = None
     latency_n: int | None = None
     latency_mad_s: float | None = None
-    """Median absolute deviation."""
+    """Median absolute deviation of the latency samples, in seconds."""
     latency_q10_s: float | None = None
     latency_q90_s: float | None = None
     latency_low_s: float | None = None
-    """Lower end of the 90 % interval of the median."""
+    """Lower end of the 90 % interval of the median latency, in seconds."""
     latency_high_s: float | None = None
     latency_outliers: int | None = None
-    """Samples more than 5 MAD from the median."""
+    """Number of latency samples that are more than 5 median absolute deviations from the median."""
     latency_converged: bool | None = None
-    """Whether the interval became as narrow as the protocol requires."""
+    """Whether the 90 % interval became as narrow as the protocol requires."""
     latency_window_s: float | None = None
-    """Time over which samples were taken."""
+    """Length of the time during which samples were taken, in seconds."""
     l2_policy: str | None = None
-    """Treatment of the L2 cache between launches."""
+    """Treatment of the L2 cache between launches in words, such as `flushed`."""
 
 
 @dataclass(frozen=True)
 class EnergyReport:
-    """Energy of one launch sequence under sustained load, idle power included; all None if it was not measured."""
+    """Energy of one launch sequence under sustained load, including idle power.
+
+    All fields are None if energy was not measured.
+    """
 
     sustained_latency_s: float | None = None
-    """Latency in the same window."""
+    """Latency of one launch sequence during the energy window, in seconds."""
     energy_j: float | None = None
     energy_low_j: float | None = None
-    """Lower end of the 90 % interval."""
+    """Lower end of the 90 % interval of the energy, in joules."""
     energy_high_j: float | None = None
     power_w: float | None = None
     energy_method: str | None = None
     energy_ticks: int | None = None
-    """Updates of the energy counter in the window."""
+    """Number of updates of the GPU's energy counter in the energy window."""
     energy_tick_s: float | None = None
-    """Time between two updates of the energy counter."""
+    """Time between two updates of the energy counter, in seconds."""
     energy_counter_ratio: float | None = None
-    """Energy by the counter over the integral of the power sensor."""
+    """Energy according to the energy counter, divided by the integral of the power sensor's readings."""
     energy_window_s: float | None = None
 
 
 @dataclass(frozen=True)
 class GpuState:
-    """State of the GPU while the config ran."""
+    """State of the GPU while the config ran: temperatures, clocks and clock event reasons."""
 
     temperature_start_c: float | None = None
     temperature_end_c: float | None = None
@@ -87,45 +90,48 @@ class GpuState:
     sm_clock_min_hz: float | None = None
     memory_clock_hz: float | None = None
     event_reasons: Mapping[str, float] | None = None
-    """Fraction of the sensor readings with each clock event reason."""
+    """For each clock event reason of the driver, the fraction of sensor readings in which the reason was active."""
 
 
 @dataclass(frozen=True)
 class NumericCheck:
-    """Result of comparing the output with the reference."""
+    """Result of comparing a kernel's output with the reference output."""
 
     numeric_error: float | None = None
-    """Largest error, relative to the RMS of the output."""
+    """Largest error of the output, relative to the RMS of the output."""
     tolerance: float | None = None
-    """Largest error that counts as correct; None if the outputs must be equal."""
+    """Largest error that counts as correct, or None if the outputs must be equal."""
     checked_against: str | None = None
 
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """The part of a measurement that only the measuring process can know."""
+    """Part of a measurement that only the measuring process can know: costs, state of the GPU and numeric errors."""
 
     latency: LatencyReport = LatencyReport()
     energy: EnergyReport = EnergyReport()
     state: GpuState = GpuState()
     check: NumericCheck = NumericCheck()
     launches: int | None = None
-    """Number of launches in the last window, which is the energy window if energy was measured."""
+    """Number of launches in the last measuring window, which is the energy window if energy was measured."""
     input_footprint: float | None = None
-    """Bytes of inputs and outputs over bytes of L2."""
+    """Size of all inputs and outputs, divided by the size of the L2 cache."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the columns that are not None, as values for JSON; `from_json` reads them."""
+        """Return the columns that are not None, as JSON values that `from_json` can read."""
         return as_json(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "DeviceReport":
-        """Return the report from the result of `as_json`."""
+        """Return the report for the JSON values that `as_json` returned."""
         return build(cls, {name: report_value(name, value) for name, value in values.items()})
 
 
 def report_value(name: str, value: Any) -> Any:
-    """Convert a column's value to its type in a report, if possible; the database later refuses other values."""
+    """Convert a column's value to the type that the field has in a report.
+
+    A value that cannot be converted is returned unchanged; the database refuses it later.
+    """
     if name == "latency_samples_s" and isinstance(value, list):
         return tuple(value)
     if name == "event_reasons" and isinstance(value, str):
@@ -143,7 +149,10 @@ def _parts(owner: Any) -> Mapping[str, type]:
 
 @cache
 def column_names(owner: Any) -> tuple[str, ...]:
-    """Return the columns of a class, in the order of its fields."""
+    """Return the names of the columns of a record class, in the order of its fields.
+
+    A field that holds another record stands for the columns of that record.
+    """
     parts = _parts(owner)
     names: list[str] = []
     for item in fields(owner):
@@ -152,7 +161,7 @@ def column_names(owner: Any) -> tuple[str, ...]:
 
 
 def columns_of(record: Any) -> dict[str, Any]:
-    """Return every column of a record by name."""
+    """Return the values of all columns of a record, by column name, including those of nested records."""
     parts = _parts(type(record))  # type: ignore[arg-type]  # mypy takes the class for an instance
     columns: dict[str, Any] = {}
     for name, value in vars(record).items():
@@ -164,7 +173,8 @@ def columns_of(record: Any) -> dict[str, Any]:
 
 
 def build(owner: type[_Record], columns: Mapping[str, Any]) -> _Record:
-    """Return a record from its columns; missing fields and parts get their defaults."""
+    """Return a record of the class `owner` from its columns by name. Missing fields and nested records get their
+    defaults."""
     parts = _parts(owner)  # type: ignore[arg-type]
     arguments = {}
     for item in fields(owner):  # type: ignore[arg-type]  # of a dataclass
@@ -177,7 +187,7 @@ def build(owner: type[_Record], columns: Mapping[str, Any]) -> _Record:
 
 
 def as_json(record: Any) -> dict[str, Any]:
-    """Return the columns of a record that are not None, as values for JSON."""
+    """Return the columns of a record that are not None, as JSON values by column name."""
     values = {name: value for name, value in columns_of(record).items() if value is not None}
     for name in values.keys() & {"config", "event_reasons"}:
         values[name] = dict(values[name])
@@ -190,7 +200,7 @@ def as_json(record: Any) -> dict[str, Any]:
 
 NEWEST_PROTOCOL = 1
 """Version of the measuring protocol (docs/protocol.md) that this program follows. Rows of newer protocols are refused,
-because their meaning is unknown. `db/schema/views.sql` repeats the number."""
+because this program does not know their meaning. `db/schema/views.sql` repeats the number."""
 
 
 class Outcome(StrEnum):
@@ -198,34 +208,34 @@ class Outcome(StrEnum):
 
     OK = "ok"
     COMPILE = "compile"
-    """The code did not compile."""
+    """The kernel did not compile with this config."""
     CONSTRAINT = "constraint"
-    """The config cannot be launched on this device or problem."""
+    """The config cannot be launched on this device or for this problem."""
     TIMEOUT = "timeout"
     CRASH = "crash"
     INCORRECT = "incorrect"
-    """The result differs from the reference by more than rounding explains; the config is not timed."""
+    """The result differs from the reference by more than rounding errors explain. Such a config is not timed."""
     QUARANTINED = "quarantined"
     """The GPU was disturbed during the measurement, so the result is not valid for the config."""
 
 
 class Tier(StrEnum):
-    """Thoroughness of a measurement, in ascending order."""
+    """Thoroughness of a measurement. The members are in ascending order."""
 
     SCREEN = "screen"
     """Only latency is measured."""
     COARSE = "coarse"
-    """Latency, and energy over a short window."""
+    """Latency is measured, and energy over a short window."""
     FINAL = "final"
-    """Latency and energy over long windows, in several interleaved rounds."""
+    """Latency and energy are measured over long windows, in several interleaved rounds."""
 
 
 @dataclass(frozen=True)
 class ProblemRecord:
-    """A problem as stored in the table `problem`, readable without the op's definition."""
+    """A problem as stored in the table `problem`. It can be read without the definition of its op."""
 
     key: str
-    """Canonical name, such as `matmul[m=1,n=2,k=3]f32,nn`."""
+    """Canonical name of the problem, such as `matmul[m=1,n=2,k=3]f32,nn`."""
     op: str
     dims: Mapping[str, int]
     dtype: str
@@ -233,7 +243,7 @@ class ProblemRecord:
 
     @classmethod
     def of(cls, problem: Problem) -> "ProblemRecord":
-        """Return the record of a problem."""
+        """Return the record that describes a problem."""
         return cls(**problem.as_dict())
 
 
@@ -242,68 +252,69 @@ class MeasurementIdentity:
     """The config, kernel, problem and GPU of a measurement."""
 
     gpu: str
-    """Name in the GPU catalog."""
+    """Name of the GPU in the GPU catalog."""
     kernel: str
     kernel_hash: str
     config: Mapping[str, Any]
-    """Value of every tunable."""
+    """Value of every tunable, by name."""
     problem: ProblemRecord
 
 
 @dataclass(frozen=True)
 class ProtocolInfo:
-    """Protocol and thoroughness of a measurement."""
+    """Version of the measuring protocol, and thoroughness of a measurement."""
 
     protocol_version: int
-    """Version of kernrec's protocol; 0 for rows that other programs measured."""
+    """Version of kernrec's measuring protocol, or 0 if another program measured the row."""
     tier: Tier
     selection_probability: float | None = None
-    """Probability with which the config was selected for this tier; None if it was not drawn at random."""
+    """Probability with which the config was selected for this tier, or None if it was not selected at random."""
 
 
 @dataclass(frozen=True)
 class MeasurementOrigin:
-    """Time, position in a campaign, and program of a measurement."""
+    """Time of a measurement, its position in a session, and the program that measured."""
 
     session: str
     measured_at: datetime
-    """Time of the measurement, UTC without a time zone."""
+    """Time of the measurement, in UTC without a time zone."""
     measured_by: str | None = None
-    """Program and version."""
+    """Name and version of the program that measured."""
     block: int | None = None
     """Number of the block in the session. A block contains the measurements between two runs of the reference
     kernels."""
     position: int | None = None
-    """Position in the block."""
+    """Position of the measurement in its block."""
     reference_age_s: float | None = None
     """Seconds since the reference kernels were last measured."""
     reference_latency: float | None = None
-    """Latency of the reference kernels relative to the start of the session."""
+    """Latency of the reference kernels, relative to their latency at the start of the session."""
     reference_energy: float | None = None
-    """Energy of the reference kernels relative to the start of the session."""
+    """Energy of the reference kernels, relative to their energy at the start of the session."""
     block_open: bool | None = None
-    """True if the run ended before the reference kernels were measured again, so that drift is possible; else None."""
+    """True if the run ended before the reference kernels were measured again, so that drift may have gone unnoticed.
+    Otherwise None."""
     replayed: bool | None = None
-    """True if the row comes from replaying a recording; else None."""
+    """True if the row comes from replaying a recording, otherwise None."""
 
 
 @dataclass(frozen=True)
 class CodeInfo:
-    """The compiled code that ran."""
+    """Properties of the compiled code that ran, and the compiler that produced it."""
 
     cubin_hash: str | None = None
     compiler: str | None = None
     compiler_flags: str | None = None
     registers: int | None = None
-    """Registers per thread."""
+    """Number of registers per thread."""
     smem_bytes: int | None = None
-    """Shared memory per block, static and dynamic."""
+    """Shared memory per block in bytes, static and dynamic together."""
     spill_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class InputInfo:
-    """Contents of the input tensors."""
+    """Description of the values in the input tensors."""
 
     input_generator: str | None = None
     input_seed: int | None = None
@@ -312,10 +323,10 @@ class InputInfo:
 
 @dataclass(frozen=True)
 class MeasuredDevice:
-    """GPU, software and settings of a measurement."""
+    """GPU, software and settings with which a config was measured."""
 
     device: str | None = None
-    """Name given by the driver."""
+    """Name that the driver reports for the GPU."""
     device_uuid_hash: str | None = None
     vbios: str | None = None
     driver: str | None = None
@@ -323,16 +334,16 @@ class MeasuredDevice:
     cupy: str | None = None
     nvml: str | None = None
     power_limit_w: float | None = None
-    """Power limit in watts; None for the GPU's default. A clock is None if it was not locked."""
+    """Power limit in watts, or None for the GPU's default. The locked clocks below are None if they were not locked."""
     locked_sm_clock_hz: float | None = None
     locked_memory_clock_hz: float | None = None
     ecc: bool | None = None
     mig: bool | None = None
-    """Whether this is a MIG slice of the GPU."""
+    """Whether the measurement ran on a MIG slice of the GPU instead of the whole GPU."""
     persistence: bool | None = None
     other_processes: int | None = None
     idle_w: float | None = None
-    """Idle power in watts with the CUDA context alive."""
+    """Power in watts of the idle GPU while the CUDA context exists."""
 
 
 @dataclass(frozen=True)
@@ -352,28 +363,30 @@ class Measurement:
 
     @property
     def latency_s(self) -> float | None:
-        """Median latency."""
+        """Median latency of one launch sequence in seconds, or None if nothing was timed."""
         return self.report.latency.latency_s
 
     @property
     def energy_j(self) -> float | None:
-        """Energy of one launch sequence."""
+        """Energy of one launch sequence in joules, or None if energy was not measured."""
         return self.report.energy.energy_j
 
     def columns(self) -> dict[str, Any]:
-        """Return every column by name; `config` is a mapping and `problem` a `ProblemRecord`."""
+        """Return the values of all columns by name. The value of `config` is a mapping and that of `problem` a
+        `ProblemRecord`."""
         return columns_of(self)
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> "Measurement":
-        """Return a measurement from its columns by name; absent columns are None.
+        """Return a measurement from its columns by name. Absent columns are None.
 
         Args:
-            columns: Columns as `columns` returns them; `problem` may also be a `Problem` or the result of its
-                `as_dict`. The database checks the values when the measurement is added.
+            columns: Columns as returned by the method `columns`. The value of `problem` may also be a `Problem` or the
+                result of `Problem.as_dict`. Other values are not checked here; the database checks them when the
+                measurement is added.
 
         Raises:
-            UsageError: A column is unknown, or `config` or `problem` has another type.
+            UsageError: A column is unknown, or `config` or `problem` is missing or has another type.
         """
         if unknown_names := columns.keys() - set(_NAMES):
             raise unknown("column of measurement", sorted(unknown_names)[0], list(_NAMES))
@@ -383,7 +396,7 @@ class Measurement:
         return build(cls, dict.fromkeys(_REQUIRED) | values)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the columns that are not None, as values for JSON; `from_columns` reads them."""
+        """Return the columns that are not None, as JSON values that `from_columns` can read."""
         return as_json(self)
 
 

@@ -1,6 +1,6 @@
-"""Hold the measurement log in memory for queries: measured costs and failures of a GPU by problem.
+"""Hold the measurement log in memory for queries: the measured costs and the failures on a GPU, by problem.
 
-Queries read the log from a file derived from the database (`kernrec.store.query_file`).
+Queries read the log from a file that is derived from the database (`kernrec.store.query_file`).
 """
 
 import json
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeasuredAnswer:
-    """Measured costs of one config on one GPU and problem, at one power limit and clock.
+    """Measured costs of one config for one GPU and problem, at one power limit and one setting of the clocks.
 
-    `db/schema/views.sql` combines rows of the newest protocol; own rows take precedence over merged rows. Each session
-    gives the median of its most thorough tier. Then follow the medians over a contributor's sessions and over
-    contributors, whose rows are scaled to their GPU's model. The 90 % intervals cover the uncertainty within sessions
-    and the differences between sessions and contributors; None if the only session has none. MIG slices are excluded.
+    The costs combine all matching rows of a database (`db/schema/views.sql`). The user's own rows take precedence over
+    merged rows of other people, and then only rows of the newest protocol version count. Rows from MIG slices are
+    excluded. Other people's rows are first scaled to the typical speed of their GPU's model. Each session then gives
+    the median of its most thorough tier. The result is the median over the contributors of the medians over
+    their sessions.
+
+    The 90 % intervals cover the uncertainty within sessions and the differences between sessions and between
+    contributors. They are None if there is only one session and it has no interval.
     """
 
     kernel: str
@@ -32,16 +36,16 @@ class MeasuredAnswer:
     config: dict[str, int]
     latency_s: float
     energy_j: float | None
-    """Energy in joules; None if it was not measured."""
+    """Energy of one launch sequence in joules, or None if it was not measured."""
     power_w: float | None
     sessions: int
     protocol_version: int
     measured_at: datetime
-    """Time of the latest measurement, UTC."""
+    """Time of the latest measurement, in UTC."""
     device: str | None
-    """Name given by the driver."""
+    """Name that the driver reports for the GPU."""
     power_limit_w: float | None
-    """Power limit in watts; None for the GPU's default. A clock is None if it was not locked."""
+    """Power limit in watts, or None for the GPU's default. The locked clocks below are None if they were not locked."""
     locked_sm_clock_hz: float | None
     locked_memory_clock_hz: float | None = None
     latency_low_s: float | None = None
@@ -49,53 +53,54 @@ class MeasuredAnswer:
     energy_low_j: float | None = None
     energy_high_j: float | None = None
     measured_by: str | None = None
-    """Program that measured; for an imported row, the tool and the recorder."""
+    """Program that measured. For an imported row: the tool that measured and the person or project that recorded."""
     replayed: bool = False
-    """Whether the rows were replayed; such rows are used only if nothing was measured."""
+    """Whether the rows were replayed. Replayed rows are used only if nothing was measured."""
     merged: bool = False
-    """Whether the rows came from other people; the user's own rows take precedence."""
+    """Whether the rows came from other people. The user's own rows take precedence over such rows."""
     signers: tuple[str, ...] = ()
-    """Public keys of the signers of pulled rows; an empty text stands for unsigned rows."""
+    """Public keys of the people who signed the pulled rows. An empty key stands for unsigned rows."""
     database: str = ""
-    """Database that holds the rows: `own`, `pulled`, or a file."""
+    """Database that contains the rows: `own`, `pulled`, or the path of a file."""
     contributors: int = 1
     """Number of people whose rows were combined."""
     spread_low_s: float | None = None
-    """Lowest latency of any contributor in seconds; `spread_high_s` is the highest."""
+    """Lowest of the contributors' latencies, in seconds. The highest is `spread_high_s`."""
     spread_high_s: float | None = None
     rescaled: int = 0
-    """Number of contributors whose rows were scaled to their GPU's model."""
+    """Number of contributors whose rows were scaled to the typical speed of their GPU's model."""
     others_s: float | None = None
-    """Median latency of other people for the same config, limit and clocks, in seconds, if these rows are the user's
-    own."""
+    """If these rows are the user's own: median latency that other people measured for the same config, power limit and
+    clocks, in seconds. Otherwise None."""
 
 
 @dataclass(frozen=True)
 class FailedConfig:
-    """A config that failed on one GPU and problem."""
+    """A config of a kernel that failed for one problem on one GPU."""
 
     kernel: str
     kernel_hash: str
     config: dict[str, int]
     outcome: str
     failed_at: datetime
-    """Time of the latest failure, UTC."""
+    """Time of the latest failure, in UTC."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that databases contain about one GPU and problem."""
+    """All that some databases contain about one GPU and problem."""
 
     measured: tuple[MeasuredAnswer, ...] = ()
-    """Measurements of the requested kernels, fastest first."""
+    """Measured costs of configs of the requested kernels, fastest first."""
     failed: tuple[FailedConfig, ...] = ()
-    """Configs of the requested kernels that failed and did not succeed later. Configs with outcome `incorrect` stay,
-    because races are intermittent. A config that succeeded here and failed elsewhere is not included."""
+    """Configs of the requested kernels that failed and did not succeed later. Configs whose result was incorrect are
+    included even if they succeeded later, because races are intermittent. A config that succeeded in the user's own
+    measurements and failed only in other people's is not included."""
     foreign: tuple[MeasuredAnswer, ...] = ()
-    """Fastest config of the other kernels at each power limit and clock."""
+    """The fastest config of all other kernels, for each power limit and setting of the clocks."""
 
     def __add__(self, other: "Evidence") -> "Evidence":
-        """Combine the evidence under two keys of one problem."""
+        """Combine the evidence for one problem that was stored under two keys."""
         if other == Evidence():
             return self
         measured, foreign = (
@@ -109,10 +114,11 @@ NO_EVIDENCE = Evidence()
 
 
 _LONG_NUMBER = re.compile(r":-?\d{16}")
-"""Matches an integer of 16 or more digits, which no tunable has."""
+"""Matches an integer of 16 or more digits. No tunable has such a value."""
 
 _Row = tuple[Any, ...]
-"""Kernel, kernel hash, config as canonical JSON, then the other fields of `MeasuredAnswer` or `FailedConfig`."""
+"""Kernel, kernel hash and config as canonical JSON, followed by the other fields of `MeasuredAnswer` or
+`FailedConfig`."""
 
 ANSWERS = """
     SELECT problem.key, answer.kernel, kernel_hash, tunables, latency_s, energy_j, power_w, sessions, protocol_version,
@@ -121,14 +127,14 @@ ANSWERS = """
            contributors, spread_low_s, spread_high_s, rescaled
     FROM answer JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
 """
-_LIMITS = slice(10, 13)  # Positions of power limit and locked clocks in a row.
+_LIMITS = slice(10, 13)  # Positions of the power limit and the locked clocks in a row.
 _LATENCY, _MEASURED_AT, _REPLAYED, _MERGED, _OTHERS_S = 3, 8, -9, -8, -1
-_COMBINED = 5  # number of last columns of `ANSWERS`: whether rows came from others, and how they were combined
+_COMBINED = 5  # Number of last columns of `ANSWERS`: whether rows came from others, and how they were combined.
 
 _ORDER = "latency_s, tunables, answer.kernel, kernel_hash, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz"
 
-# Signers of each config in the database of pulled rows (kernrec/store/share/pulled.py), after the columns of `ANSWERS`
-# that identify the config.
+# In the database of pulled rows (kernrec/store/share/pulled.py): the columns that identify a config, as in `ANSWERS`,
+# followed by the signers of its rows.
 SIGNERS = """
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, list(DISTINCT signer ORDER BY signer) AS signers
@@ -137,7 +143,7 @@ SIGNERS = """
     WHERE outcome = 'ok'
 """
 
-# Median latency of merged rows for configs that also have own rows.
+# Median latency of the rows of other people, for configs that also have rows of the user's own.
 _OTHERS = """
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, median(latency_s)
@@ -145,8 +151,8 @@ _OTHERS = """
     WHERE outcome = 'ok' AND merged AND NOT replayed
 """
 
-# Skip quarantined rows, which are not valid for the config. The space excludes configs with outcome `constraint`
-# anyway.
+# Skip quarantined rows, which are not valid for the config. Skip `constraint`, because the search space already
+# excludes configs that cannot be launched.
 _FAILED = "outcome IN ('compile', 'timeout', 'crash', 'incorrect')"
 
 # A replayed failure counts as older than any successful run.
@@ -164,42 +170,42 @@ _FAILED_HERE = f"FROM db.measurement WHERE {_FAILED}"
 
 @dataclass(frozen=True, eq=False)
 class MeasurementLog:
-    """One database's rows about a GPU by problem key: combined answers, and failures by outcome."""
+    """Combined answers and failures in one database for one GPU, by the key of the problem."""
 
     answers: Mapping[str, list[_Row]]
     failures: Mapping[str, list[_Row]]
 
 
 class LogRows:
-    """Rows from which to build a `MeasurementLog`.
+    """Rows of one database from which to build a `MeasurementLog`.
 
     Args:
-        answers: Rows of `ANSWERS`.
-        failures: Rows of `FAILURES`.
-        signers: Rows of `SIGNERS`.
-        others: Rows of `_OTHERS`.
+        answers: Rows that the query `ANSWERS` returns.
+        failures: Rows that the query `FAILURES` returns.
+        signers: Rows that the query `SIGNERS` returns.
+        others: Rows that the query `_OTHERS` returns.
     """
 
     def __init__(self, answers: list[_Row], failures: list[_Row], signers: list[_Row], others: list[_Row]) -> None:
         self.answers = answers
         self.failures = failures
         self.signers: dict[_Row, Any] = {row[:-1]: row[-1] for row in signers}
-        """Signers by problem, config, limit and clocks. `others` has the same keys, and other people's latency beside
-        own rows."""
+        """Signers, keyed by problem, kernel, config, power limit and clocks. The attribute `others` has the same keys;
+        its values are latencies that other people measured for configs with rows of the user's own."""
         self.others: dict[_Row, Any] = {row[:-1]: row[-1] for row in others}
 
     def add(self, more: "LogRows") -> None:
-        """Add rows about further problems."""
+        """Add the rows of `more`, which are about other problems."""
         self.answers += more.answers
         self.failures += more.failures
         self.signers |= more.signers
         self.others |= more.others
 
     def log(self, title: str, signed: bool) -> MeasurementLog:
-        """Return these rows as a log.
+        """Build a log from these rows.
 
         Args:
-            title: Name of the database in answers.
+            title: Name of the database, to show in answers.
             signed: Whether the database contains pulled rows.
         """
 
@@ -222,18 +228,18 @@ class LogRows:
 
 
 def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], signed: bool = False) -> LogRows:
-    """Read a GPU's rows for some problems.
+    """Read the rows about some problems on a GPU.
 
     Args:
         connection: Connection to the database.
-        gpu: Name in the catalog.
+        gpu: Name of the GPU in the GPU catalog.
         problems: Keys of the problems.
-        signed: Whether the rows were pulled, so that the database has each row's signers.
+        signed: Whether the database contains pulled rows, for which it also has the signers.
     """
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
     if not ids:
         return LogRows([], [], [], [])
-    # Use constants, which filter during the scan; a join would read the whole log.
+    # Use constants in the condition: DuckDB applies them during the scan, whereas a join would read the whole log.
     condition, values = f"gpu = $1 AND problem_id IN ({', '.join(quoted(name) for (name,) in ids)})", [gpu]
     some = f"SELECT EXISTS ({_FAILED_HERE} AND {condition}), EXISTS (FROM db.merged WHERE {condition})"
     failed, merged = connection.execute(some, values).fetchone() or (True, True)
@@ -246,7 +252,8 @@ def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str
     signers = f"{SIGNERS.format(merged=f'db.merged WHERE {condition}')} GROUP BY ALL"
     failures = f"{FAILURES} GROUP BY ALL ORDER BY ALL"
     answers = rows_of("answer", f"{ANSWERS} ORDER BY {_ORDER}")
-    merged = merged and not all(row[-_COMBINED] for row in answers)  # only own rows are compared with others' latency
+    # Only the user's own rows are compared with other people's latency.
+    merged = merged and not all(row[-_COMBINED] for row in answers)
     return LogRows(
         answers,
         rows_of("whole_card_rows", failures) if failed else [],
@@ -256,10 +263,15 @@ def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str
 
 
 def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key: str) -> Evidence:
-    """Return the evidence of several databases about a problem.
+    """Combine what several databases contain about a problem.
 
-    The first database with a measurement of a config counts. A replayed row counts only if no database measured the
-    config.
+    If several databases have measurements of a config, only the first of these databases counts. Replayed rows of a
+    config count only if no database has measurements of this config.
+
+    Args:
+        logs: Logs of the databases, in order of precedence.
+        kernels: Names of the requested kernels.
+        problem_key: Key of the problem.
     """
     if not any(problem_key in log.answers or problem_key in log.failures for log in logs):
         return NO_EVIDENCE
@@ -268,8 +280,8 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
     foreign: dict[_Row, _Row] = {}
     failures: list[_Row] = []
     for log in logs:
-        # Process own rows first, so that merged rows with another key for the same config or problem do not replace
-        # them.
+        # Process the user's own rows first. Otherwise, a merged row for the same config or problem with another key
+        # could replace an own row.
         for row in sorted(log.answers.get(problem_key, ()), key=_from_others):
             if row[0] in names:
                 config_key = (*row[:3], *row[_LIMITS])
@@ -287,7 +299,8 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
             ran_well[row[:3]] = max(ran_well.get(row[:3], row[_MEASURED_AT]), row[_MEASURED_AT])
     failed = [row for row in failures if row[3] == "incorrect" or row[4] > ran_well.get(row[:3], datetime.min)]
     measured = [MeasuredAnswer(*row) for row in _with_config(sorted(answers.values(), key=_latency))]
-    # Skip other people's rows whose config equals an own config, even in a different spelling, such as 64.0 or true.
+    # Skip other people's rows whose config equals a config of the user, even if it is spelled differently (64.0 or
+    # true).
     mine = [row for row in measured if not row.merged]
     if len(mine) not in (0, len(measured)):
         named = {_named(row) for row in mine}
@@ -329,12 +342,12 @@ def _by_problem(rows: list[_Row]) -> dict[str, list[_Row]]:
 
 
 def _with_config(rows: Sequence[_Row]) -> Iterable[_Row]:
-    """Parse the configs of rows.
+    """Parse the configs in rows from JSON.
 
     Raises:
-        UsageError: A config is invalid. Merged files are checked, but earlier versions did not check this.
+        UsageError: A config is invalid. Earlier versions of kernrec merged files without checking this.
     """
-    # Parse all configs in one call, because a call costs more than parsing a config.
+    # Parse all configs in one call, because a call costs more than parsing one config.
     texts = f"[{','.join(row[2] for row in rows)}]"
     try:
         configs = json.loads(texts)
@@ -360,4 +373,4 @@ def _bad_config(rows: Sequence[_Row]) -> UsageError:
 
 
 RETRACTED = "SELECT count(*) FROM db.measurement SEMI JOIN db.retraction USING (measurement_id)"
-"""SQL that counts the withdrawn measurements."""
+"""SQL query that counts the withdrawn measurements."""

@@ -1,7 +1,7 @@
-"""Read and write static profiles: as rows in Parquet files and databases, and as arrays for computing.
+"""Read and write static profiles, as rows in Parquet files and databases, and as arrays for computing.
 
-Shipped profiles are one Parquet file per kernel, sorted by architecture. Rows that a query needs are cached as arrays,
-because importing DuckDB to read Parquet takes longer than the rest of the query.
+Shipped profiles are one Parquet file per kernel, sorted by architecture. The rows that a query needs are cached as
+arrays, because importing DuckDB to read Parquet takes longer than the rest of the query.
 """
 
 from collections.abc import Mapping
@@ -31,9 +31,9 @@ class ProfileRow:
     launch: int
     entry: str
     variant: Mapping[str, int | str]
-    """Compile-time tunables, dtype and layout of the variant."""
+    """Values of the compile-time tunables, the dtype and the layout that define the variant."""
     registers: int
-    """Registers per thread."""
+    """Number of registers per thread."""
     spill_bytes: int
     stack_bytes: int
     static_smem_bytes: int
@@ -42,10 +42,11 @@ class ProfileRow:
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """Events per block (first term) and per trip of each loop (other terms); float64 (metrics, terms)."""
+    """Number of events per block (first term) and per trip of each loop (other terms), as float64 of shape (metrics,
+    terms)."""
 
     def columns(self) -> dict[str, object]:
-        """Return the columns of the row for the table `profile`."""
+        """Return the values of the row for the database table `profile`, by column."""
         if self.counts.shape != (len(self.metrics), len(self.terms)):
             shape = (len(self.metrics), len(self.terms))
             name = f"{self.kernel} {self.variant_key}"
@@ -59,30 +60,35 @@ class ProfileRow:
 
 
 COLUMN_OF_FIELD = {"variant_key": "code_key", "variant": "code"}
-"""Old column name by field; columns are never renamed, because a row's key depends on the column names."""
+"""Column names of fields that were renamed in Python. Columns keep their old names, because the key of a row depends on
+them."""
 
 
 @dataclass(frozen=True, eq=False)
 class ProfileTable:
-    """All compiled variants of one launch of a kernel on one architecture, side by side."""
+    """Static profiles of all compiled variants of one launch of a kernel on one architecture, one row per variant."""
 
     launch: int
     entry: str
     variant_keys: tuple[str, ...]
-    """Keys of the variants, ascending."""
+    """Keys of the compiled variants, in ascending order, one per row."""
     registers: np.ndarray
-    """Registers per thread, int64 (rows,); the sizes have the same shape."""
+    """Registers per thread, as int64 of shape (rows,). The three sizes below have the same dtype and shape."""
     spill_bytes: np.ndarray
     stack_bytes: np.ndarray
     static_smem_bytes: np.ndarray
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """Events, float64 (rows, metrics, terms); 0 for a metric that a variant's profile lacks."""
+    """Number of events, as float64 of shape (rows, metrics, terms), or 0 if the variant's profile does not have the
+    metric."""
 
 
 def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-    """Return the shipped profiles of a kernel by launch; empty if kernrec ships no profiles of this source."""
+    """Return the profiles of a kernel that ship with kernrec, by launch.
+
+    The result is empty if kernrec ships no profiles for this source of the kernel.
+    """
     path = paths.shipped("db/prebuilt") / f"{kernel}.profile.parquet"
     try:
         content = path.read_bytes()
@@ -97,7 +103,7 @@ def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, Profil
 
 
 def tables_of_arrays(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[int, ProfileTable]:
-    """Rebuild the tables by launch from the result of `arrays_of_tables`."""
+    """Rebuild the profile tables, by launch, from the result of `arrays_of_tables`."""
     tables = {}
     for table in facts["tables"]:
         launch = table["launch"]
@@ -113,7 +119,7 @@ _ARRAYS = ("registers", "spill_bytes", "stack_bytes", "static_smem_bytes", "coun
 
 
 def arrays_of_tables(tables: Mapping[int, ProfileTable]) -> CacheEntry:
-    """Convert tables to plain values and arrays for storage in a file."""
+    """Convert profile tables, given by launch, to plain values and arrays that can be stored in a file."""
     return (
         {"tables": [{k: v for k, v in vars(table).items() if k not in _ARRAYS} for table in tables.values()]},
         {f"{name}.{launch}": getattr(table, name) for launch, table in tables.items() for name in _ARRAYS},
@@ -121,7 +127,7 @@ def arrays_of_tables(tables: Mapping[int, ProfileTable]) -> CacheEntry:
 
 
 def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-    """Return the profiles of a Parquet file by launch; raise `UsageError` for a bad file."""
+    """Return the profiles of a kernel in a Parquet file, by launch. Raises `UsageError` if the file is not valid."""
     with one_line(path), parquet_rows(path) as (connection, source):
         return query_profiles(connection, source, kernel, kernel_hash, sm)
 
@@ -129,14 +135,20 @@ def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[in
 def query_profiles(
     connection: "DuckDBPyConnection", source: str, kernel: str, kernel_hash: str, sm: int
 ) -> dict[int, ProfileTable]:
-    """Return a kernel's profiles from a database or file as arrays, by launch.
+    """Return the profiles of a kernel in a database or file as arrays, by launch.
 
-    `source` is a table or function in SQL. If several compilers profiled a variant, the newest compiler's profile is
-    used.
+    If several compilers profiled the same variant, the profile of the newest compiler is used.
+
+    Args:
+        connection: Connection to the database or file.
+        source: SQL table or table function that contains the profiles.
+        kernel: Name of the kernel.
+        kernel_hash: Hash of the kernel's source.
+        sm: Architecture, such as 80.
     """
     chosen = f"FROM {source} WHERE sm = $1 AND kernel_hash = $2 AND kernel = $3"
     values = [sm, kernel_hash, kernel]
-    # Scan twice in the same order, because unnesting the lists in DuckDB gives one array instead of one per row.
+    # Scan twice in the same order, because DuckDB returns unnested lists as one array instead of one array per row.
     columns = connection.execute(
         "SELECT launch, entry, code_key, registers, spill_bytes, stack_bytes, static_smem_bytes, compiler, metrics, "
         f"terms {chosen}",

@@ -1,4 +1,4 @@
-"""Query a database file: SQL, measurements, kernels, profiles and faulty rows."""
+"""Query a database file: with SQL, or for measurements, kernels, profiles and faulty rows."""
 
 import json
 import os
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class DatabaseQueries:
-    """Queries of an open database.
+    """The part of `Database` that reads from an open database.
 
     Every method raises a one-line `UsageError` with the file's name if the database cannot be read.
     """
@@ -34,17 +34,26 @@ class DatabaseQueries:
         self.path = path
         self._mark = mark
 
-    # Queries in SQL, which name tables in full (`db.measurement`).
+    # Queries in SQL must name tables in full (`db.measurement`).
 
     def query(self, query: str, values: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
-        """Return the rows of a query."""
+        """Return the rows of an SQL query.
+
+        Args:
+            query: The query.
+            values: Values of the query's parameters.
+        """
         with one_line(self.path):
             return self._connection.execute(query, values).fetchall()
 
     def keep(self, name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
-        """Store the rows of a query in a temporary table of this connection, and replace a table of this name.
+        """Store the rows of a query in a temporary table of this connection, replacing an earlier table with the same
+        name.
 
-        In the query `{x}` stands for the rows of the Parquet files `files["x"]`, which are moved away.
+        Args:
+            name: Name of the temporary table.
+            query: SQL query. A placeholder `{x}` stands for the rows of the Parquet files `files["x"]`.
+            files: Parquet files by placeholder. They are moved away.
         """
         with one_line(self.path), exchange_folder(self._connection) as folder:
             for file, paths in files.items():
@@ -55,7 +64,11 @@ class DatabaseQueries:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
     def export(self, query: str, folder: Path, most: int = 10**9) -> list[tuple[Path, int]]:
-        """Write the rows of a query to Parquet files of at most `most` rows; return the files and their rows."""
+        """Write the rows of a query to Parquet files of at most `most` rows each.
+
+        Returns:
+            Path and number of rows of each file.
+        """
         written = []
         with one_line(self.path), exchange_folder(self._connection) as exchange:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {query}")
@@ -71,7 +84,8 @@ class DatabaseQueries:
         return written
 
     def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
-        """Return the rows of a table or view (`db/schema/views.sql`) whose columns equal `equal`."""
+        """Return the rows of a table, or of a view in `db/schema/views.sql`, whose columns have the values in
+        `equal`."""
         if table not in (*TABLES, *derived()):
             raise unknown("table", table, (*TABLES, *derived()))
         with one_line(self.path):
@@ -87,14 +101,14 @@ class DatabaseQueries:
             return store_rows.as_dicts(self._connection.execute(query, list(equal.values())))
 
     def columns(self, table: str) -> dict[str, str]:
-        """Return the columns of a table or view in order, with their types."""
+        """Return the SQL type of each column of a table or view, by name and in order."""
         if table in derived():
             described = self._connection.execute("DESCRIBE " + with_derived(table, f"FROM {table}")).fetchall()
             return {name: kind for name, kind, *_ in described}
         return store_rows.columns(self._connection, table)
 
     def measurements(self, **equal: object) -> "list[Measurement]":
-        """Return the measurements whose columns equal `equal`, except withdrawn measurements."""
+        """Return the measurements whose columns have the values in `equal`, except withdrawn measurements."""
         from kernrec.store.measurement import Measurement
 
         configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in self.rows("config")}
@@ -110,9 +124,10 @@ class DatabaseQueries:
         return measurements
 
     def kernels(self, name: str | None = None) -> list[tuple[str, str, str, str | None]]:
-        """Return (name, spec, source, signer) of the kernels, or of those called `name`, newest first.
+        """Return (name, spec, source, signer) of all stored kernels, or only of those called `name`, newest first.
 
-        The signer is None for a kernel of the user's own, and empty if the kernel's bundle or file was not signed.
+        The signer is None for the user's own kernel, and empty if the bundle or file that contained the kernel was not
+        signed.
         """
         return self.query(
             "SELECT name, spec, source, (SELECT min(signer) FROM db.merged_row WHERE row_id = kernel_id) AS signer "
@@ -124,7 +139,9 @@ class DatabaseQueries:
         self, gpu: str, kernel: str, session: str
     ) -> list[tuple[str, dict[str, int], float | None, float | None]]:
         """Return (session, config, latency in s, energy in J) of each measurement whose session begins with `session`.
-        A cost is None if the config failed or the cost was not measured."""
+
+        A cost is None if the config failed or the cost was not measured.
+        """
         query = """
             SELECT session, tunables, latency_s, energy_j
             FROM db.measurement AS row JOIN db.config AS config USING (config_id)
@@ -134,25 +151,32 @@ class DatabaseQueries:
         return [(name, json.loads(tunables), *costs) for name, tunables, *costs in rows]
 
     def log(self, gpu: str, problems: Sequence[str], *, title: str = "", signed: bool = False) -> MeasurementLog:
-        """Return the answers and failures of a GPU by problem, for the problems with these keys.
+        """Return the measured answers and the failures on a GPU for the problems with these keys.
 
         Args:
-            gpu: name in the catalog.
-            problems: keys of the problems.
-            title: name of the database in answers.
-            signed: whether its rows were pulled, so that it has the signers of each row.
+            gpu: Name of the GPU in the GPU catalog.
+            problems: Keys of the problems.
+            title: Name of the database, to show in answers.
+            signed: Whether the database contains pulled rows, for which it also has the signers.
         """
         with one_line(self.path):
             return read_rows(self._connection, gpu, problems, signed).log(title, signed)
 
     def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[MeasuredAnswer]:
-        """Return the measured answers of these kernels on a GPU and problem, fastest first."""
+        """Return the measured answers of some kernels for a problem on a GPU, fastest first."""
         return list(evidence([self.log(gpu, [problem_key])], kernels, problem_key).measured)
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int, *, own: bool = False) -> dict[int, ProfileTable]:
-        """Return the static profiles of a kernel's source on one architecture, by launch; empty if there are none.
+        """Return the static profiles of a kernel's source on one architecture, by launch.
 
-        own: whether to return only the user's profiles. Otherwise, other people's profiles fill gaps.
+        Args:
+            kernel: Name of the kernel.
+            kernel_hash: Hash of the kernel's source.
+            sm: Architecture, such as 80.
+            own: Whether to return only the user's profiles. Otherwise, other people's profiles fill gaps.
+
+        Returns:
+            The profiles, empty if there are none.
         """
         with one_line(self.path):
             source = "db.profile"
@@ -165,17 +189,17 @@ class DatabaseQueries:
 
     @property
     def mark(self) -> Mark | None:
-        """Return the mark of the file when it was opened; None if it was not checked."""
+        """Mark of the file when it was opened, or None if the file was not checked."""
         return self._mark
 
     @property
     def faults(self) -> Faults:
-        """Return the impossible rows, which queries skip: keys by table and fault."""
+        """Keys of the impossible rows, which queries skip, by table and fault."""
         return self._mark.faults if self._mark else {}
 
     @property
     def left_out(self) -> int:
-        """Return the number of impossible rows, which queries skip."""
+        """Number of impossible rows, which queries skip."""
         return sum(map(len, self._mark.dropped.values())) if self._mark else 0
 
     def counts(self) -> dict[str, int]:
@@ -184,7 +208,7 @@ class DatabaseQueries:
         return dict(zip(TABLES, counts, strict=True))
 
     def content_hash(self) -> str:
-        """Return a hash of the content of all rows, independent of the order in which they were added."""
+        """Return a hash of the content of all rows. It does not depend on the order in which the rows were added."""
         keys = {}
         with one_line(self.path):
             for table in TABLES:
@@ -194,7 +218,8 @@ class DatabaseQueries:
         return content_hash(keys, digits=32)
 
     def altered(self) -> list[str]:
-        """Return the keys of rows that something changed, so that the hash of their content differs."""
+        """Return the keys of rows that were changed after they were written, so that their key is not the hash of their
+        content."""
         with one_line(self.path):
             return [stored for table in TABLES for stored, _ in self._wrong_keys(table)]
 
@@ -203,10 +228,10 @@ class DatabaseQueries:
         return wrong_keys(self._connection, table, f"db.{table}", kinds)
 
     def conflicts(self) -> list[str]:
-        """Return the keys of measurements that queries skip because their contributor contradicts himself.
+        """Return the keys of measurements that queries skip because two rows of one contributor contradict each other.
 
-        Such rows have the same moment of the same session and different values (`db/schema/views.sql`). A row of the
-        user's own that only others contradict is used, and is not among these.
+        Such rows claim the same position in the same session but have different values (`db/schema/views.sql`). If only
+        other people's rows contradict a row of the user, the user's row is used and not returned here.
         """
         query = f"""
             SELECT unnest(list(measurement_id ORDER BY measurement_id)) FROM sourced_rows

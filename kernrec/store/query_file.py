@@ -1,20 +1,23 @@
-"""Cache everything that queries read from a database in a memory-mapped file.
+"""Cache everything that queries read from a database in a memory-mapped file, the database's query file.
 
-Importing DuckDB and opening a database takes longer than the rest of a query and doubles its memory. So the file holds
-these entries by name:
+Importing DuckDB and opening a database takes longer than the rest of a query and doubles its memory. So the query file
+holds these entries by name:
 
     log, GPU, problem            answers and failures (`MeasurementLog`)
     profiles, kernel, hash, sm   static profiles by launch (`ProfileTable`)
     kernels                      the kernels that were analyzed
     ends                         lowest and highest key of a measurement
 
-The index at the end lists the name of every entry and the state of the database from which the entries were derived.
-Deriving all entries of 1,000,000 rows takes several seconds, so an entry may be empty. The first query that needs an
-empty entry derives it together with others of few rows. If the state differs or the file is damaged, the file is
-written again. So if a process is killed between a commit and this file, the next query is slower, but no answer
-changes. If no file can be written, the entries stay in memory.
+An index at the end of the file lists a hash of each entry's name, and the state of the database from which the entries
+were derived.
 
-The file `NAME.query` is beside the user's own database; files of other databases are in the cache.
+Deriving all entries of 1,000,000 rows takes several seconds, so an entry may be empty at first. The first query that
+needs an empty entry derives it, together with other entries that need few rows. The file is written again if the state
+of the database differs or the file is damaged. So if a process is killed after a commit and before it writes this file,
+the next query is slower, but its answer is the same. If no file can be written, the entries stay in memory.
+
+The query file `NAME.query` of the user's own database is beside the database. Query files of other databases are in the
+cache folder.
 """
 
 import json
@@ -48,17 +51,17 @@ if TYPE_CHECKING:
     Opener = Callable[[Path], AbstractContextManager[DatabaseQueries]]
 
 _FORM = 2
-"""Version of the format and of the entries."""
+"""Version of the file format and of the entries' content."""
 _TOGETHER = 20_000
-"""Maximum rows from which entries are derived together; more take half a second."""
+"""Maximum number of rows from which to derive entries together. Deriving entries from more rows takes half a second."""
 _TAIL = 8
-"""Bytes at the end of the file that hold the length of the index."""
+"""Number of bytes at the end of the file that hold the length of the index."""
 _INDEX = ("keys", "starts", "stops")
-"""Arrays of the index: hashes of the names (ascending), and the bytes of the entries."""
+"""Arrays of the index: hashes of the entries' names (ascending), and the start and end of each entry in bytes."""
 _TITLE = 21
-"""Position of the database's title in an answer; the reader fills it in."""
+"""Position of the database's title in an answer. The title is not stored; `QueryFile.log` fills it in."""
 _ANSWER, _FAILURE, _KERNEL = "SSSFffIITsfffffffsBBLSIffIf", "SSSSTB", "SSSs"
-"""Types of the columns of an answer, a failure and a kernel: keys of `_TYPES`."""
+"""Types of the columns of an answer, a failure and a kernel. Each letter is a key of `_TYPES`."""
 _TYPES: Mapping[str, set[type]] = {
     "S": {str}, "s": {str, type(None)}, "F": {float}, "f": {float, type(None)}, "I": {int}, "B": {bool}, "L": {list},
     "T": {str},
@@ -75,11 +78,12 @@ class QueryFile:
     """Content of a query file. Methods raise `ValueError` if an entry is damaged.
 
     Args:
-        data: the content, mapped into memory.
-        fill: function that returns the content of a query file with the entry of a name, which is empty in this file.
+        data: Content of the file, mapped into memory.
+        fill: Function that is called if an entry is empty. It receives this object and the entry's name, and returns
+            the content of a query file that contains this entry.
 
     Raises:
-        ValueError: the index is damaged.
+        ValueError: The index is damaged.
     """
 
     def __init__(self, data: bytes | mmap.mmap, fill: "_Fill | None" = None) -> None:
@@ -91,21 +95,27 @@ class QueryFile:
         self._entries_end = max(0, len(data) - _TAIL - size)
         self._facts, index = unpack(data[self._entries_end : -_TAIL])
         self.made_of: list[str] = self._facts["made_of"]
-        """Rule for combining rows, and state of the database (`_made_of`)."""
+        """Everything that the entries depend on, such as the state of the database (result of `_made_of`)."""
         self.measurements: int = self._facts["measurements"]
-        """Number of measurements that nobody withdrew."""
+        """Number of measurements in the database, without withdrawn ones."""
         self.left_out: int = self._facts["left_out"]
-        """Number of impossible rows, which queries skip."""
+        """Number of impossible rows in the database, which queries skip."""
         self._data, (self._keys, *self._bytes) = data, (index[name] for name in _INDEX)
 
     @property
     def ends(self) -> list[str]:
-        """Lowest and highest key of a measurement; empty if there is none."""
+        """Lowest and highest key of a measurement, or an empty list if there are no measurements."""
         entry = self._entry(_ENDS)
         return [] if entry is None else [end for end in entry[0]["ends"] if end is not None]
 
     def log(self, gpu: str, problem: str, title: str) -> MeasurementLog:
-        """Return the answers and failures of a GPU and the problem with this key; `title` names the database."""
+        """Return the answers and failures for one GPU and problem.
+
+        Args:
+            gpu: Name of the GPU in the GPU catalog.
+            problem: Key of the problem.
+            title: Name of the database, to show in answers.
+        """
         if (entry := self._entry(("log", gpu, problem))) is None:
             return MeasurementLog({}, {})
         answers, failures = entry[0]["answers"], entry[0]["failures"]
@@ -115,22 +125,27 @@ class QueryFile:
         return MeasurementLog(*({key: rows for key, rows in log.items() if rows} for log in logs))
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-        """Return the profiles of a kernel's source on an architecture, by launch; empty if there are none."""
+        """Return the static profiles of a kernel's source on one architecture by launch, or an empty mapping."""
         entry = self._entry(("profiles", kernel, kernel_hash, str(sm)))
         return {} if entry is None else tables_of_arrays(*entry)
 
     def kernels(self) -> list[tuple[Any, ...]]:
-        """Return the rows of `Database.kernels`."""
+        """Return the rows that `Database.kernels` returned for the database."""
         entry = self._entry(_KERNELS)
         return [] if entry is None else _rows(entry[0]["kernels"], _KERNEL)
 
     def names(self) -> dict[_Name, int]:
-        """Return the name of each entry that may be empty, with the number of rows from which it is derived."""
+        """Return the names of the entries that may still be empty, with the number of rows from which each is
+        derived."""
         entry = self._entry(_NAMES)
         return {} if entry is None else {tuple(name): count for name, count in entry[0]["counts"]}
 
     def content(self, name: _Name) -> bytes | None:
-        """Return the bytes of an entry, empty if it is not derived yet; None if there is no such entry."""
+        """Return the bytes of an entry.
+
+        Returns:
+            The bytes, empty if the entry was not derived yet, or None if there is no such entry.
+        """
         key = _key(name)
         place = int(self._keys.searchsorted(np.uint64(key)))
         if place == len(self._keys) or self._keys.item(place) != key:
@@ -139,7 +154,11 @@ class QueryFile:
         return self._data[start:stop]
 
     def with_entries(self, contents: Iterable[tuple[_Name, bytes]]) -> Iterator[bytes]:
-        """Yield the parts of a new file: the entries of this file, and further entries, which may be empty in it."""
+        """Yield the parts of a new file that contains the entries of this file and additional contents.
+
+        Args:
+            contents: Name and bytes of the additional entries, which may be empty in this file.
+        """
         starts, stops = (column.copy() for column in self._bytes)
         yield self._data[: (offset := self._entries_end)]
         for name, content in contents:
@@ -159,15 +178,17 @@ class QueryFile:
 
 
 def query_file(path: Path, open_database: "Opener", anew: bool = False) -> QueryFile:
-    """Return everything that a query reads from a database; use its query file if it matches the database's state.
+    """Return everything that a query reads from a database.
+
+    The database's query file is used if it matches the database's present state. Otherwise it is written again.
 
     Args:
-        path: of the database.
-        open_database: `Database.open`, which is called only if the file lacks something.
-        anew: whether to write the file again in any case, because it is damaged.
+        path: Path of the database.
+        open_database: `Database.open`, which is called only if the query file lacks something.
+        anew: Whether to write the query file again in any case, because it is damaged.
 
     Raises:
-        UsageError: the database cannot be read.
+        UsageError: The database cannot be read.
     """
 
     def fill(file: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
@@ -182,12 +203,12 @@ def query_file(path: Path, open_database: "Opener", anew: bool = False) -> Query
 
 
 def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
-    """Rewrite a database's query file after rows were added or removed. If this fails, the next query is slower.
+    """Update a database's query file after rows were added or removed. If this fails, only the next query is slower.
 
     Args:
-        path: of the database.
+        path: Path of the database.
         open_database: `Database.open`.
-        create: whether to write the file even if no query has created one.
+        create: Whether to write a query file even if the database has none yet.
     """
     with suppress(UsageError, OSError):
         if (create or _place(path, Mark("", True)).exists()) and not is_open(path):
@@ -195,16 +216,19 @@ def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
 
 
 def wrong_entries(path: Path, open_database: "Opener") -> int:
-    """Return the number of entries in the query file that differ from the database; if any differ, delete the file.
+    """Count the entries of a query file that differ from the database. If any entry differs, delete the query file.
 
     Args:
-        path: of the database.
+        path: Path of the database.
         open_database: `Database.open`.
+
+    Returns:
+        Number of differing entries, or 0 if there is no query file for the database's present state.
     """
     mark = read_mark(path)
     stored = _stored(path, mark)
     if stored is None or not mark.holds(file_state(path)) or stored.made_of != _made_of(path, mark):
-        return 0  # no query uses this file
+        return 0  # No query uses this file.
     with open_database(path) as database:
         true = QueryFile(b"".join(_empty(database, stored.made_of)))
         filled = {name: content for name in true.names() if (content := stored.content(name))}
@@ -232,14 +256,15 @@ def _stored(path: Path, mark: Mark, fill: _Fill | None = None) -> QueryFile | No
 
 
 def _made_of(path: Path, mark: Mark) -> list[str]:
-    """Return everything that entries depend on: the rule, whether rows are signed, and the state of the database."""
+    """Return everything that the entries depend on: the rule for combining rows, whether the database contains pulled
+    rows, whether it is the user's own, and its state and faults."""
     own, faults = is_own(path, mark), json.dumps(mark.faults, sort_keys=True)
     return [_rule(), str(_is_pulled(path)), str(own), mark.state, sha256(faults.encode()).hexdigest()]
 
 
 @cache
 def _rule() -> str:
-    """Return a hash of the queries that combine rows."""
+    """Return a hash of the SQL queries that combine rows."""
     queries = f"{_FORM} {measurement_log.ANSWERS}{measurement_log.FAILURES}{measurement_log.SIGNERS}".encode()
     return sha256(queries + (paths.shipped("db/schema") / "views.sql").read_bytes()).hexdigest()
 
@@ -258,13 +283,13 @@ _ENDS_PER_ROW = 10
 
 
 def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
-    """Return and write the content of a query file for the present state of a database.
+    """Write a query file for the present state of a database, and return its content.
 
     Args:
-        path: of the database.
+        path: Path of the database.
         open_database: `Database.open`.
-        old: file from which entries are copied if it has the same state.
-        name: of the entry that is needed; others are derived together with it.
+        old: Earlier query file. Its entries are copied if the database is still in the same state.
+        name: Name of the entry that is needed. Other entries are derived together with it.
     """
     opened = is_open(path)
     with open_database(path) as database:
@@ -276,9 +301,9 @@ def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _N
         def parts() -> Iterator[bytes]:
             return file.with_entries(_derived(database, names, _is_pulled(path)))
 
-        if not opened:  # Otherwise the program that has the database open may still change it.
-            with suppress(OSError, ValueError):  # The disk is full, or the folder cannot be written to.
-                mode = path.stat().st_mode & 0o666  # readable by whoever can read the database
+        if not opened:  # If this process had the database open, it may still change it.
+            with suppress(OSError, ValueError):  # The disk may be full, or the folder not writable.
+                mode = path.stat().st_mode & 0o666  # Everybody who can read the database may read its query file.
                 place = _place(path, mark)
                 write_whole(place, lambda output: output.writelines(parts()), shared=True, mode=mode)
                 return mapped(place)
@@ -286,7 +311,7 @@ def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _N
 
 
 def _empty(database: "DatabaseQueries", made_of: list[str]) -> Iterator[bytes]:
-    """Yield the parts of a file whose logs and profiles are not derived yet."""
+    """Yield the parts of a query file in which only the kernels and the names of the entries are filled in."""
     ((measurements, retracted),) = database.query(_MEASUREMENTS)
     counts: list[tuple[Sequence[str], int]] = [(_ENDS, measurements // _ENDS_PER_ROW)]
     counts += [(name, count) for query in (_LOGS, _PROFILES) for *name, count in database.query(query)]
@@ -304,7 +329,11 @@ def _index(facts: Mapping[str, Any], *arrays: np.ndarray) -> Iterator[bytes]:
 
 
 def _together(file: QueryFile, name: _Name | None) -> list[_Name]:
-    """Return the names of entries to derive now: the needed entry, then others of few rows, of the same GPU first."""
+    """Return the names of entries to derive now.
+
+    The needed entry `name` comes first. Then follow other empty entries that need few rows, those of the same GPU
+    first.
+    """
     counts = file.names()
     rows = counts.get(name, 0) if name else 0
     names = [name] if name in counts else []
@@ -316,7 +345,7 @@ def _together(file: QueryFile, name: _Name | None) -> list[_Name]:
 
 
 def _derived(database: "DatabaseQueries", names: Iterable[_Name], signed: bool) -> Iterator[tuple[_Name, bytes]]:
-    """Yield the names and contents of entries."""
+    """Derive entries from the database, and yield the name and content of each."""
     for (kind, gpu), group in groupby(sorted(names), lambda name: (name[0], name[1] if name[0] == "log" else "")):
         some = list(group)
         if kind == "log":
@@ -337,7 +366,7 @@ def _key(name: Sequence[str]) -> int:
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    """Convert rows to columns of JSON values. A column of several equal values is stored as its first value."""
+    """Convert rows to columns of JSON values. If all values of a column are equal, only the first is stored."""
     columns: list[list[Any]] = []
     for column in zip(*rows, strict=True):
         first = column[0]
@@ -348,7 +377,7 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
 
 
 def _rows(columns: Sequence[Sequence[Any]], types: str) -> list[tuple[Any, ...]]:
-    """Return the rows of `_columns`. Raises `ValueError` for other columns."""
+    """Convert the result of `_columns` back to rows. Raises `ValueError` if the columns do not have these types."""
     if not columns:
         return []
     if len(columns) != len(types):

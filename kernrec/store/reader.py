@@ -5,9 +5,9 @@
 A malformed file can crash DuckDB, and its rows may be false. If a file makes DuckDB crash, hang or exhaust memory, only
 the child ends, and the user gets a one-line error.
 
-A query opens its database in its own process, so a child checks the file first. One check is enough, because a mark
-(`kernrec.store.marks`) identifies the checked content. A file that kernrec itself wrote and closed gets the mark at
-once.
+A query opens its database in its own process, so a child process checks the file first. The file has to be checked
+only once, because a mark (`kernrec.store.marks`) then identifies the checked content. A file that kernrec itself wrote
+gets its mark when kernrec closes it.
 """
 
 import json
@@ -25,46 +25,47 @@ from kernrec.util.files import check_input, scratch_folder
 from kernrec.util.light_dataclass import dataclass
 
 READER = "kernrec.store.intake.read_file"
-"""Module that reads databases and segments."""
+"""Module that reads databases and Parquet files of bundles."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Resource limits of the process that reads a file, in proportion to the file's size."""
+    """Resource limits of a process that reads a file. They are proportional to the size of the file."""
 
     cpu_s: float
     wall_s: float
     database_bytes: int
-    """Memory limit of DuckDB, beyond which it uses temporary files."""
+    """Memory limit of DuckDB in bytes. Beyond this limit, DuckDB uses temporary files."""
     address_bytes: int
-    """Maximum address space of the process."""
+    """Maximum address space of the process in bytes."""
     file_bytes: int
-    """Maximum size of a file that the process writes."""
+    """Maximum size in bytes of a file that the process writes."""
     rows: int
-    """Maximum rows of one table. Each row takes at least the 8 bytes of its key, which is a hash."""
+    """Maximum number of rows in one table. A row takes at least the 8 bytes of its key, which is a hash."""
     threads: int = 1
-    """Number of DuckDB's threads; the limit of CPU time is for all threads together."""
+    """Number of DuckDB's threads. The limit of CPU time applies to all threads together."""
 
     @classmethod
     def of(cls, size: int) -> "Limits":
-        """Return the limits for a file of `size` bytes.
+        """Return the limits for reading a file of `size` bytes.
 
-        Checking 30,000 rows of 9.7 MB took 1.7 s of CPU time, 0.2 s per MiB (`tools/bench.py store`).
+        For comparison: checking a file of 9.7 MB with 30,000 rows took 1.7 s of CPU time, or 0.2 s per MiB
+        (`tools/bench.py store`).
         """
         cpu_s = 20 + 1.5 * size / 2**20
         return cls(
             cpu_s=cpu_s,
-            wall_s=60 + 10 * cpu_s,  # Other processes may use the processor meanwhile.
+            wall_s=60 + 10 * cpu_s,  # Other processes may use the CPU at the same time.
             database_bytes=min(2**30, 2**28 + 4 * size),
             address_bytes=2**32,
             file_bytes=2**26 + 16 * size,
             rows=1000 + size // 8,
-            # Starting a thread is worth it for 16 MiB of rows.
+            # Another thread is worth its start for each 16 MiB of rows.
             threads=max(1, min(8, os.cpu_count() or 1, size // 2**24)),
         )
 
     def apply(self) -> None:
-        """Limit this process; on Windows, only the parent limits the time."""
+        """Apply the limits to this process. On Windows, do nothing: there, only the parent process limits the time."""
         if sys.platform == "win32":
             return
         import resource
@@ -87,18 +88,18 @@ class Limits:
 def read_apart(
     task: str, request: Mapping[str, Any], title: str, size: int, folder: Path, reader: str = READER
 ) -> dict[str, Any]:
-    """Perform a task of a reader module in a child process, and return the answer.
+    """Run a task of a reader module in a child process, and return its answer.
 
     Args:
-        task: one of the reader's tasks.
-        request: the task's arguments.
-        title: name of the file in messages.
-        size: bytes of the file, which determine the child's limits.
-        folder: private folder; only the child writes to it.
-        reader: the reader module.
+        task: Name of the task.
+        request: Arguments of the task.
+        title: Name of the file, for messages.
+        size: Size of the file in bytes, from which the resource limits of the child process follow.
+        folder: Private folder to which only the child process writes.
+        reader: Name of the reader module.
 
     Raises:
-        UsageError: The file is refused, or its reader ends without an answer.
+        UsageError: The reader refuses the file, or the child process ends without an answer.
     """
     import subprocess  # Import late, because a query of a checked file does not need this.
     import tempfile
@@ -149,19 +150,19 @@ def _answer(title: str, status: int, output: bytes, limits: Limits) -> dict[str,
 
 
 def check_database(path: Path, rows: bool, state: str) -> None:
-    """Raise `UsageError` if this process should not open a database.
+    """Raise `UsageError` if this process should not open a database. A child process checks the file.
 
     Args:
-        path: of the file.
-        rows: whether to refuse the database if it has an impossible row.
-        state: expected state of the file (`marks.file_state`); a different file is refused.
+        path: Path of the file.
+        rows: Whether to refuse the database if it has an impossible row.
+        state: State that the file must have (`marks.file_state`). The file is refused if its state differs.
     """
     with scratch_folder() as folder:
         _read_file("check", path, folder, rows=rows, state=state)
 
 
 def find_faults(path: Path, state: str) -> Faults:
-    """Return the impossible rows of the user's own database, without changing the file.
+    """Return the keys of the impossible rows in the user's own database, by table and fault. The file is not changed.
 
     Raises:
         UsageError: The file cannot be read.
@@ -172,9 +173,11 @@ def find_faults(path: Path, state: str) -> Faults:
 
 
 def checked_database(path: Path, folder: Path) -> dict[str, int]:
-    """Write the checked rows of an untrusted database to a folder, in the form of `exchange.add_rows`.
+    """Check all rows of an untrusted database, and write them to a private folder, in the form that `exchange.add_rows`
+    reads.
 
-    The folder is private to this program. Returns the number of rows of each table.
+    Returns:
+        Number of rows in each table.
 
     Raises:
         UsageError: The file cannot be read, or a row is refused.
@@ -185,21 +188,35 @@ def checked_database(path: Path, folder: Path) -> dict[str, int]:
 
 
 def checked_table(path: Path, folder: Path, most_rows: int) -> Path:
-    """Copy an untrusted Parquet file of at most `most_rows` rows to a plain one in a folder; return its path."""
+    """Rewrite an untrusted Parquet file as a Parquet file of plain columns in `folder`, and return its path.
+
+    Args:
+        path: Path of the untrusted file.
+        folder: Folder for the new file.
+        most_rows: Maximum number of rows.
+
+    Raises:
+        UsageError: The file cannot be read, or has more rows.
+    """
     _read_file("table", path, folder, most_rows=most_rows)
     return folder / "table.parquet"
 
 
 def checked_segments(groups: Sequence[Mapping[str, Sequence[Path]]], folder: Path, title: str) -> list[dict[str, Any]]:
-    """Write the checked rows of groups of untrusted Parquet files to a folder, like `checked_database`.
+    """Check all rows of groups of untrusted Parquet files, and write the rows to a folder, in the same form as
+    `checked_database`.
 
     Args:
-        groups: the files of each group, by table; nobody else writes to their folders.
-        folder: for the checked rows; nobody else writes to it.
-        title: name of the files in messages.
+        groups: For each group, its files by table. Nobody else may write to the folders of these files.
+        folder: Folder for the checked rows. Nobody else may write to it.
+        title: Name of the files, for messages.
 
     Returns:
-        The result of `read_file.read_segments`; `exchange.SOURCES` lists the groups of each measurement.
+        The result of `read_file.read_segments`. The file `exchange.SOURCES` in the folder lists the groups of each
+        measurement.
+
+    Raises:
+        UsageError: A file cannot be read, or a row is refused.
     """
     every = {file for files in groups for names in files.values() for file in names}
     size = sum(file.stat().st_size for file in every)

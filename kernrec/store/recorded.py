@@ -1,9 +1,12 @@
-"""Look up published times of backends for exactly one problem and GPU, from rows that ship with kernrec.
+"""Look up published times of backends for exactly one problem and GPU, in rows that ship with kernrec.
 
-`db/prebuilt/recorded` has a Parquet file for each op, and `contents.json` describes them. The first query about an op
-converts its file to arrays in the user's cache: sorted hashes of (GPU, problem without its number of items), with
-number of items, latency, power and origin. Later queries map these arrays into memory and search them, without DuckDB
-and without a pass over the rows. `tools/build_recorded.py` writes the shipped files.
+The folder `db/prebuilt/recorded` has a Parquet file for each op, and `contents.json` describes these files. The tool
+`tools/build_recorded.py` writes them. One dimension of a problem counts its independent items, such as the images of a
+convolution (`padded_dimension`).
+
+The first query about an op converts the op's file to arrays in the user's cache folder. The arrays are sorted by a hash
+of the GPU and the problem without its number of items. For each row they contain the number of items, latency, power
+and origin. Later queries map the arrays into memory and search them. They need neither DuckDB nor a pass over all rows.
 """
 
 import json
@@ -26,27 +29,29 @@ if TYPE_CHECKING:
     import numpy as np
 
 ORIGIN = ("gpu", "dtype", "layout", "stack", "version", "variant", "kernel", "source", "licence", "recorded")
-"""Columns that describe a row and its source, in the sort order of the files."""
+"""Columns that describe a row and its source, in the order by which the files are sorted."""
 WIDTHS = ("fastest", "slowest", "power_error")
-"""Columns of a row's 90 % interval: factors from the time to both ends, and the relative half-width of power. All rows
-of a GPU, backend and data type have equal widths."""
+"""Columns that define the 90 % interval of a row: the factors from its time to both ends of the interval, and the
+relative half-width for power. All rows of one GPU, backend and data type have the same three values."""
 
 
 @dataclass(frozen=True)
 class RecordedBaseline:
-    """Published time and power of a backend for a problem on a GPU."""
+    """Published time and power of a backend, such as vLLM or cuBLAS, for a problem on a GPU."""
 
     backend: str
     version: str
     variant: str
-    """Text that distinguishes calls of one backend and dtype, such as `static scales`; may be empty."""
+    """Text that distinguishes recordings of one backend and dtype, such as `static scales`. May be empty."""
     kernel: str
-    """Kernel or library that the backend ran; empty if the recording does not name it."""
+    """Kernel or library that the backend ran, or empty if the recording does not name it."""
     latency_s: float
     power_w: float | None
-    """Mean power in watts of a loop of calls at the GPU's default power limit; None if it was not recorded."""
+    """Mean power in watts while the call ran in a loop at the GPU's default power limit, or None if it was not
+    recorded."""
     latency_interval_s: tuple[float, float]
-    """90 % interval of the time if the recording is repeated, also with a later version of the backend."""
+    """90 % interval of the time, in seconds, if somebody repeats the recording, possibly with a later version of the
+    backend."""
     power_interval_w: tuple[float, float] | None
     source: str
     """Repository that published the recording."""
@@ -56,7 +61,7 @@ class RecordedBaseline:
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Return publisher, license, date and method of the recording, and the kernel that ran."""
+        """Publisher and license of the recording, its date and method, and the kernel that ran."""
         return {name: getattr(self, name) for name in ("source", "licence", "recorded", "kernel")}
 
 
@@ -79,10 +84,12 @@ def has_recorded(op: str, gpu: GPU) -> bool:
 
 
 def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, str, str], int, float, int]]]:
-    """Return a problem's number of items, and the rows that differ from the problem only in this number, ascending.
+    """Return the recordings on a GPU that differ from a problem at most in the number of items.
 
-    A row is ((backend, version, variant), number of items, seconds, row number in the table). `padded_dimension`
-    defines which dimension counts items.
+    Returns:
+        The problem's number of items, and a list of rows in ascending order of their number of items. A row is
+        ((backend, version, variant), number of items, seconds, row number in the table). `padded_dimension` defines
+        which dimension counts items.
     """
     if not has_recorded(problem.op, gpu):
         return 0, []
@@ -97,7 +104,13 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
 
 
 def recorded_baseline(op: str, row: int, gpu: GPU) -> RecordedBaseline:
-    """Return the recording of an op with a row number."""
+    """Return the recording in one row of an op's table.
+
+    Args:
+        op: Name of the op.
+        row: Row number in the table, from `rows_beside`.
+        gpu: GPU of the recording.
+    """
     return _baseline(_table(op), row, gpu)
 
 
@@ -114,7 +127,8 @@ def _baseline(table: "_Table", row: int, gpu: GPU) -> RecordedBaseline:
 
 @cache
 def contents() -> Mapping[str, Mapping[str, Any]]:
-    """Return `rows`, `gpus`, `sources`, `left_out` and the hash of the file, by op."""
+    """Return the description of each op's file, by op: `rows`, `gpus`, `sources`, `left_out` and the hash of the
+    file."""
     try:
         text = (_folder() / "contents.json").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -125,10 +139,11 @@ def contents() -> Mapping[str, Mapping[str, Any]]:
 def _row_keys(
     op: Op, gpu: str, dtype: str, layout: str, dims: "Mapping[str, np.ndarray]"
 ) -> "tuple[np.ndarray, np.ndarray]":
-    """Return (keys of GPU and problem without its number of items, numbers of items) for rows of one GPU, dtype and
-    layout. Absent dimensions have defaults.
+    """Return (keys, numbers of items) for rows of one GPU, dtype and layout.
 
-    A single query attends to every key, with or without a causal mask, so `causal` is 0 in its key.
+    A key is a hash of the GPU and of the problem without its number of items. Absent dimensions have their default
+    sizes. A single query in attention attends to every key, with or without a causal mask, so `causal` counts as 0 in
+    its hash.
     """
     import numpy as np
 
@@ -147,7 +162,8 @@ def _row_keys(
 
 
 def _key_of(problem: Problem, gpu: str) -> tuple[int, int]:
-    """Return the key of a problem without its number of items, and the number; 0 if no dimension counts items."""
+    """Return the hash of a problem without its number of items, and the number of items, or 0 if no dimension counts
+    items."""
     sizes = problem.sizes
     counted = padded_dimension(problem.op, problem.layout, sizes.get("batch", 1) > 1)
     single = problem.op == "attention" and sizes["queries"] == 1
@@ -164,9 +180,9 @@ def _seed(*names: str) -> int:
 
 _WORD = (1 << 64) - 1
 _FACTOR = 0xD1342543DE82EF95
-"""Base of the keys, whose digits are the sizes, modulo 2^64 (a multiplier from Steele and Vigna, "Computationally Easy,
-Spectrally Good Multipliers"). A test checks that no two shipped problems share a key. Any other problem collides with a
-probability of 10^6 / 2^64."""
+"""Base of the hash. The hash is a number modulo 2^64 whose digits are the problem's sizes. The base is a multiplier
+from Steele and Vigna, "Computationally Easy, Spectrally Good Multipliers". A test checks that no two shipped problems
+have the same hash. Any other problem has the hash of a shipped problem with a probability of 10^6 / 2^64."""
 
 
 # ---- arrays of an op -------------------------------------------------------------------------------------------------
@@ -176,18 +192,18 @@ _COLUMNS = {"keys": "<u8", "items": "<u4", "latency_s": "<f4", "power_w": "<f4",
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """Rows of an op, by ascending key and number of items."""
+    """Recordings of an op, in ascending order of their keys, then of their number of items."""
 
     origins: tuple[Mapping[str, Any], ...]
-    """Columns `ORIGIN` and `WIDTHS` of each kind of row."""
+    """Values of the columns `ORIGIN` and `WIDTHS`, for each distinct combination that occurs."""
     keys: "np.ndarray"
     items: "np.ndarray"
-    """Number of items; 0 if no dimension counts items."""
+    """Number of items of each row, or 0 if no dimension counts items."""
     latency_s: "np.ndarray"
     power_w: "np.ndarray"
-    """Power in watts; 0 if it was not recorded."""
+    """Power of each row in watts, or 0 if it was not recorded."""
     origin: "np.ndarray"
-    """Index into `origins`."""
+    """Index of each row's description in `origins`."""
 
 
 @cache
@@ -197,7 +213,8 @@ def _table(op: str) -> _Table:
     digest = contents()[op]["sha256"]
     path = paths.cache() / "recorded" / f"{op}.{digest[:16]}.arrays"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        facts, arrays = unpack(mapped(path), intact=True)  # A checksum would read the whole file.
+        # Do not verify the checksum, because this would read the whole file.
+        facts, arrays = unpack(mapped(path), intact=True)
         return _Table(tuple(facts["origins"]), **arrays)
     facts, arrays = _read(op, digest)
     if paths.cache().parent.parent.is_dir():

@@ -1,6 +1,7 @@
-"""Prepare rows for a database: check columns against the schema, make values canonical, compute keys.
+"""Prepare rows for a database: check their columns against the schema, make values canonical, and compute keys.
 
-A row's key is a hash of its content: equal rows have the same canonical text, and so the same key in every database.
+The key of a row is a hash of its content. Equal rows have the same canonical text, so they have the same key in every
+database.
 """
 
 import json
@@ -23,7 +24,7 @@ KEY_DIGITS = {"gpu": 16, "kernel": 16, "config": 16, "problem": 16, "profile": 1
 
 
 def canonical_json(value: object) -> str:
-    """Return a value as JSON with sorted keys and no spaces; equal values give equal text on every machine.
+    """Return a value as JSON with sorted keys and without spaces. Equal values give equal text on every machine.
 
     Args:
         value: None, bool, int, finite float, str, or lists, tuples and str-keyed mappings of these.
@@ -36,25 +37,25 @@ def canonical_json(value: object) -> str:
 
 
 def content_hash(value: object, digits: int = 16) -> str:
-    """Return the first hexadecimal digits of the SHA-256 of a value's canonical text.
+    """Return the first `digits` hexadecimal digits of the SHA-256 of a value's canonical JSON.
 
-    16 digits (64 bits) distinguish the configs, problems and profiles of a database. Measurements need 32 digits,
-    because logs only grow, and people merge many of them.
+    16 digits (64 bits) suffice to distinguish the configs, problems and profiles of a database. Measurements need 32
+    digits, because logs only grow, and people merge many of them.
     """
     return sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
 def columns(connection: "DuckDBPyConnection", table: str) -> dict[str, str]:
-    """Return the columns of a table in order, with their types; the first is its key."""
+    """Return the SQL type of each column of a table, by name and in order. The first column is the table's key."""
     described = connection.execute(f"DESCRIBE db.{table}").fetchall()
     return {name: kind for name, kind, *_ in described}
 
 
 def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) -> list[str]:
-    """Add the rows that a table lacks, and return the key of every row, in order.
+    """Add the rows that a table does not have yet, and return the key of every given row, in order.
 
     Raises:
-        UsageError: A column is unknown, or cannot hold its value; nothing is added.
+        UsageError: A column is unknown, or a value does not fit its column. Nothing is added.
     """
     kinds = columns(connection, table)
     key, *names = kinds
@@ -72,7 +73,7 @@ def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) ->
         filled[key].append(keys[-1])
         for name, value in values.items():
             filled[name].append(value)
-    # Pass whole columns as parameters of one statement, which is much faster than a statement per row.
+    # Pass whole columns as parameters of one statement, which is much faster than one statement per row.
     side_by_side = ", ".join(f'unnest(${i}::{kind}[]) AS "{name}"' for i, (name, kind) in enumerate(kinds.items(), 1))
     lacking = f"(SELECT {side_by_side}) ANTI JOIN db.{table} AS stored USING ({key})"
     connection.execute(f"INSERT INTO db.{table} BY NAME FROM {lacking}", list(filled.values()))
@@ -80,7 +81,7 @@ def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) ->
 
 
 def rewrite_keys(connection: "DuckDBPyConnection", condition: str) -> None:
-    """Recompute the keys of the measurements for which an SQL condition holds."""
+    """Recompute the keys of the measurements that meet an SQL condition."""
     rows = as_dicts(connection.execute(f"FROM db.measurement WHERE {condition}"))
     connection.execute(f"DELETE FROM db.measurement WHERE {condition}")
     for row in rows:
@@ -89,7 +90,8 @@ def rewrite_keys(connection: "DuckDBPyConnection", condition: str) -> None:
 
 
 def row_key(table: str, values: Row) -> str:
-    """Return the key of a row: a hash of the table's name and of all values except NULLs and the key itself."""
+    """Return the key of a row: a hash of the table's name and of all values that are not NULL, without the key
+    itself."""
     content = {name: _plain(value) for name, value in values.items() if value is not None}
     return content_hash({"table": table, **content}, digits=KEY_DIGITS[table])
 
@@ -119,7 +121,7 @@ def _number(value: object) -> float:
     number = float(value)  # type: ignore[arg-type]
     if not math.isfinite(number):
         raise ValueError
-    return number + 0.0  # -0.0 becomes 0.0, which it equals
+    return number + 0.0  # This converts -0.0 to 0.0, so that both have the same key.
 
 
 def _truth(value: object) -> bool:
@@ -130,7 +132,7 @@ def _truth(value: object) -> bool:
 
 def _text(value: object) -> str:
     if isinstance(value, str):
-        return str(value)  # Store the value of an enumeration's member.
+        return str(value)  # For a member of an enumeration, store its value.
     if isinstance(value, (Mapping, list, tuple)):
         return canonical_json(value)
     raise TypeError
@@ -161,7 +163,12 @@ _CONVERSIONS: dict[str, Callable[[object], object]] = {
 
 
 def as_dicts(cursor: "DuckDBPyConnection", most: int | None = None) -> list[dict[str, object]]:
-    """Return the next `most` rows of a query's result as dictionaries; None for all rows."""
+    """Return the next rows of a query's result as dictionaries.
+
+    Args:
+        cursor: Result of the query.
+        most: Maximum number of rows, or None for all.
+    """
     names: Sequence[str] = [column[0] for column in cursor.description or ()]
     rows = cursor.fetchall() if most is None else cursor.fetchmany(most)
     return [dict(zip(names, row, strict=True)) for row in rows]

@@ -1,12 +1,13 @@
 """Define the schema of a database file: migrations, views, and the layout that an opened file must have.
 
-Migrations are numbered SQL files that ship with kernrec (`db/schema`). Each is applied once and recorded in the
-database. The views of `views.sql` are derived from the measurement log; queries include them as parts.
+Migrations are numbered SQL files that ship with kernrec (`db/schema`). Each migration is applied once to a database and
+recorded there. The views in `views.sql` are derived from the measurement log. kernrec's queries include the text of
+these views instead of using the views in the file.
 
-A file may contain base tables of `main` with exactly the columns and types of the schema. Computed columns and default
-expressions are somebody else's code: a file with such code is refused, even for reading. Writing to a file evaluates
-its checks and indexes. So for writing, these must also match the schema. kernrec never uses views, macros and other
-tables of a file (connection.py).
+A file may contain base tables in the SQL schema `main` with exactly the columns and types that kernrec defines.
+Computed columns and default expressions would be somebody else's code, so a file that has such code is refused, even
+for reading. Writing to a file evaluates its checks and indexes, so for writing these must also be kernrec's. kernrec
+never uses the views, macros or other tables of a file (connection.py).
 """
 
 import os
@@ -30,18 +31,19 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement", "retraction")
-"""Tables whose rows have content-hash keys; other tables are derived or record the origin of rows."""
+"""Tables whose keys are hashes of the rows' content. All other tables are derived, or record the origin of rows."""
 
 _REWRITTEN = {4: "block_open OR replayed"}
-"""By migration number, an SQL condition for the rows of `measurement` that it changes; their keys are recomputed."""
+"""SQL condition on the rows of `measurement` that a migration changes, by the number of the migration. The keys of
+these rows are computed again."""
 
 _VIEWS_APART = 5
-"""Number of the first migration after which `views.sql` defines the views."""
+"""Number of the migration that moved the views to `views.sql`. Earlier migrations create the views themselves."""
 
 
 @dataclass(frozen=True)
 class Migration:
-    """One migration: the file `NNN_name.sql`."""
+    """One migration of the schema, in a file `NNN_name.sql`."""
 
     number: int
     name: str
@@ -50,22 +52,23 @@ class Migration:
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """Return the migrations that ship with kernrec, in order, numbered from 1 without a gap."""
+    """Return the migrations that ship with kernrec, in order. They are numbered from 1 without gaps."""
     files = sorted(paths.shipped("db/schema").glob("[0-9][0-9][0-9]_*.sql"))
     return tuple(Migration(int(file.name[:3]), file.stem[4:], file.read_text(encoding="utf-8")) for file in files)
 
 
 def migrate(connection: "DuckDBPyConnection", done: int, *, views: bool = True) -> None:
-    """Apply the migrations after number `done`, each in a transaction, and create the views.
+    """Apply the migrations that a database lacks, each in one transaction, and create the views.
 
     Args:
         connection: Connection to the database.
-        done: Number of the last applied migration.
-        views: Whether to create the views, which takes half of the time. kernrec's queries never use these views.
+        done: Number of the last migration that was applied.
+        views: Whether to create the views, which takes half of the time. kernrec's own queries do not use these views.
     """
     connection.execute("USE db")
     try:
-        # The final layout is cached, without the views of early migrations, and takes a third of the migrations' time.
+        # For a new database, create the final tables at once. Their layout is cached, and this takes a third of the
+        # time of all migrations.
         if whole := not done and migrations()[-1].number >= _VIEWS_APART:
             with transaction(connection):
                 for statement in layout_of().statements.values():
@@ -90,11 +93,16 @@ def _record(connection: "DuckDBPyConnection", step: Migration, views: bool = Tru
 
 
 def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writing: bool = False) -> int:
-    """Return the number of the attached file's last migration; 0 for a database without tables.
+    """Return the number of the last migration of the attached file, or 0 if the database has no tables.
+
+    Args:
+        connection: Connection with the file attached as `db`.
+        path: Path of the file, for messages.
+        writing: Whether the caller wants to write to the file.
 
     Raises:
-        UsageError: The database belongs to another program or a newer kernrec, its tables differ from the schema, or
-            `writing` is set and writing would run code of the file.
+        UsageError: The database belongs to another program or to a newer kernrec, or its tables differ from the schema.
+            Also raised if `writing` is set and writing would run code that the file contains.
     """
     statements = tables(connection)
     if not statements:
@@ -117,14 +125,14 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
     return len(applied)
 
 
-# Create new files atomically, so that a killed process leaves no incomplete file.
+# Create new files atomically, so that a killed process does not leave an incomplete file.
 
 
 def make_file(path: Path) -> None:
-    """Create an empty database file, unless another process has created the file meanwhile.
+    """Create an empty database file, unless another process has created the file in the meantime.
 
     Raises:
-        UsageError: The file cannot be created; no part of it remains.
+        UsageError: The file cannot be created. No part of it is left behind.
     """
     import duckdb
 
@@ -169,17 +177,19 @@ def _empty(steps: tuple[str, ...]) -> bytes:
             path = folder / "empty.duckdb"
             with closing(connect(path, read_only=False, create=True)) as connection:
                 migrate(connection, 0)
-                connection.execute("CHECKPOINT db")  # Closing writes the data, too, but does not report a full disk.
+                # Closing a file also writes its data, but does not report a full disk.
+                connection.execute("CHECKPOINT db")
             return {}, {"file": np.fromfile(path, np.uint8)}
 
     made_of = "\n".join([duckdb.__version__, views_sql(), *steps])
     return cached("schema.empty", made_of.encode(), make)[1]["file"].tobytes()
 
 
-# The relations of `views.sql`, as parts of a query.
+# Relations of `views.sql`, as parts of queries.
 
 MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, position"
-"""Columns that identify the moment of a measurement; two rows with equal values here contradict each other."""
+"""Columns that identify one measurement of a session. Two rows of one contributor that have equal values in these
+columns contradict each other."""
 
 _VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction|merged|card_scale)\b")
@@ -190,7 +200,7 @@ _MACRO = re.compile(r"^CREATE MACRO (\w+)\((\w+), (\w+)\) AS$(.*?);$\n", re.MULT
 
 @cache
 def views_sql() -> str:
-    """Return the statements that create the views, with macros expanded."""
+    """Return the SQL statements that create the views, with macros expanded."""
     text = (paths.shipped("db/schema") / "views.sql").read_text(encoding="utf-8")
     views = _MACRO.sub("", text)
     for name, first, second, body in _MACRO.findall(text):
@@ -203,18 +213,19 @@ def views_sql() -> str:
 
 @cache
 def derived() -> dict[str, str]:
-    """Return the query of each relation by name; a query may use earlier relations."""
+    """Return the SQL query of each view in `views.sql`, by name and in order. A query may use views that come before
+    it."""
     return {name: _TABLE.sub(r"\1 db.\2", body).strip() for name, body in _VIEW.findall(views_sql())}
 
 
 def with_derived(name: str, query: str, condition: str = "", scales: str = "db.card_scale") -> str:
-    """Return an SQL query that may use a relation of `views.sql` and the relations from which it is derived.
+    """Return an SQL query that may use a view of `views.sql`, together with the definitions of the views it depends on.
 
     Args:
-        name: Name of the relation.
-        query: Query that uses it.
-        condition: Condition on the measurements, applied while the log is scanned.
-        scales: Relation with the columns of `db.card_scale`.
+        name: Name of the view.
+        query: Query that uses the view.
+        condition: SQL condition on the measurements. It is applied while the log is scanned.
+        scales: Table or SQL source that replaces `db.card_scale`.
     """
     parts: list[str] = []
     chosen = f" WHERE {condition}" if condition else ""
@@ -224,14 +235,14 @@ def with_derived(name: str, query: str, condition: str = "", scales: str = "db.c
         body = body.replace("FROM db.merged", sources).replace("FROM db.card_scale", f"FROM {scales}")
         if condition:
             body = body.replace("FROM db.measurement", f"FROM {log}")
-        # Do not materialize the relation, so that DuckDB reads only the columns that the query uses.
+        # Do not materialize the view, so that DuckDB reads only the columns that the query uses.
         parts.append(f"{part} AS NOT MATERIALIZED (\n{body}\n)")
         if part == name:
             break
     return f"WITH {', '.join(parts)}\n{query}"
 
 
-# The layout of the tables.
+# Layout of the tables.
 
 _CHECKS = ", CHECK("
 _CAST = re.compile(r"CAST\((\d+)\.0 AS DOUBLE\)|\b1e(\d+)\b")
@@ -239,20 +250,26 @@ _CAST = re.compile(r"CAST\((\d+)\.0 AS DOUBLE\)|\b1e(\d+)\b")
 
 @dataclass(frozen=True)
 class Layout:
-    """Tables of a schema, by name."""
+    """Definitions of the tables of a schema. Every mapping is keyed by the table's name."""
 
     statements: Mapping[str, str]
-    """SQL statement that creates each table."""
+    """SQL statement that creates a table."""
     columns: Mapping[str, Mapping[str, str]]
-    """Column types of each table, in order; the first column is the key."""
+    """SQL types of a table's columns, by column name and in order. The first column is the key."""
     checks: Mapping[str, list[str]]
-    """SQL conditions on each table's rows."""
+    """SQL conditions that the rows of a table must meet."""
     required: Mapping[str, list[str]]
-    """Columns of each table that are never NULL."""
+    """Names of the columns of a table that are never NULL."""
 
 
 def layout_of(step: int | None = None) -> Layout:
-    """Return the tables after a migration, by default the last; cached, because creating the tables takes 100 ms."""
+    """Return the layout of the tables after a migration.
+
+    The result is cached, because creating the tables takes 100 ms.
+
+    Args:
+        step: Number of the migration; by default, the last one.
+    """
     import duckdb
 
     number = len(migrations()) if step is None else step
@@ -283,7 +300,7 @@ def layout_of(step: int | None = None) -> Layout:
 
 
 def tables(connection: "DuckDBPyConnection") -> dict[str, str]:
-    """Return the statements that would create the base tables of `main`, by table."""
+    """Return the SQL statements that would create the base tables of the SQL schema `main`, by table."""
     # Unlike `information_schema`, this function does not bind views, which would run parts of them.
     query = "SELECT table_name, sql FROM duckdb_tables() WHERE database_name = 'db' AND schema_name = 'main'"
     return dict(connection.execute(query).fetchall())
@@ -321,7 +338,8 @@ def _check_writable(connection: "DuckDBPyConnection", path: Path | str) -> None:
 
 
 def check_migratable(connection: "DuckDBPyConnection", path: Path | str) -> None:
-    """Raise `UsageError` if the file has macros, because migrations would call them as functions."""
+    """Raise `UsageError` if the file defines macros. A migration that calls a function of the same name would run the
+    macro."""
     query = "SELECT count(*) FROM duckdb_functions() WHERE database_name = 'db' AND NOT internal"
     if connection.execute(query).fetchall()[0][0]:
         raise UsageError(f"{path} has an older schema and macros that are not kernrec's; it is not brought up to date")

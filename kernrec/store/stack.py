@@ -1,4 +1,4 @@
-"""Query several databases as one: first the user's own, then pulled rows, then shipped data."""
+"""Query several databases as one. The user's own database comes first, then the database of pulled rows."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,22 +22,23 @@ _Read = TypeVar("_Read")
 class Stack:
     """Read-only view of several databases.
 
-    Databases do not stay open, so that a collector can write to them between two queries (`kernrec.store.query_file`).
+    The databases are closed between two queries, so that a collector can write to them (`kernrec.store.query_file`).
     """
 
     def __init__(self, databases: Sequence[Path | str] | None = None) -> None:
         """Check that the databases can be read.
 
         Args:
-            databases: Files of the databases; None: the user's own (`KERNREC_DB`) if it exists, then pulled rows.
+            databases: Files of the databases. By default, the user's own database (`KERNREC_DB`) if it exists, and then
+                the database of pulled rows if it exists.
 
         Raises:
             UsageError: A database cannot be read.
         """
         self.missing: Path | None = None
-        """Path in `KERNREC_DB` if no database exists there yet; otherwise None."""
+        """The path in `KERNREC_DB` if this variable is set and no database exists at the path. Otherwise None."""
         self.notes: tuple[str, ...] = ()
-        """Note on each file with skipped rows."""
+        """A note for each file of which some rows are skipped."""
         self._pulled: Path | None = None
         self._all = databases is None
         self._titles = {Path(path): str(path) for path in databases or ()}
@@ -50,7 +51,7 @@ class Stack:
             if self._pulled:
                 self._titles[self._pulled] = paths.PULLED
             databases = list(self._titles)
-        # Use a database once, even if it is named twice, possibly by a link.
+        # Use a database only once, even if it is named twice or through a link.
         self._paths = list({os.path.realpath(path): Path(path) for path in databases}.values())
         self._read: tuple[tuple[int, int], ...] | None = None
         self._files: dict[Path, QueryFile] = {}
@@ -59,11 +60,14 @@ class Stack:
 
     @property
     def empty(self) -> bool:
-        """Whether there is no database."""
+        """Whether the stack has no databases."""
         return not self._paths
 
     def databases(self) -> "Iterator[tuple[str, Database]]":
-        """Yield each database with its title (`own`, `pulled`, or the file); it closes at the next iteration."""
+        """Yield the title and an open connection of each database.
+
+        The title is `own`, `pulled`, or the path of the file. A database is closed when the next one is requested.
+        """
         for path in self._paths:
             with _open(path) as database:
                 yield self._titles[path], database
@@ -83,7 +87,8 @@ class Stack:
             self._read = version
 
     def _of_each(self, read: Callable[[Path, QueryFile], _Read]) -> "Iterator[_Read]":
-        """Yield the result of `read` for each query file; rewrite a damaged query file."""
+        """Call `read` for each query file and yield the results. A damaged query file is written again before a second
+        call."""
         for path, file in self._files.items():
             try:
                 yield read(path, file)
@@ -92,10 +97,10 @@ class Stack:
                 yield read(path, self._files[path])
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-        """Return the static profiles of a kernel's source by launch, or an empty mapping.
+        """Return the static profiles of a kernel's source on one architecture, by launch, or an empty mapping.
 
-        Shipped profiles come first, then those of the first database that has some. An architecture without profiles
-        uses those of the architecture whose code it runs (`code_sm`).
+        Profiles that ship with kernrec take precedence, then those of the first database that has some. If an
+        architecture has no profiles, the profiles of the architecture whose code it can run are used (`code_sm`).
         """
         self._refresh()
         if shipped := shipped_profiles(kernel, kernel_hash, sm):
@@ -106,17 +111,19 @@ class Stack:
         return self.profiles(kernel, kernel_hash, code_sm(sm)) if code_sm(sm) != sm else {}
 
     def kernels(self) -> Iterator[tuple[Path, tuple[Any, ...]]]:
-        """Yield the rows of `Database.kernels` with the path of their database, without pulled ones."""
+        """Yield each row that `Database.kernels` returns, with the path of its database. The database of pulled rows is
+        skipped."""
         self._refresh()
         for path, rows in self._of_each(lambda path, file: (path, [] if path == self._pulled else file.kernels())):
             for row in rows:
                 yield path, row
 
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
-        """Return the evidence of all databases about a GPU and problem: measurements and failures of these kernels, and
-        faster other kernels.
+        """Return what all databases contain about a GPU and problem.
 
-        For each config, power limit and clock, only the first database with a measurement counts.
+        The result contains the measurements and failures of the given kernels, and the fastest measurements of other
+        kernels. If several databases have measurements of a config at the same power limit and clocks, only the first
+        of these databases counts.
         """
         if not self._paths:
             return NO_EVIDENCE
@@ -127,28 +134,31 @@ class Stack:
         return evidence(logs, kernels, problem_key)
 
     def measurements(self) -> int:
-        """Return the number of rows in all logs, except pulled rows, which train no model."""
+        """Return the total number of measurements in the databases, without pulled rows, because pulled rows train no
+        model."""
         self._refresh()
         return sum(file.measurements for path, file in self._files.items() if path != self._pulled)
 
     def mark(self) -> str:
-        """Return a hash of the lowest and highest measurement keys, which distinguishes logs of equal length."""
+        """Return a hash of the lowest and highest key of all measurements. It distinguishes logs with the same number
+        of rows."""
         self._refresh()
         each_ends = self._of_each(lambda path, file: [] if path == self._pulled else file.ends)
         ends = [end for some in each_ends for end in some]
         return content_hash([min(ends), max(ends)]) if ends else ""
 
     def version(self) -> tuple[tuple[int, int], ...]:
-        """Return modification time and size of each file; if the result changes, cached answers are outdated."""
+        """Return the modification time and size of each database file. If the result changes, cached answers are
+        outdated."""
         return tuple([_written(path) for path in self._paths]) if self._paths else ()
 
     def files(self) -> list[tuple[str, int, int]]:
-        """Return each file that answers depend on, with its modification time and size."""
+        """Return (path, modification time, size) of each database file on which answers depend."""
         return [(os.path.realpath(path), *_written(path)) for path in self._paths]
 
 
 def _open(path: Path) -> "Database":
-    from kernrec.store.database import Database  # a query with an up-to-date file does not need it
+    from kernrec.store.database import Database  # A query whose query file is up to date does not need this import.
 
     return Database.open(path)
 
@@ -162,5 +172,5 @@ def _written(path: Path) -> tuple[int, int]:
 
 
 def pulled_database() -> Path | None:
-    """Return the path of the database of pulled rows; None if it does not exist."""
+    """Return the path of the database of pulled rows, or None if it does not exist."""
     return path if (path := paths.pulled()).exists() else None

@@ -1,16 +1,18 @@
-"""Replace `triton.autotune` by a decorator that ranks configs first and measures only the best few, once.
+"""Replace `triton.autotune` by a decorator that ranks all configs and measures only the best few.
 
 >>> @kernrec.triton.autotune(configs=[...], key=["M", "N", "K"])
 ... @triton.jit
 ... def matmul(...): ...
 
 The first launch with a new tuning key compiles and emulates all configs in a separate process and ranks them. It then
-measures the best `top_k` on the GPU and stores the results in the user's database, which every later process uses. With
-KERNREC_TRITON=offline, kernrec measures nothing and uses the top recommendation.
+measures the best `top_k` configs on the GPU and stores the results in the user's database. Later processes read the
+results from the database and measure nothing. With KERNREC_TRITON=offline, kernrec never measures and uses the top
+recommendation.
 
 kernrec imports Triton only when a function is decorated.
 
-`capture` writes every launch of a program to a folder of call files, without a GPU (`kernrec.triton.calls`).
+`capture` writes every launch of a program to a folder of call files. It does not need a GPU (see
+`kernrec.triton.calls`).
 """
 
 from kernrec.triton.calls.hooks import capture as capture
@@ -19,7 +21,6 @@ from kernrec.triton.decorators import prune as prune
 
 
 def __getattr__(name: str) -> object:
-    """Name the replacement of a removed function."""
     if name == "record":
         raise AttributeError(
             "kernrec.triton.record was removed: set TRITON_CACHE_AUTOTUNING=1, and import the files that Triton writes"

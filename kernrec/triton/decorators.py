@@ -1,4 +1,4 @@
-"""Define `autotune`, with the signature of Triton's, and `prune`, for use in `triton.autotune`."""
+"""Define `autotune`, which replaces `triton.autotune`, and `prune`, which plugs into `triton.autotune`."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from kernrec.triton.rank import LOADING
 from kernrec.triton.tuner import Tuner
 
 MODES = ("measure", "offline")
-"""Values of KERNREC_TRITON; the default is `measure`."""
+"""Valid values of the environment variable KERNREC_TRITON. The first is the default."""
 
 
 def autotune(
@@ -23,24 +23,28 @@ def autotune(
     gpu: str | None = None,
     **options: Any,
 ) -> Callable[[Any], Any]:
-    """Tune like `triton.autotune`, but rank the configs first, and measure only the best ones, once for all processes.
+    """Tune a function like `triton.autotune`, but rank all configs first and measure only the best ones.
+
+    The measurements are stored in the user's database, and later processes reuse them.
 
     Args:
         configs: List of `triton.Config`.
-        key: Names of the arguments whose values distinguish problems.
-        *positional: Further arguments of `triton.autotune`, in its order.
+        key: Names of the arguments whose values require separate tuning, as in `triton.autotune`.
+        *positional: Further positional arguments of `triton.autotune`.
         top_k: Number of configs to measure.
-        objective: `latency`, `energy`, or `edp`, their product.
-        gpu: Common name of the GPU; None for KERNREC_GPU, else the GPU of this process.
-        **options: Further arguments of `triton.autotune`. `early_config_prune` of `prune_configs_by` runs before the
-            ranking. `perf_model` is refused, because it is another ranking. Triton's cache on disk is not used.
+        objective: `latency`, `energy`, or `edp` (energy times latency).
+        gpu: Common name of the GPU. The default is the environment variable KERNREC_GPU, and otherwise the GPU of this
+            process.
+        **options: Further keyword arguments of `triton.autotune`. If `prune_configs_by` contains `early_config_prune`,
+            this function runs before the ranking. `perf_model` is not allowed, because it is another ranking. The
+            database replaces Triton's cache on disk (`cache_results`).
 
     Returns:
-        A decorator for a function with `@triton.jit`, which returns Triton's autotuner.
+        A decorator for `@triton.jit` functions. The decorated function is Triton's autotuner.
 
     Raises:
-        UsageError: A value is impossible, the decorated function is not `@triton.jit`, or a config has a meta-parameter
-            that the function lacks.
+        UsageError: A parameter is invalid, the decorated function lacks `@triton.jit`, or a config has a meta-parameter
+            that is not a parameter of the function.
     """
     pruner = prune(top_k, objective, gpu)
 
@@ -50,7 +54,7 @@ def autotune(
         _check_function(function)
         _check_configs(function, configs)
         by = dict(options.get("prune_configs_by") or {})
-        if positional:  # This is Triton's third parameter.
+        if positional:  # The third parameter of `triton.autotune` is `prune_configs_by`.
             by = dict(positional[0] or {})
         if by.get("perf_model") is not None:
             raise UsageError("perf_model and kernrec both rank configs: leave perf_model out, or use triton.autotune")
@@ -67,17 +71,18 @@ def autotune(
 
 
 def prune(top_k: int = 3, objective: str = "latency", gpu: str | None = None) -> "Prune":
-    """Return a function for `prune_configs_by={"early_config_prune": ...}` of `triton.autotune`, which works like
-    `autotune`.
+    """Return a pruning function for `triton.autotune(prune_configs_by={"early_config_prune": ...})`.
+
+    The pruning function ranks the configs and keeps only the best ones, as the decorator `autotune` does.
 
     Args:
-        top_k: Number of configs left to measure. Only one is left if the database has the best config, or if measuring
-            is off.
+        top_k: Number of configs to keep for measurement. The function keeps only one config if the database has
+            measurements of this launch, or if KERNREC_TRITON=offline forbids measuring.
         objective: `latency`, `energy` or `edp`.
         gpu: As in `autotune`.
 
     Raises:
-        UsageError: A value is impossible.
+        UsageError: A parameter is invalid.
     """
     if type(top_k) is not int or top_k < 1:
         raise UsageError(f"top_k is {top_k!r:.40}; expected a whole number of at least 1")
@@ -87,13 +92,13 @@ def prune(top_k: int = 3, objective: str = "latency", gpu: str | None = None) ->
 
 
 class Prune:
-    """Pruning function. For each new key, Triton's autotuner calls it with all configs and the launch's arguments."""
+    """Pruning function that Triton's autotuner calls with all configs and the launch's arguments for each new key."""
 
     def __init__(self, tuner: Tuner) -> None:
         self.tuner = tuner
 
     def __call__(self, configs: Sequence[Any], named_args: Mapping[str, Any], **keywords: Any) -> list[Any]:
-        """Return the configs to measure. A single config is used without a measurement."""
+        """Return the configs that Triton should measure. If there is only one, Triton uses it without measuring."""
         tuned, positional = _calling_autotuner()
         if positional > len(tuned.arg_names):
             raise UsageError(
@@ -111,7 +116,7 @@ class Prune:
 
 
 class _Then:
-    """The user's `early_config_prune`, followed by kernrec's."""
+    """Pruning function that calls the user's `early_config_prune` first, and then kernrec's pruning function."""
 
     def __init__(self, first: Callable[..., Sequence[Any]], then: Prune) -> None:
         self._first, self._then = first, then
@@ -122,9 +127,9 @@ class _Then:
 
 
 def _calling_autotuner() -> tuple[Any, int]:
-    """Return (Triton's autotuner that is pruning its configs, number of the launch's positional arguments).
+    """Return the autotuner that called the pruning function, and the number of positional arguments of the launch.
 
-    Triton does not pass them to a pruning function, so kernrec reads Triton's stack frames.
+    Triton does not pass either of them to a pruning function, so kernrec reads them from Triton's stack frames.
     """
     frame = sys._getframe(2)
     while frame is not None:
@@ -137,7 +142,6 @@ def _calling_autotuner() -> tuple[Any, int]:
 
 
 def _check_function(function: Any) -> None:
-    """Raise `UsageError` if a function lacks `@triton.jit`."""
     inner = function
     while hasattr(inner, "fn") and not hasattr(inner, "params"):
         inner = inner.fn

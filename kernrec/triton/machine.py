@@ -1,4 +1,4 @@
-"""Identify the GPU of Triton's driver, and measure the energy of launches with NVML's counter."""
+"""Identify the GPU that Triton uses, and measure the energy of launches with NVML's energy counter."""
 
 import math
 import os
@@ -16,32 +16,34 @@ from kernrec.measure.protocol.energy_counter import LEAST_TICKS, power_from_tick
 from kernrec.store.measurement import EnergyReport
 
 WINDOW_S = 1.0
-"""Minimum length of an energy window in seconds; the window grows until the counter was updated often enough."""
+"""Minimum duration of an energy measurement, in seconds. The measurement continues until NVML has updated the energy
+counter often enough, but for at most about `LONGEST_WINDOW_S`.
+"""
 LONGEST_WINDOW_S = 5.0
 SETTLE_S = 0.3
-"""Seconds of launches before the energy window, so that clocks and power settle."""
+"""Seconds of launches before an energy measurement, so that clocks and power settle."""
 BATCH_S = 0.02
-"""Seconds of launches to submit between two reads of the counter."""
+"""Seconds of launches to submit between two reads of the energy counter."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """GPU, and whether this process can measure on it."""
+    """GPU to rank configs for, and whether this process can measure on it."""
 
     gpu: GPU
     local: LocalGpu | None = None
-    """GPU according to NVML; None without NVML or a GPU."""
+    """This machine's GPU according to NVML, or None if there is none."""
     present: bool = False
     """Whether Triton's driver has a GPU."""
 
     @property
     def name(self) -> str | None:
-        """Return the driver's name of the GPU."""
+        """Return the GPU's name according to the driver, or None if this machine has no GPU."""
         return self.local.name if self.local else None
 
     @property
     def uuid_hash(self) -> str | None:
-        """Return a hash that identifies the GPU without revealing its UUID."""
+        """Return a hash that identifies the GPU without revealing its UUID, or None if this machine has no GPU."""
         return self.local.uuid_hash if self.local else None
 
     @cached_property
@@ -49,7 +51,11 @@ class Machine:
         return sensors(self.local.uuid) if self.local else None
 
     def settings(self) -> dict[str, Any]:
-        """Return the GPU's non-default limits and clocks, as fields of `MeasuredDevice`."""
+        """Return the GPU's power limit, locked clocks and MIG mode, and its driver versions, as `MeasuredDevice`
+        fields.
+
+        Return an empty dictionary if NVML cannot access the GPU.
+        """
         if self._sensors is None:
             return {}
         now = self._sensors.settings()
@@ -62,19 +68,20 @@ class Machine:
         }
 
     def why_no_energy(self) -> str | None:
-        """Return in one line why energy cannot be measured here; None if it can."""
+        """Return a one-line reason why energy cannot be measured on this GPU, or None if it can."""
         return "NVML does not know the GPU" if self._sensors is None else self._sensors.why_no_energy()
 
     def energy(self, launch: Callable[[], object], synchronize: Callable[[], object], latency_s: float) -> EnergyReport:
-        """Return the energy of one launch under sustained load: the counter's mean power times the latency.
+        """Measure the energy of one launch under sustained load: mean power of the energy counter times latency.
 
         Args:
-            launch: Submits one launch.
-            synchronize: Waits until all launches are done.
+            launch: Function that submits one launch.
+            synchronize: Function that waits until all launches are done.
             latency_s: Approximate latency of a launch in seconds.
 
         Returns:
-            An empty report if the counter was not updated often enough within `LONGEST_WINDOW_S`.
+            Energy, power and latency. The report is empty if NVML did not update the counter often enough within
+            `LONGEST_WINDOW_S`.
         """
         batch = max(1, math.ceil(BATCH_S / latency_s))
         times: list[float] = []
@@ -114,15 +121,17 @@ class Machine:
 
 
 def this_machine(wanted: str | None, present: bool) -> Machine:
-    """Return the GPU named by `wanted`, by KERNREC_GPU or by the driver, in this order.
+    """Return the GPU to rank configs for.
+
+    The name comes from `wanted`, else from the environment variable KERNREC_GPU, else from the driver.
 
     Args:
-        wanted: Common name of the GPU; None if not given.
+        wanted: Common name of the GPU, or None if the caller did not name one.
         present: Whether Triton's driver has a GPU.
 
     Raises:
-        UsageError: The name is unknown, or this machine has another GPU.
-        KernrecError: There is no GPU and none was named.
+        UsageError: The name is unknown, or this process runs on another GPU than the named one.
+        KernrecError: There is no GPU and no name.
     """
     local = _local() if present else None
     name = wanted or os.environ.get("KERNREC_GPU")
@@ -137,7 +146,10 @@ def this_machine(wanted: str | None, present: bool) -> Machine:
 
 
 def _local() -> LocalGpu | None:
-    """Return the GPU that launches go to: torch's current device, else the first visible one."""
+    """Return the GPU on which launches run: torch's current device if torch is loaded, otherwise the first visible GPU.
+
+    Return None if NVML does not list torch's device.
+    """
     torch = sys.modules.get("torch")
     name = index = None
     if torch is not None and torch.cuda.is_available():

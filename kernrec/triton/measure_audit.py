@@ -1,8 +1,11 @@
-"""Measure calls of Triton functions on this machine's GPU with Triton's benchmark, and store them in the database.
+"""Measure launches of Triton functions on this machine's GPU with Triton's benchmark, and store them in the database.
 
-`measure_audit` measures the engine's default and the best three configs for each missing file of an audit, matmul and
-number of tokens. An engine's tuner takes hours; this takes minutes. The next audit finds the rows. A call describes a
-launch completely; this process executes the function's file, like the program that launches the function.
+`measure_audit` covers the tuned files that an audit of a serving engine reports as missing. For each matmul and number
+of tokens of a file, it measures the engine's default config and the three configs with the best predictions. This takes
+minutes, while an engine's own tuner takes hours. The next audit uses the stored measurements.
+
+A call (`TritonCall`) describes one launch completely. To measure it, this process imports the file of the Triton
+function, as the original program does.
 """
 
 import hashlib
@@ -32,9 +35,9 @@ from kernrec.triton.records import Result, Trial, keep
 from kernrec.triton.tuner import compile_error
 
 Tensors = Callable[[Mapping[str, Any]], Any]
-"""Creates a tensor on the GPU from a call's `{"dtype", "shape"}` or `{"values"}`."""
+"""Function that creates a tensor on the GPU from its description in a call: `{"dtype", "shape"}` or `{"values"}`."""
 Benchmark = Callable[[Callable[[], object]], float]
-"""Returns the median milliseconds of a launch."""
+"""Function that times a launch and returns the median in milliseconds."""
 _TORCH = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "i8": "int8"}
 
 
@@ -46,18 +49,23 @@ def measure_call(
     tensors: Tensors | None = None,
     benchmark: Benchmark | None = None,
 ) -> list[tuple[Config, Result]]:
-    """Measure some configs of a call and store the results, including failures.
+    """Measure some configs of a Triton launch, and store the results in the user's database, including failures.
 
     Args:
-        call: The launch; its grid is a list of extents.
-        kernel: Kernel of this call (`kernel_of_triton`); the rows are stored under its name and hash.
-        configs: Constants and options of the compiler, as in the call.
+        call: The launch. Its grid must be a list of extents.
+        kernel: Kernel that `kernel_of_triton` returns for this call. The measurements are stored under its name and
+            hash.
+        configs: Configs to measure: `tl.constexpr` constants and compiler options, named as in the call.
         machine: GPU of this process.
-        tensors: Creates tensors; None for torch, on its current GPU.
-        benchmark: None for `triton.testing.do_bench`, which clears L2 before each launch.
+        tensors: Function that creates tensors. The default creates them with torch, on torch's current GPU.
+        benchmark: Function that times a launch. The default is `triton.testing.do_bench`, which clears the L2 cache
+            before each launch.
+
+    Returns:
+        Each config under the kernel's tunable names, with its result.
 
     Raises:
-        KernrecError: torch is not installed, or lacks a type of the call.
+        KernrecError: torch is not installed, or a tensor of the call has a data type that cannot be measured.
         UsageError: The database cannot be written.
     """
     make, time_ms = tensors or torch_tensor, benchmark or _do_bench
@@ -87,7 +95,7 @@ def measure_call(
 
 
 def _failed(error: Exception) -> Result:
-    """Return the result of a config that cannot be compiled or launched; raise any other error again."""
+    """Return the failed result of a config that cannot be compiled or launched. Raise any other error again."""
     if (message := compile_error(error)) is not None:
         return Result(error=message, compiled=False)
     if type(error).__name__ == "OutOfResources":
@@ -111,10 +119,14 @@ def _grid(call: TritonCall, constants: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def torch_tensor(described: Mapping[str, Any]) -> Any:
-    """Return a torch tensor on torch's current GPU, with the given values or normal random numbers.
+    """Return a torch tensor on torch's current GPU.
+
+    Args:
+        described: `{"values": FILE}` with the .npy file of the values, or `{"dtype": ..., "shape": ...}` for random
+            numbers: normally distributed floats, or uniformly distributed 8-bit integers.
 
     Raises:
-        KernrecError: torch is not installed, or has no such type.
+        KernrecError: torch is not installed, or the data type is not supported.
     """
     try:
         import torch
@@ -128,7 +140,7 @@ def torch_tensor(described: Mapping[str, Any]) -> Any:
     shape = tuple(described["shape"])
     if dtype == torch.int8:
         return torch.randint(-127, 127, shape, dtype=dtype, device="cuda")
-    if dtype.itemsize == 1:  # Fill in pieces, because a tensor of all experts is large.
+    if dtype.itemsize == 1:  # Fill one expert at a time: float16 of all needs much memory.
         tensor = torch.empty(shape, dtype=dtype, device="cuda")
         for place in range(shape[0]):
             tensor[place] = torch.randn(shape[1:], dtype=torch.float16, device="cuda").to(dtype)
@@ -143,7 +155,7 @@ def _do_bench(launch: Callable[[], object]) -> float:
 
 
 TOP = 3
-"""Number of configs to measure besides the engine's default."""
+"""Number of configs to measure in addition to the engine's default config."""
 
 
 def measure_audit(
@@ -153,16 +165,19 @@ def measure_audit(
     tensors: Tensors | None = None,
     benchmark: Benchmark | None = None,
 ) -> int:
-    """Measure the best configs where they may save time, and store the results.
+    """Measure the best configs of an audit where they may be faster than the engine's default, and store the results.
+
+    Numbers of tokens whose best config was already measured are skipped.
 
     Args:
-        audit: Audit with comparisons.
-        machine: GPU of this process, which must be the audit's.
-        progress: Called before each number of tokens.
-        tensors, benchmark: As in `measure_call`.
+        audit: Audit of a serving engine's tuned files, with comparisons of configs.
+        machine: GPU of this process. It must be the GPU of the audit.
+        progress: Function that is called with a one-line message before each number of tokens.
+        tensors: As in `measure_call`.
+        benchmark: As in `measure_call`.
 
     Returns:
-        number of measured launches.
+        Number of measured configs.
 
     Raises:
         KernrecError: torch is not installed.
@@ -191,7 +206,7 @@ def _measure(
     for product in range(file.launches):
         step = Step(file, audit.served, made.tokens, product)
         wanted = [_tiles(stated_tiles(tiles, step.rows)) for tiles in launches]
-        # Use all configs of the call, because a row belongs to the kernel with exactly this list.
+        # Keep all configs of the call, because measurements belong to a kernel with exactly this list of configs.
         for call, _ in calls(step, made.compared):
             chosen = [config for config in call.configs or () if _tiles(config) in wanted]
             if chosen:

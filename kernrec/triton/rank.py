@@ -1,6 +1,8 @@
-"""Rank the configs of a launch in a separate process, without the user's CUDA context and `__main__`.
+"""Rank the configs of a Triton launch in a separate process, which does not share the user's CUDA context or
+`__main__`.
 
-`ranked` starts the process, which reads a JSON object from standard input and writes another to standard output.
+`ranked` starts the process. The process reads a JSON object from standard input and writes a JSON object to standard
+output.
 """
 
 import json
@@ -19,18 +21,20 @@ from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 
 LOADING = "loading"
-"""Value of KERNREC_TRITON in processes that load the user's file; a launch there is an error."""
+"""Value of KERNREC_TRITON in the ranking process. This process imports the user's file, and raises an error if the file
+launches a kernel at import time.
+"""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The configs of a kernel on its problem, best first."""
+    """Configs of a kernel, ranked by the objective, best first."""
 
     configs: tuple[dict[str, int], ...]
     costs: tuple[dict[str, float], ...]
-    """Predicted `latency_s` and `energy_j` of each config."""
+    """Predicted `latency_s` and `energy_j` of each config, in the order of `configs`."""
     failures: tuple[str, ...]
-    """One line per config that could not be ranked: config, source line, reason."""
+    """For each config that could not be ranked, one line of text with the config, source line and reason."""
 
 
 def ranked(kernel: Kernel, folder: Path, gpu: GPU, objective: Objective) -> Ranking:
@@ -38,13 +42,13 @@ def ranked(kernel: Kernel, folder: Path, gpu: GPU, objective: Objective) -> Rank
 
     Args:
         kernel: Kernel whose spec fixes every argument.
-        folder: Folder of its source.
+        folder: Folder of the kernel's source file.
         gpu: GPU to predict costs for.
         objective: Objective to minimize.
 
     Raises:
-        UsageError: The kernel's arguments cannot be used.
-        KernrecError: No config could be compiled and profiled. The message is the first reason.
+        UsageError: The kernel's arguments are invalid.
+        KernrecError: No config could be compiled and profiled. The message gives the reason for the first config.
     """
     request = {
         "spec": dict(kernel.spec),
@@ -70,7 +74,14 @@ def _environment() -> dict[str, str]:
 
 
 def rank(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer of the process that `ranked` starts."""
+    """Rank the configs of the kernel in a request. This function runs in the process that `ranked` starts.
+
+    Args:
+        request: JSON object with the kernel's spec, source and folder, the GPU and the objective.
+
+    Returns:
+        JSON object with the fields of `Ranking`.
+    """
     from kernrec import paths
     from kernrec.gpu import find_gpu
     from kernrec.kernel.spec_reader import kernel_from
@@ -98,7 +109,7 @@ def rank(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run the process that `ranked` starts, and return its exit status."""
+    """Read a request from standard input, print the ranking, and return the exit status."""
     request = json.loads(sys.stdin.read())
     try:
         answer = rank(request)

@@ -1,7 +1,7 @@
-"""Read measurements of a tuning key from the user's and pulled databases, and add them to the user's.
+"""Look up measurements of a tuning key in the user's and pulled databases, and store new ones in the user's database.
 
-A row's session begins with the hash of the tuning key (`AutotunedLaunch.tuning_hash`), which identifies the key on
-every machine.
+The session name of a measurement contains the hash of its tuning key (`AutotunedLaunch.tuning_hash`). The hash of a
+tuning key is the same on every machine, so measurements from other machines can be found by it.
 """
 
 import math
@@ -37,24 +37,28 @@ if TYPE_CHECKING:
     from kernrec.triton.machine import Machine
 
 SESSION = "triton"
-"""First part of the session of rows that Triton's autotuner measured for kernrec. It is followed by the tuning hash,
-the number of configs to measure and a unique name.
+"""First word of the session names of measurements that Triton's autotuner made for kernrec. The other words are the
+tuning hash, the number of configs to measure and a unique identifier.
 """
 
 
 @dataclass(frozen=True)
 class Result:
-    """Costs of one config, in SI units."""
+    """Measured latency and energy of one config, or the error with which it failed."""
 
     latency_s: float | None = None
-    """Latency in seconds; None if the config could not be compiled or launched."""
+    """Latency in seconds, or None if the config could not be compiled or launched."""
     energy: EnergyReport = field(default_factory=EnergyReport)
     error: str | None = None
     compiled: bool = True
     """Whether the config could be compiled."""
 
     def value(self, objective: Objective) -> float:
-        """Return the value of the objective; infinity for a failed config, NaN if it was not measured."""
+        """Return the value of the objective in SI units.
+
+        The value is infinity if the config failed, and NaN if the objective includes energy but energy was not
+        measured.
+        """
         if self.latency_s is None:
             return math.inf
         if objective is Objective.LATENCY:
@@ -64,15 +68,16 @@ class Result:
 
 
 def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int, dict[str, int], Result]]:
-    """Return results of a tuning key from the user's database and pulled databases.
+    """Return the measurements of a tuning key in the user's database and pulled databases.
 
     Args:
-        gpu: Name in the catalog.
+        gpu: Name of the GPU in the GPU catalog.
         kernel: Name of the kernel.
         tuning_hash: Hash from `AutotunedLaunch.tuning_hash`.
 
     Returns:
-        For each row: (number of configs to measure in its trial, config in kernrec's names, result).
+        For each measurement: (`Trial.proposed` of its trial, or 0 if unknown; config under kernrec's tunable names;
+        result).
 
     Raises:
         UsageError: A database cannot be read.
@@ -91,7 +96,10 @@ def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int,
 
 
 def middle(results: Sequence[Result], objective: Objective) -> float:
-    """Return the median value of one config's results, without failures; infinity if all failed."""
+    """Return the median of the objective over all successful results of one config.
+
+    Return infinity if all results are failures, or NaN if none of the others has the objective's quantities.
+    """
     values = [result.value(objective) for result in results]
     return statistics.median(list(filter(math.isfinite, values)) or [min(values, key=math.isnan)])
 
@@ -103,9 +111,9 @@ class Trial:
     kernel: Kernel
     tuning_hash: str
     proposed: int
-    """Number of configs to measure; fewer have results if some cannot run."""
+    """Number of configs that were selected for measurement. `results` is shorter if some configs could not run."""
     results: Sequence[tuple[Mapping[str, int], Result]]
-    """Configs in kernrec's names, and their costs."""
+    """(Config under kernrec's tunable names, result) pairs."""
 
 
 def keep(trial: Trial, machine: "Machine", compiler: str) -> None:
@@ -114,7 +122,7 @@ def keep(trial: Trial, machine: "Machine", compiler: str) -> None:
     Args:
         trial: The measurements.
         machine: Machine that measured them.
-        compiler: Compiler, such as `triton 3.9.0`.
+        compiler: Name and version of the compiler, such as `triton 3.9.0`.
 
     Raises:
         UsageError: The database cannot be written.

@@ -1,6 +1,8 @@
-"""Handle a launch with a new tuning key: look up the key in the database, rank the configs, store measurements.
+"""Select the configs that Triton measures when a function is launched with a new tuning key, and store the results.
 
-An `AutotunedLaunch` has the arguments and the kernel of the launch, and maps its configs to the kernel's.
+`Tuner` looks up the tuning key in the database, ranks the configs if there are no measurements, and stores what Triton
+measures. `AutotunedLaunch` provides the launch's arguments and kernel, and converts between `triton.Config` and the
+configs of kernrec.
 """
 
 import functools
@@ -35,35 +37,35 @@ _OF_THE_LAUNCH = ("grid", "warmup")
 
 @dataclass(frozen=True, eq=False)
 class AutotunedLaunch:
-    """Launch of a function that Triton is tuning."""
+    """Launch of a Triton function that is being autotuned."""
 
     tuned: Any
     configs: Sequence[Any]
     named: Mapping[str, Any]
-    """Arguments, constants, `grid`, and options of the compiler, by name."""
+    """Arguments, constants, `grid` and compiler options of the launch, keyed by name."""
 
     @property
     def name(self) -> str:
-        """Return the function's name."""
+        """Return the name of the Triton function."""
         return str(self.tuned.base_fn.__name__)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Return arguments by parameter, without defaults."""
+        """Return the launch's arguments, keyed by parameter. Parameters that have their default value are missing."""
         return {name: value for name, value in self.named.items() if name in self.tuned.arg_names}
 
     def check(self) -> None:
-        """Raise `UsageError` for a keyword that neither the function nor Triton's compiler has."""
+        """Raise `UsageError` for a keyword that is neither a parameter of the function nor a compiler option."""
         strange = self.named.keys() - set(self.tuned.arg_names) - set(_OF_THE_LAUNCH)
         options = _compiler_options() if strange else ()
         for name in sorted(strange - set(options)):
             raise UsageError(f"{self.name}: {unknown('parameter', name, self.tuned.arg_names)}")
 
     def tuning_hash(self, compiler: str) -> str:
-        """Return a hash that identifies a tuning key: code, compiler, values of the key's arguments, types of all
-        tensors.
+        """Return a hash that identifies the tuning key of this launch.
 
-        As in Triton, arguments outside the key do not change it.
+        The hash covers the function's code, the compiler version, the values of the arguments in `key`, and the data
+        types of all tensors. As in Triton, the values of other arguments do not affect it.
         """
         arguments = self.arguments
         values = [str(arguments[name]) for name in self.tuned.keys if name in arguments]
@@ -71,10 +73,12 @@ class AutotunedLaunch:
         return content_hash([layers_of(self.tuned)[-1].cache_key, compiler, values, types])
 
     def kernel(self) -> tuple[Kernel, Path]:
-        """Return (kernel of this launch, as `kernrec analyze` creates it from a captured call; folder of its source).
+        """Return the kernel of this launch and the folder of its source file.
+
+        The kernel is the one that `kernrec analyze` creates from a captured call file.
 
         Raises:
-            UsageError: Arguments or configs do not fit the function.
+            UsageError: The arguments or configs do not match the function's parameters.
             KernrecError: The launch cannot be analyzed.
         """
         descriptors = any(hasattr(value, "block_shape") for value in self.arguments.values())
@@ -95,24 +99,33 @@ class AutotunedLaunch:
         return kernel_of_triton(call)[0], path.parent
 
     def place_of(self, stored: Mapping[str, Any]) -> int | None:
-        """Return the index in `configs` of a config in kernrec's names; None if the launch lacks it."""
+        """Return the index in `configs` that corresponds to a stored config, or None if there is none.
+
+        Args:
+            stored: Config under kernrec's tunable names.
+        """
         return next((place for place, config in enumerate(self.configs) if same_config(config, stored)), None)
 
 
 def same_config(config: Any, stored: Mapping[str, Any]) -> bool:
-    """Return whether a `triton.Config` is the config that kernrec stores under its own names (`triton_call`)."""
+    """Return whether a `triton.Config` and a stored config are equal.
+
+    Args:
+        config: The `triton.Config`.
+        stored: Config under kernrec's tunable names, which `kernrec.profile.triton_call` derives from Triton's.
+    """
     stated = {**config.kwargs, **stated_options(config)}
     wanted = {identifier(name).rstrip("_"): value for name, value in stated.items()}
     present = {name.rstrip("_"): value for name, value in stored.items()}
     for name, value in wanted.items():
-        # A constant that is not a number is equal in all configs, so it is not a tunable.
+        # A constant that is not a number has the same value in all configs, so it is not a tunable.
         if isinstance(value, int) and present.get(name, DEFAULTS.get(name)) != int(value):
             return False
     return all(present.get(name, default) == wanted.get(name, default) for name, default in DEFAULTS.items())
 
 
 def listed_configs(kernel: Kernel) -> list[dict[str, int]]:
-    """Return the configs of a launch's kernel, in the order of its list."""
+    """Return the configs of a kernel that was created from a Triton launch, in the order of the launch's configs."""
     assert kernel.listed is not None
     rows = (dict(zip(kernel.listed.columns, row, strict=True)) for row in kernel.listed.rows)
     return [{tunable.name: row[tunable.name] for tunable in kernel.tunables} for row in rows]
@@ -130,25 +143,26 @@ _warned: set[str] = set()
 
 @dataclass(eq=False)
 class _Running:
-    """Configs that Triton is measuring for one tuning key."""
+    """State of the measurements that Triton is making for one tuning key."""
 
     launch: AutotunedLaunch
     places: Sequence[int]
-    """Indices of the configs in the launch's list."""
+    """Indices in `launch.configs` of the configs that Triton is measuring."""
     machine: Machine | None
-    """Machine that measures; None if measurements cannot be stored."""
+    """Machine that measures, or None if the measurements cannot be stored."""
     proposed: int
-    """Number of configs to measure."""
+    """Number of configs that kernrec wanted to measure, even if fewer could be ranked."""
     results: dict[int, Result] = field(default_factory=dict)
 
 
 class Tuner:
-    """Selects the configs of an autotuned function.
+    """Selects the configs of an autotuned function that Triton measures, and stores the measurements.
 
     Args:
         top_k: Number of configs to measure.
         objective: Objective to minimize.
-        gpu: Common name of the GPU; None for KERNREC_GPU, else the GPU of this process.
+        gpu: Common name of the GPU. The default is the environment variable KERNREC_GPU, and otherwise the GPU of this
+            process.
     """
 
     def __init__(self, top_k: int, objective: Objective, gpu: str | None) -> None:
@@ -158,7 +172,11 @@ class Tuner:
         self._attached: list[Any] = []
 
     def attach(self, tuned: Any) -> None:
-        """Intercept the measurements of Triton's autotuner. The database replaces Triton's cache on disk."""
+        """Intercept the measurements of Triton's autotuner, and disable Triton's cache on disk.
+
+        Raises:
+            UsageError: The autotuner has a `perf_model`, which is another ranking.
+        """
         if any(attached is tuned for attached in self._attached):
             return
         self._attached.append(tuned)
@@ -176,7 +194,8 @@ class Tuner:
 
         def measured(*arguments: Any, config: Any, **options: Any) -> list[float]:
             nonlocal do_bench
-            # Create the benchmarker on demand: it needs a driver, but a single config is not measured.
+            # Create the benchmark function only when it is needed: it requires a driver, but Triton does not measure
+            # a single config.
             if do_bench is None and self._running is not None:
                 do_bench, tuned.do_bench = tuned.do_bench, timed
             return self._measured(config, lambda: bench(*arguments, config=config, **options))
@@ -184,20 +203,20 @@ class Tuner:
         tuned._bench = measured
 
     def chosen(self, tuned: Any, configs: list[Any], named: Mapping[str, Any], offline: bool) -> list[Any]:
-        """Return the configs to measure. A single config is used without a measurement.
+        """Return the configs that Triton should measure. If there is only one, Triton uses it without measuring.
 
         Args:
             tuned: Triton's autotuner.
             configs: Configs of type `triton.Config`.
-            named: Arguments, constants and `grid` of the launch by name.
+            named: Arguments, constants and `grid` of the launch, keyed by name.
             offline: Whether measuring is forbidden.
 
         Raises:
-            UsageError: Arguments or configs do not fit the function.
+            UsageError: The arguments or configs do not match the function's parameters.
         """
         self._running = None
         if not hasattr(layers_of(tuned)[-1], "cache_key"):
-            return configs[:1]  # In Triton's interpreter on the CPU, all configs are equal.
+            return configs[:1]  # Triton's CPU interpreter has no use for configs.
         launch = AutotunedLaunch(tuned, configs, named)
         if note := untested_version():
             _warn(note)
@@ -219,7 +238,7 @@ class Tuner:
         recorder: Machine | None = None
         try:
             kernel, folder = launch.kernel()
-            recorder = machine  # Measurements of a known kernel are stored even without a ranking.
+            recorder = machine  # The kernel is known, so measurements can be stored.
             ranking = ranked(kernel, folder, machine.gpu, self._objective)
         except UsageError:
             raise
@@ -233,7 +252,7 @@ class Tuner:
         return self._run(_Running(launch, places[: self._top_k], machine, self._top_k))
 
     def _best_recorded(self, launch: AutotunedLaunch, machine: Machine) -> Any | None:
-        """Return the best measured config; None if too few configs were measured."""
+        """Return the config with the best measurements, or None if too few configs were measured."""
         try:
             rows = recorded_results(machine.gpu.name, identifier(launch.name), launch.tuning_hash(triton_compiler()))
         except KernrecError as error:
@@ -253,7 +272,7 @@ class Tuner:
     def _unranked(
         self, launch: AutotunedLaunch, machine: Machine | None, offline: bool, why: KernrecError
     ) -> list[Any]:
-        """Return the configs to measure if no prediction is possible: all, like Triton, or none if offline."""
+        """Return the configs to measure if kernrec cannot rank them: all configs, or only the first one if offline."""
         if offline:
             _warn(f"{launch.name}: its configs are not ranked, the first of the list is taken: {why}")
             return list(launch.configs[:1])
@@ -266,8 +285,10 @@ class Tuner:
         return [running.launch.configs[place] for place in running.places]
 
     def _measured(self, config: Any, measure: Callable[[], Any]) -> list[float]:
-        """Return, three times, the number by which Triton compares configs: milliseconds, or the value of the
-        objective.
+        """Measure a config, store the result, and return three numbers by which Triton compares configs.
+
+        For the objective `latency`, these are the times that Triton measured, in milliseconds. For other objectives,
+        the value of the objective is returned three times.
         """
         running = self._running
         if running is None:
@@ -292,7 +313,7 @@ class Tuner:
         return [math.inf if math.isnan(value) else value] * 3
 
     def _keep(self, running: _Running) -> None:
-        """Add the results to the user's database; warn if that fails."""
+        """Add the results to the user's database. Warn if that fails."""
         self._running = None
         launch, machine = running.launch, running.machine
         if machine is None:
@@ -308,12 +329,15 @@ class Tuner:
 
 
 def compile_error(error: Exception) -> str | None:
-    """Return one line with source line and reason why Triton could not compile a config; None for other errors."""
+    """Return a one-line message if an error means that Triton could not compile a config, or None for other errors.
+
+    The message contains the reason, and the source line if Triton's error has one.
+    """
     from triton.compiler.errors import CompilationError
 
     if isinstance(error, CompilationError):
         return compilation_message(error)
-    # Triton's compiler passes raise errors without a specific type.
+    # If a pass of Triton's compiler fails, the error has no specific type.
     return str(error).splitlines()[-1][:200] if "PassManager::run failed" in str(error) else None
 
 

@@ -114,6 +114,6 @@ def test_doctor_without_a_gpu_fails_and_lists_missing_parts(tmp_path, has_gpu):
     done = run("doctor", "--json", home=tmp_path)
     diagnosis = json.loads(done.stdout)
     assert done.returncode == 1
-    assert diagnosis["measures"] == diagnosis["cards"] == []
+    assert diagnosis["measures"] == diagnosis["gpus"] == []
     assert len(diagnosis["problems"]) >= 1
     assert "does not exist yet" in diagnosis["database"]

@@ -180,7 +180,7 @@ def test_energy_objective_selects_by_energy(driver, monkeypatch):
 
     gpu = machine.LocalGpu(0, "GPU-1", "NVIDIA A100-SXM4-80GB", 0)
     sensors = Sensors([400.0, 100.0], calls)
-    monkeypatch.setattr(machine, "_card", lambda: gpu)
+    monkeypatch.setattr(machine, "_local", lambda: gpu)
     monkeypatch.setattr(machine, "sensors", lambda uuid: sensors)
     for name, seconds in (("WINDOW_S", 0.05), ("SETTLE_S", 0.01), ("BATCH_S", 0.002)):
         monkeypatch.setattr(machine, name, seconds)

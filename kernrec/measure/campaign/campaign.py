@@ -1,10 +1,10 @@
-"""Run a campaign: measure problems one after the other on one device, and write every measurement to the journal.
+"""Run a campaign: measure one problem after another on one device, and write every measurement to the journal.
 
-    for each problem:  screen all configs  ->  coarse energy near the Pareto front  ->  finals on the front
+    for each problem:  screen configs  ->  coarse energy near the Pareto front  ->  final measurements on the front
 
-The reference kernels run between blocks of measurements; a block in which the GPU drifted is measured again. A config
-that crashes the worker process counts as failed, and the worker restarts (device_session.py). A measurement is in the
-journal before it is reported.
+Screening measures only latency. The reference kernels run between blocks of measurements. If they show that the GPU
+drifted during a block, the block's measurements are repeated. If a config crashes the worker process, the config counts
+as failed, and the process is restarted (device_session.py). A measurement is in the journal before it is reported.
 """
 
 import math
@@ -44,23 +44,23 @@ from kernrec.store.measurement import (
 )
 
 _SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
-"""Fractions of a problem's time after which screening and coarse energy measurements end."""
+"""Fractions of a problem's time at which screening ends, and at which coarse energy measurements end."""
 _LOOKAHEAD = 128
-"""Number of scheduled configs that are searched for the next config with compiled code."""
+"""Number of scheduled configs among which to look for one that is already compiled."""
 
 
 @dataclass(frozen=True)
 class CampaignHooks:
-    """Callbacks of a campaign."""
+    """Functions of the caller that a campaign calls."""
 
     earlier: Callable[[Problem], Iterable[Measurement]] = lambda problem: ()
-    """Function that returns a problem's measurements by earlier campaigns, which are not repeated."""
+    """Function that returns the measurements of a problem from earlier campaigns. The campaign does not repeat them."""
     stopping: Callable[[], bool] = lambda: False
     """Function that is called often; once it returns true, the campaign ends at once."""
     report: Callable[[Progress], None] = lambda progress: None
-    """Function to call with notes, and with each measurement once the journal has it."""
+    """Function to call with each note, and with each measurement once it is in the journal."""
     finished: Callable[[], None] = lambda: None
-    """Function to call after each problem, when every measurement belongs to a closed block."""
+    """Function to call after each problem. At that time, no block with measurements is open."""
 
 
 @dataclass
@@ -75,20 +75,23 @@ class _ProblemRun:
 
 @dataclass(frozen=True)
 class _Phase:
-    """Phase of a problem's measurements: its end, and its progress for reports."""
+    """One phase of measuring a problem, such as screening: its end, and the counts for progress reports."""
 
     until_s: float
-    """End time on the campaign's clock."""
+    """Time at which the phase ends, on the campaign's clock."""
     count: int | None = None
-    """Number of measurements to make; other listed configs are only compiled ahead. None: all."""
+    """Number of measurements to make; None for all. The remaining scheduled configs are only compiled in advance."""
     done_before: int = 0
-    """Number of earlier measurements of the tier."""
+    """Number of measurements that the campaign has already made in this tier."""
     total: int | None = None
-    """Total measurements of the tier; None: the length of the list."""
+    """Total number of measurements in this tier; None if it is the number of scheduled measurements."""
 
 
 class Campaign:
-    """Campaign on one device: call `run` once. `results` has the results so far, even after an early end."""
+    """Campaign on one device. `run` may be called once.
+
+    `results` contains the results so far, even if the campaign ended early.
+    """
 
     def __init__(
         self,
@@ -103,11 +106,11 @@ class Campaign:
 
         Args:
             client: Client of the worker process that owns the device.
-            problems: Problems to measure, in order; may be a lazy iterator.
-            journal: Receives every measurement.
-            settings: Amount to measure.
-            hooks: The caller's callbacks.
-            compile_queue: Queue that compiles code ahead of the measurements; None for recorded kernels.
+            problems: Problems to measure, in order. May be a lazy iterator.
+            journal: Destination of every measurement.
+            settings: Effort and budget, and the origin to store in rows.
+            hooks: Functions of the caller to call.
+            compile_queue: Queue that compiles configs in advance; None if nothing must be compiled, as for recordings.
         """
         self._problems = problems
         self._journal = journal
@@ -117,11 +120,13 @@ class Campaign:
         self.session = DeviceSession(client)
         self._blocks = BlockControl(self.session, journal, settings.session, self._note)
         self._run: _ProblemRun | None = None
-        self._upcoming: list[Task] = []  # tasks of the next problem, compiled if nothing else is left to compile
+        # tasks of the next problem, which are compiled if no other task is left to compile
+        self._upcoming: list[Task] = []
         self._screened = 0
         self._end_s = math.inf
         self._began = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
-        self._shares: dict[str, tuple[float, float]] = {}  # Start and duration of problems that are measured in slices.
+        # start and duration, in seconds, of each problem that is measured in time slices
+        self._shares: dict[str, tuple[float, float]] = {}
         self.results: list[ProblemResult] = []
 
     def run(self) -> None:
@@ -144,7 +149,10 @@ class Campaign:
             self.end()
 
     def _in_order(self) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
-        """Yield (problem, next problem if known, number of remaining problems including this problem)."""
+        """Yield each problem with a list that contains the next problem, if known, and the number of problems left.
+
+        The number of problems left includes the current problem.
+        """
         problems = self._problems
         for number, planned in enumerate(problems):
             later = problems[number + 1 :] if isinstance(problems, Sequence) else ()
@@ -152,17 +160,17 @@ class Campaign:
 
     @property
     def spent(self) -> bool:
-        """Return whether the budget is used up."""
+        """Return whether the time or the number of configs in the budget is used up."""
         return self.session.clock() >= self._end_s or self._configs_left() == 0
 
     def end(self) -> None:
-        """End the measuring and compiling processes."""
+        """End the worker process and the compiling processes."""
         self.session.client.stop()
         if self._compile_queue is not None:
             self._compile_queue.stop()
 
     def begin(self) -> None:
-        """Open the device and begin the first block; raise the errors of `run`."""
+        """Open the device and begin the first block. Raises the errors of `run`."""
         notes = self.session.open()
         if self._settings.budget.seconds is not None:
             self._end_s = self.session.clock() + self._settings.budget.seconds
@@ -171,14 +179,14 @@ class Campaign:
         self._blocks.begin(0, with_energy=False)
 
     def measure(self, planned: PlannedProblem, problems_left: int = 1) -> bool:
-        """Measure a problem, or continue a problem whose time slice was over.
+        """Measure a problem, or continue a problem that was interrupted at the end of its time slice.
 
         Args:
-            planned: the problem.
-            problems_left: number of problems that share the remaining budget.
+            planned: Problem with the configs to measure.
+            problems_left: Number of problems, including this problem, that share the remaining budget.
 
         Returns:
-            Whether the problem is done within its share of the budget.
+            True if the problem is done or its share of the budget is used up; False if its time slice ended first.
         """
         session, blocks, settings = self.session, self._blocks, self._settings
         sliced = math.isfinite(planned.slice_s)
@@ -211,10 +219,13 @@ class Campaign:
             if again:
                 self._work(again, _Phase(self._end_s))
                 blocks.close()
-        except MeasurementFailure as failure:  # The inputs or the reference failed, not a config.
+        # Creating the inputs or the reference failed, which is no fault of a config.
+        except MeasurementFailure as failure:
             self._note(f"{planned.problem.key} is skipped: {failure}")
             self._run = None
-            session.begin_problem(None)  # Reference kernels need no inputs. Do not repeat drifted measurements.
+            # The reference kernels need no inputs. Ignore drifted measurements, which cannot be repeated without
+            # inputs.
+            session.begin_problem(None)
             blocks.close()
             return True
         return over
@@ -228,12 +239,17 @@ class Campaign:
             if self.session.is_present(measurement):
                 history.add(measurement)
                 result.add_earlier(measurement)
-        # Seed the draws per problem, so that a resumed campaign makes the same choices as the interrupted campaign.
+        # Seed the random choices with the problem, so that a resumed campaign makes the same choices as the interrupted
+        # one.
         draw = np.random.default_rng([self._settings.seed, zlib.crc32(key.encode())])
         return _ProblemRun(planned, Schedule(planned, history, draw), history, result)
 
     def _screen(self, until_s: float, most: int | None) -> list[ScheduledMeasurement]:
-        """Screen configs in the order of the schedule, until all or `most` configs are screened."""
+        """Screen configs in the order of the schedule until all, or at most `most`, are screened, or the time is over.
+
+        Returns:
+            Measurements to repeat because the GPU drifted.
+        """
         run = self._present_run
         again = list[ScheduledMeasurement]()
         done, total = 0, run.result.configs - run.schedule.screened
@@ -254,7 +270,11 @@ class Campaign:
         return again
 
     def _work(self, items: Iterable[ScheduledMeasurement], phase: _Phase) -> list[ScheduledMeasurement]:
-        """Make measurements; return those to repeat because the GPU drifted during their block."""
+        """Make scheduled measurements until they are done or the phase's time is over.
+
+        Returns:
+            Measurements to repeat because the GPU drifted during their block.
+        """
         waiting = deque(items)
         if self._compile_queue is not None:
             self._compile_queue.want([item.task for item in waiting] + self._upcoming)
@@ -279,7 +299,10 @@ class Campaign:
     def _next_ready(
         self, waiting: "deque[ScheduledMeasurement]"
     ) -> tuple[ScheduledMeasurement, CompiledVariant | None] | None:
-        """Remove and return the first item with compiled code; if there is none, wait a little and return None."""
+        """Remove and return the first scheduled measurement whose code is compiled.
+
+        If there is none yet, wait a little and return None.
+        """
         if self._compile_queue is None:
             return waiting.popleft(), None
         for i in range(min(len(waiting), _LOOKAHEAD)):
@@ -328,7 +351,7 @@ class Campaign:
         return measurement
 
     def _now(self) -> datetime:
-        # Add elapsed time to the start time, so that changes of the system's clock have no effect.
+        # Add the elapsed time to the start time, so that changes of the system's clock have no effect.
         began, began_s = self._began
         return began + timedelta(seconds=time.monotonic() - began_s)
 

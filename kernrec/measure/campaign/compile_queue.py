@@ -1,6 +1,7 @@
-"""Compile code ahead of the measurements, in separate processes, so that the GPU never waits for the compiler.
+"""Compile configs in advance in separate processes, so that the GPU need not wait for the compiler.
 
-The worker process loads compiled code from the compile cache. This process only holds the code's properties.
+The worker process later loads the compiled code from the compile cache. The campaign's process keeps only properties of
+the code, such as its number of registers.
 """
 
 import threading
@@ -19,26 +20,26 @@ from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.store.measurement import CodeInfo, Outcome
 
 VARIANTS_AHEAD = 64
-"""Maximum number of compiled variants that are not used yet; more might be wasted when the budget ends."""
+"""Maximum number of compiled variants that wait to be measured. Those left when the budget ends are of no use."""
 _STOP_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True)
 class CompiledVariant:
-    """Properties of a compiled variant, or its compile error."""
+    """Properties of a compiled kernel variant, or its compile error."""
 
     code: CodeInfo
     smem_bytes: int = 0
-    """Static shared memory per block."""
+    """Static shared memory per block, in bytes."""
     error: str | None = None
-    """Compiler error, or None."""
+    """Message of the compile error; None if the variant compiled."""
 
 
 class CompileQueue:
-    """Queue that compiles the latest wanted tasks in order, at most `VARIANTS_AHEAD` variants ahead of their use.
+    """Queue that compiles the most recently wanted tasks in order.
 
-    Each of `processes` threads has its own compiling process. A thread with several processes might wait for a free
-    process while results are ready.
+    At most `VARIANTS_AHEAD` compiled variants wait to be measured. Each of the `processes` threads drives one compiling
+    process. If one thread drove several processes, results could wait while the thread waits for a free process.
     """
 
     def __init__(self, sm: int, processes: int) -> None:
@@ -46,7 +47,7 @@ class CompileQueue:
         self._variants: dict[str, CompiledVariant] = {}
         self._started: set[str] = set()
         self._pending: deque[tuple[str, Task]] = deque()
-        self._wanted: set[str] = set()  # These variants are not used yet.
+        self._wanted: set[str] = set()  # keys of wanted variants that have not been used yet
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._ended = False
@@ -55,7 +56,7 @@ class CompileQueue:
             thread.start()
 
     def want(self, tasks: Iterable[Task]) -> None:
-        """From now on, compile the code of these tasks, and drop all earlier tasks."""
+        """Replace the list of tasks to compile. Earlier tasks that are not compiled yet are dropped."""
         named = {task.code: task for task in tasks}
         with self._changed:
             self._pending = deque((name, task) for name, task in named.items() if name not in self._started)
@@ -63,7 +64,10 @@ class CompileQueue:
             self._changed.notify_all()
 
     def ready(self, task: Task) -> CompiledVariant | None:
-        """Return the code of a task, or None while it is compiled; raise the error that ended the compiler, if any."""
+        """Return the compiled variant of a task, or None if it is not compiled yet.
+
+        If the compiling process has failed, raise its error.
+        """
         with self._changed:
             if self._error is not None:
                 raise self._error
@@ -79,7 +83,7 @@ class CompileQueue:
             self._changed.wait(seconds)
 
     def stop(self) -> None:
-        """Stop compiling, after at most ten seconds for running compilations."""
+        """Stop compiling. Wait at most ten seconds for compilations in progress."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -117,10 +121,10 @@ class CompileQueue:
 
 
 def launchable_code(task: Task, variant: CompiledVariant, sm: int) -> CodeInfo:
-    """Return the properties of a task's code, including dynamic shared memory.
+    """Return the properties of a task's code, with the dynamic shared memory of its launches added.
 
     Raises:
-        MeasurementFailure: The code did not compile or cannot be launched.
+        MeasurementFailure: The code did not compile, or cannot be launched with this config.
     """
     if variant.error is not None:
         raise MeasurementFailure(Outcome.COMPILE, variant.error)
@@ -140,7 +144,7 @@ def _compiled_variant(job: CompileJob, result: Compiled | CompileError) -> Compi
         flags = f"--gpu-name=sm_{job.sm}"
     if isinstance(result, CompileError):
         return CompiledVariant(CodeInfo(compiler_flags=flags), error=str(result))
-    if not result.cubin:  # Without an assembler, the driver compiles PTX and reports no properties.
+    if not result.cubin:  # Without an assembler, the GPU driver compiles the PTX and reports no properties.
         return CompiledVariant(CodeInfo(compiler="the driver's"))
     resources = list(result.resources.values())
     code = CodeInfo(

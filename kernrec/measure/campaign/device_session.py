@@ -1,11 +1,12 @@
-"""Manage one device during a campaign: worker process, prepared problem, restarts, and blocks between references.
+"""Manage one device during a campaign: the worker process and its restarts, the prepared problem, and the blocks.
 
     references -- measurements of block 0 -- references -- measurements of block 1 -- references
 
-References are two kernels whose costs show whether the GPU drifted since the start of the session; blocks in which it
-did are void. A block ends with its problem, with the worker process, or when it is old: after a minute, or after a
-quarter of a young session's time. So a killed run leaves at most a quarter of its measurements in an open block. The
-next run measures their configs again.
+The references are two kernels that are measured between blocks. If their costs changed during a block, the GPU has
+drifted, and the block's measurements are invalid. A block ends when its problem ends, when the worker process ends, or
+when the block is old. The maximum age is a quarter of the session's time so far, but at least four seconds and at most
+a minute. A killed run therefore leaves at most about a quarter of its measurements in a block that never ended. The
+next run repeats the measurements of that block.
 """
 
 import math
@@ -26,29 +27,29 @@ from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store.measurement import DeviceReport, Measurement, Tier
 
 LATENCY_DRIFT = 0.01
-"""Minimum relative change of a reference kernel's latency that counts as drift."""
+"""Relative change of a reference kernel's latency above which the GPU counts as drifted."""
 ENERGY_DRIFT = 0.02
 
 References = Mapping[str, Mapping[str, float]]
-"""`latency_s`, and `energy_j` if it was measured, by reference kernel."""
+"""Costs of each reference kernel, keyed by kernel name: `latency_s`, and `energy_j` if it was measured."""
 
 
 class DriftMonitor:
-    """Costs of the reference kernels at the start of a session and since.
+    """Comparison of the reference kernels' costs with their costs at the start of the session.
 
-    After a drift, the new costs become the baseline, because the GPU may keep its new state.
+    After a drift, the new costs become the baseline for further comparisons, because the GPU may stay in its new state.
     """
 
     def __init__(self) -> None:
         self._first: dict[str, dict[str, float]] = {}
         self._baseline: dict[str, dict[str, float]] = {}
         self.latency: float | None = None
-        """Latest latency relative to the session's start, of the kernel that changed most."""
+        """Latest latency divided by the latency at the session's start, for the reference kernel that changed most."""
         self.energy: float | None = None
-        """Latest energy relative to the session's start, of the kernel that changed most."""
+        """Latest energy divided by the energy at the session's start, for the reference kernel that changed most."""
 
     def drifted(self, costs: References) -> str | None:
-        """Describe the changes beyond the limits; return None if there are none."""
+        """Return a description of all changes beyond the limits, or None if there are none."""
         changes = [
             (name, words, costs_of[cost] / self._baseline[name][cost] - 1.0, limit)
             for cost, words, limit in (("latency_s", "latency", LATENCY_DRIFT), ("energy_j", "energy", ENERGY_DRIFT))
@@ -59,7 +60,7 @@ class DriftMonitor:
         return f"reference kernels drifted: {', '.join(texts)}" if texts else None
 
     def update(self, costs: References) -> str | None:
-        """Store a measurement of the reference kernels; return the result of `drifted`."""
+        """Store new costs of the reference kernels, and return the result of `drifted`."""
         error = self.drifted(costs)
         for name, costs_of in costs.items():
             for cost, value in costs_of.items():
@@ -72,7 +73,7 @@ class DriftMonitor:
         return error
 
     def rebase(self, costs: References) -> None:
-        """Make a measurement the baseline, for example after somebody changed the GPU's settings."""
+        """Use these costs as the baseline from now on, for example after somebody changed the GPU's settings."""
         for name, costs_of in costs.items():
             self._baseline[name] = {**self._baseline.get(name, {}), **costs_of}
 
@@ -83,7 +84,7 @@ def _largest_change(costs: References, base: References, cost: str) -> float | N
 
 
 def describe_changes(before: GpuSettings, after: GpuSettings) -> str:
-    """Describe the settings that differ: `power_limit_w 700 -> 500`."""
+    """Return a description of the settings that differ, such as `power_limit_w 700 -> 500`."""
     pairs = [(name, getattr(before, name), getattr(after, name)) for name in vars(before)]
     return ", ".join(f"{name} {_shown(old)} -> {_shown(new)}" for name, old, new in pairs if old != new)
 
@@ -93,28 +94,28 @@ def _shown(value: object) -> str:
 
 
 LEAST_LIMIT_S = 5.0
-"""Minimum time limit of a config in seconds."""
+"""Minimum time limit for measuring a config, in seconds."""
 LIMIT_BESTS = 20.0
-"""Time limit of a config as a multiple of the best time so far."""
+"""Time limit for measuring a config, as a multiple of the best latency so far."""
 IDLE_EVERY_S = 600.0
-"""Seconds between two measurements of idle power."""
+"""Seconds after which idle power is measured again."""
 PREPARE_LIMIT_S = 900.0
-"""Time limit in seconds for inputs and the float64 reference, which is computed on the CPU."""
+"""Time limit in seconds for creating a problem's inputs and its float64 reference, which the CPU computes."""
 _CONTROL_LIMIT_S = 60.0
-"""Time limit in seconds for all other requests."""
+"""Time limit in seconds for all other requests to the worker."""
 _ATTEMPTS = 3
-"""Attempts at a request that must succeed, before the campaign gives up the device."""
+"""Number of attempts at a request that must succeed. After these, the campaign ends."""
 
 
 class DeviceSession:
-    """One device that is open for a campaign."""
+    """A device that is open during a campaign."""
 
     def __init__(self, client: WorkerClient) -> None:
         self.client = client
         self.info: DeviceInfo | None = None
-        """Description of the device; None until `open`."""
+        """Description of the device; None until `open` is called."""
         self.probe: Probe | None = None
-        """Probe of the sensors; None if energy cannot be measured."""
+        """Properties of the sensors; None if the device cannot measure energy."""
         self.traits = SensorTraits()
         self.idle_w: float | None = None
         self._idle_measured_s = -math.inf
@@ -129,7 +130,11 @@ class DeviceSession:
         return self.info
 
     def open(self) -> list[str]:
-        """Start the worker and probe the sensors; return notes for the user, one line each."""
+        """Start the worker, open the device and probe its sensors, unless a probe is cached.
+
+        Returns:
+            Notes for the user, one line each.
+        """
         self.client.start()
         self.info = DeviceInfo.from_dict(self.client.info)
         if self.info.energy is None:
@@ -138,7 +143,7 @@ class DeviceSession:
                 self.probe = Probe(**self.request(_CONTROL_LIMIT_S, "probe"))
                 save_probe(self.info, self.probe)
             self.traits = self.probe.traits
-            self.client.add_to_opening(traits=vars(self.traits))  # Later worker processes need this.
+            self.client.add_to_opening(traits=vars(self.traits))  # Later worker processes need the traits, too.
             self.request(_CONTROL_LIMIT_S, "traits", traits=vars(self.traits))
         notes = []
         if reason := self.info.energy or (self.probe and self.probe.why_no_energy()):
@@ -148,26 +153,31 @@ class DeviceSession:
         return notes
 
     def clock(self) -> float:
-        """Return the seconds since the campaign began; use the device's own clock if it has one."""
+        """Return the seconds since the campaign began. A simulated device has its own clock."""
         virtual = self.info is not None and self.info.virtual
         return self.client.device_s if virtual else time.monotonic() - self._started_s
 
     def begin_problem(self, planned: PlannedProblem | None) -> None:
-        """Set the problem of later requests; None for no problem."""
+        """Set the problem to which later requests refer; None for no problem."""
         self._planned, self._prepared = planned, False
 
     def ensure_prepared(self) -> None:
-        """Create the inputs and the reference of the present problem, unless they exist."""
+        """Prepare the inputs and the reference of the current problem in the worker, unless they are prepared
+        already.
+        """
         if not self._prepared:
             assert self._planned is not None
             self.request(PREPARE_LIMIT_S, "prepare", **self._planned.preparation)
             self._prepared = True
 
     def request(self, limit_s: float, do: str, **items: Any) -> Any:
-        """Return the answer to a request that must succeed; repeat it in a new process if the worker is lost.
+        """Send a request that must succeed to the worker. If the worker is lost, repeat the request in a new process.
+
+        Returns:
+            The worker's answer.
 
         Raises:
-            MeasurementFailure: The request failed and the worker is still alive.
+            MeasurementFailure: The request failed, but the worker is alive.
             KernrecError: The worker was lost in every attempt.
         """
         error: KernrecError | None = None
@@ -189,33 +199,37 @@ class DeviceSession:
         raise KernrecError(f"the device was given up after {_ATTEMPTS} tries: {error}")
 
     def measure_references(self, with_energy: bool) -> tuple[References, GpuSettings]:
-        """Measure the reference kernels; return their costs and the GPU's present settings."""
+        """Measure the reference kernels.
+
+        Returns:
+            The costs of the reference kernels, and the current settings of the GPU.
+        """
         answer = self.request(_CONTROL_LIMIT_S, "references", energy=with_energy)
         return answer["references"], GpuSettings(**answer["settings"])
 
     def take_settings(self, settings: GpuSettings) -> None:
-        """Use these GPU settings from now on."""
+        """Store the GPU's new settings, for later rows and comparisons."""
         self.info = replace(self.opened_info, settings=settings)
 
     def refresh_idle_power(self) -> None:
-        """Repeat the measurement of idle power if it is old."""
+        """Measure idle power again if the last measurement is old."""
         if self.traits.measures_energy and self.clock() - self._idle_measured_s >= IDLE_EVERY_S:
             self.idle_w = self.request(_CONTROL_LIMIT_S, "idle")
             self._idle_measured_s = self.clock()
 
     def is_present(self, measurement: Measurement) -> bool:
-        """Return whether a measurement has the GPU's present limits and clocks."""
+        """Return whether a measurement was made at the GPU's current power limit, clock limits and MIG mode."""
         now, then = self.opened_info.measured_device(), measurement.device
         limits = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
         return all(getattr(then, name) == getattr(now, name) for name in limits) and bool(then.mig) == bool(now.mig)
 
     def measure(self, task: Task, tier: Tier, best_s: float | None) -> DeviceReport:
-        """Measure a config.
+        """Measure a config in the worker.
 
         Args:
-            task: The config.
-            tier: Thoroughness.
-            best_s: Least latency so far.
+            task: Config to measure.
+            tier: Tier of the measurement, which determines how thorough it is.
+            best_s: Lowest latency on the problem so far; None if there is none.
 
         Raises:
             MeasurementFailure: The config fails, or crashes the worker.
@@ -227,7 +241,10 @@ class DeviceSession:
         return DeviceReport.from_json(answer)
 
     def _limit_s(self, tier: Tier, best_s: float | None) -> float:
-        """Return the time limit of a config in seconds, energy windows included, after which the worker is killed."""
+        """Return the time limit in seconds for measuring a config, including its energy windows.
+
+        The worker is killed if it takes longer.
+        """
         limit_s = max(LEAST_LIMIT_S, LIMIT_BESTS * (best_s or 0.0))
         if tier == Tier.SCREEN or not self.traits.measures_energy:
             return limit_s
@@ -237,9 +254,9 @@ class DeviceSession:
 
 
 REFERENCE_S = 60.0
-"""Maximum seconds of a block."""
+"""Maximum duration of a block in seconds."""
 _FIRST_S, _SHARE = 4.0, 0.25
-"""Seconds of a session's first block; length of later blocks as a fraction of the session's age."""
+"""Duration of a session's first blocks in seconds, and of later blocks as a fraction of the session's time so far."""
 
 
 @dataclass(frozen=True)
@@ -248,22 +265,22 @@ class Block:
 
     number: int
     since_s: float
-    """Start time on the campaign's clock."""
+    """Time at which the block began, on the campaign's clock."""
     items: list[ScheduledMeasurement] = field(default_factory=list)
-    """Measurements so far."""
+    """Measurements made in this block so far."""
 
 
 class BlockControl:
-    """Control of a campaign's blocks: begins and ends them."""
+    """Control of a campaign's blocks, which begins each block and ends it when it is due."""
 
     def __init__(self, session: DeviceSession, journal: Records, name: str, note: Callable[[str], None]) -> None:
-        """Create a control; `begin` starts the first block.
+        """Create a control. `begin` must be called to start the first block.
 
         Args:
-            session: Open device.
-            journal: Records how each block ended.
-            name: Name of the campaign's session in rows.
-            note: Function to call with one-line notes for the user.
+            session: Session with an open device.
+            journal: Destination of a record for each ended block.
+            name: Name of the session in rows.
+            note: Function to call with notes for the user, one line each.
         """
         self._session = session
         self._journal = journal
@@ -271,15 +288,20 @@ class BlockControl:
         self._note = note
         self.drift = DriftMonitor()
         self.present = Block(0, 0.0)
-        self._started_s: float | None = None  # Start time of the first block.
-        self._energy_checked_s = 0.0  # when the energy of the reference kernels was last measured, which takes seconds
-        self._energy_unchecked = False  # Whether energy was measured since then.
+        self._started_s: float | None = None  # time at which the first block began
+        # time at which the reference kernels' energy was last measured, which takes seconds
+        self._energy_checked_s = 0.0
+        self._energy_unchecked = False  # whether configs have been measured with energy since then
 
     def begin(self, number: int, with_energy: bool) -> str | None:
-        """Run the reference kernels and begin a block; return a description of changes since the last block, if any."""
+        """Run the reference kernels, and begin a new block.
+
+        Returns:
+            Description of how the GPU drifted or its settings changed since the last block; None if neither happened.
+        """
         session = self._session
         costs, settings = session.measure_references(with_energy)
-        if self.drift.drifted(costs):  # The GPU may just have been under heavy load, so a second run decides.
+        if self.drift.drifted(costs):  # The GPU may only be warm from heavy load, so a second run decides.
             costs, settings = session.measure_references(with_energy)
         error = self.drift.update(costs)
         if with_energy:
@@ -297,14 +319,18 @@ class BlockControl:
 
     @property
     def is_due(self) -> bool:
-        """Return whether the block should end before the next measurement."""
+        """Return whether the block must end before the next measurement, because it is old or the worker has ended."""
         since_s = self.present.since_s
         session_s = since_s - (since_s if self._started_s is None else self._started_s)
         due_s = min(REFERENCE_S, max(_FIRST_S, _SHARE * session_s))
         return not self._session.client.alive or self._session.clock() - since_s >= due_s
 
     def close(self) -> list[ScheduledMeasurement]:
-        """End the block and begin the next; if the GPU drifted, return the measurements to repeat."""
+        """End the block and begin the next one.
+
+        Returns:
+            Measurements to repeat if the GPU drifted during the block. A repeated measurement is not repeated again.
+        """
         number, items = self.present.number, self.present.items
         if not items:
             return []

@@ -1,9 +1,9 @@
 """Move measurements from the journal to the database, a few thousand rows per transaction.
 
-If the process is killed meanwhile, the next collector repeats the move. No row is added twice, because a row's key is
-the hash of its content. Measurements of a block in which the GPU drifted are stored as quarantined.
-Measurements of a block that never ended, because the run was stopped or killed, are marked `block_open`, and the next
-run measures their configs again. Invalid records are moved to `<journal>.damaged`.
+If the process is killed in between, the next campaign completes the move. No row is added twice, because the key of a
+row is the hash of its content. If the GPU drifted during a block, the block's measurements are stored as quarantined.
+If a block never ended because the run was stopped or killed, its measurements are marked `block_open`, and the next run
+repeats them. Invalid records are moved to the file `<journal>.damaged`.
 """
 
 import json
@@ -23,16 +23,17 @@ from kernrec.store.intake.row_checks import is_possible
 from kernrec.store.measurement import Measurement, Outcome
 
 _AHEAD = timedelta(days=1)
-"""Maximum time by which a row may be ahead of the clock, because clocks of machines differ."""
+"""Maximum time by which the newest row may be ahead of this machine's clock. The clocks of machines differ a little."""
 _TOGETHER = 5000
-"""Maximum rows per transaction."""
+"""Maximum number of rows per transaction."""
 _OUR_PROTOCOLS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
 
 
 def check_takes_rows(database: Path) -> None:
-    """Raise `UsageError` early, not after a night of measuring, if a database cannot take rows.
+    """Raise `UsageError` if rows cannot be added to a database, so that the user need not measure first to find out.
 
-    A wrong clock is also an error, because rows contain the time, and rows with impossible times are skipped later.
+    A wrong clock is also an error: rows contain the time of measurement, and rows with impossible times are skipped
+    later.
     """
     now = datetime.now(UTC)
     if not is_possible(now):
@@ -54,16 +55,19 @@ def check_takes_rows(database: Path) -> None:
 def ingest(
     journal: Journal, database: Path, note: Callable[[str], None] = lambda text: None, ended_only: bool = False
 ) -> int:
-    """Move a journal's measurements to the database, which is created if needed; return the number of measurements.
+    """Move a journal's measurements to a database, and create the database if needed.
 
     Args:
         journal: Open journal.
-        database: Destination.
+        database: Path of the database.
         note: Function to call with a line about invalid records, which are appended to `<journal>.damaged`.
-        ended_only: See `Journal.batch`.
+        ended_only: Whether to move only measurements of blocks that have ended.
+
+    Returns:
+        Number of measurements that were added to the database.
 
     Raises:
-        UsageError: The database cannot store the measurements; they stay in the journal.
+        UsageError: The database cannot store the measurements. They stay in the journal.
     """
     stored, damaged = 0, list[Mapping[str, Any]]()
     while (batch := journal.batch(_TOGETHER, ended_only))[0]:
@@ -75,7 +79,7 @@ def ingest(
             except UsageError:
                 fitting = [_fits(measurement) for _, measurement in rows]
                 if all(fitting):
-                    raise  # The database is at fault, not a record.
+                    raise  # The database is at fault, because each measurement is valid.
                 damaged += [record for (record, _), fits in zip(rows, fitting, strict=True) if not fits]
                 rows = [row for row, fits in zip(rows, fitting, strict=True) if fits]
                 opened.add_measurements(measurement for _, measurement in rows)
@@ -100,17 +104,26 @@ def _fits(measurement: Measurement) -> bool:
 
 
 def earlier_measurements(database: Path, problem: Problem, gpu: str, uuid_hash: str | None) -> list[Measurement]:
-    """Return the `present_measurements` of one GPU; `uuid_hash` is None for a recording."""
+    """Return the measurements of a problem that one particular GPU made with the current protocol or replayed.
+
+    Args:
+        database: Path of the database, which may not exist.
+        problem: Problem of the measurements.
+        gpu: Name in the GPU catalog.
+        uuid_hash: Hash of the GPU's UUID; None for a GPU that replays a recording.
+    """
     rows = present_measurements(database, problem, gpu)
     return [measurement for measurement in rows if measurement.device.device_uuid_hash == uuid_hash]
 
 
 def present_measurements(database: Path, problem: Problem, gpu: str) -> list[Measurement]:
-    """Return the measurements of a problem on a GPU model with the present protocol, except quarantined measurements.
+    """Return all measurements of a problem on a GPU model that were made with the current protocol or replayed.
+
+    Quarantined measurements are left out.
 
     Args:
         database: Path of the database, which may not exist.
-        problem: The problem.
+        problem: Problem of the measurements.
         gpu: Name in the GPU catalog.
     """
     if not database.exists():
@@ -128,11 +141,12 @@ def present_measurements(database: Path, problem: Problem, gpu: str) -> list[Mea
 
 
 def measurements_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Measurement]:
-    """Return the valid measurements in a journal's records.
+    """Return the measurements that a list of journal records contains, without invalid records.
 
-    Records are `{"row": columns}` (`Measurement.as_json`) and, for each block that ended, `{"closed": block, "session":
-    session}` or, if the reference kernels had drifted, `{"drifted": block, "session": session, "error": text}`. A row
-    contains the whole problem, because only the spec of a user's kernel may define it.
+    A record of a measurement is `{"row": columns}` (`Measurement.as_json`). A record of the end of a block is
+    `{"closed": block, "session": session}` or, if the GPU drifted during the block, `{"drifted": block, "session":
+    session, "error": text}`. A row contains the complete problem, because the problem may be defined only in the spec
+    of a user's kernel.
     """
     return (measurement for _, measurement in _readable(list(records), []))
 
@@ -140,7 +154,7 @@ def measurements_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Measuremen
 def _readable(
     records: Sequence[Mapping[str, Any]], damaged: list[Mapping[str, Any]]
 ) -> Iterator[tuple[Mapping[str, Any], Measurement]]:
-    """Yield (record, measurement) for each valid record; append invalid ones to `damaged`."""
+    """Yield (record, measurement) for each valid record of a measurement, and append invalid records to `damaged`."""
     drifted = {key: str(record.get("error")) for record in records if (key := _ended(record, "drifted"))}
     closed = {key for record in records if (key := _ended(record, "closed"))}
     for record in records:
@@ -161,6 +175,6 @@ def _readable(
 
 
 def _ended(record: Mapping[str, Any], how: str) -> tuple[str, int] | None:
-    """Return (session, block) of a record about a block's end; None for other records."""
+    """Return (session, block) if a record states that the block has ended in the way `how`; otherwise None."""
     session, block = record.get("session"), record.get(how)
     return (session, block) if isinstance(session, str) and type(block) is int else None

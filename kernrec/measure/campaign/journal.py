@@ -1,8 +1,8 @@
-"""Write measurements to a journal before acknowledging them, so that no crash loses an acknowledged measurement.
+"""Write measurements to a journal before they are reported as done, so that a crash loses none of them.
 
 The journal is a SQLite database beside the user's database (`<database>.journal.sqlite`), in WAL mode with an fsync per
-commit. Only one campaign at a time fills a database: it locks `<database>.journal.lock`, which contains the campaign's
-name. Both files are deleted once the records are in the database.
+commit. Only one campaign at a time may write to a database. That campaign locks the file `<database>.journal.lock`,
+which contains its process ID and start time. Both files are deleted once all records are in the database.
 """
 
 import json
@@ -33,37 +33,37 @@ CREATE INDEX IF NOT EXISTS record_of_block ON record (session, block);
 _SAME_BLOCK = "other.session = record.session AND other.block = record.block"
 _SUFFIX = ".journal.sqlite"
 _WAIT_S = 1.0
-"""Seconds to wait for a process that only checks which campaign fills the database."""
+"""Seconds to wait for the lock. A process that only reads who holds the lock takes it for a moment."""
 _FAULTS = (sqlite3.Error, UnicodeError, OverflowError)
-"""Exceptions for a damaged file: Python may also fail to decode its names or to hold its numbers."""
+"""Exceptions that a damaged file causes: Python may also fail to decode its names or to represent its numbers."""
 
 
 class JournalError(KernrecError):
-    """The journal cannot be written; it still has all acknowledged records."""
+    """The journal cannot be written. All records that were reported as done are safe in it."""
 
 
 class JournalInUseError(UsageError):
-    """Another campaign has the journal open."""
+    """Another campaign has locked the journal."""
 
 
 class Records(Protocol):
     """Destination of a campaign's records: a journal, or the driver of a cluster."""
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Store records; raise `JournalError` if that is impossible."""
+        """Store records. Raises `JournalError` if that is impossible."""
 
 
 class Journal:
-    """Journal of one campaign, for several threads."""
+    """Journal of one campaign. Several threads may use it."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create a journal; keep the records of a killed campaign.
+        """Open or create a journal. Records of a killed campaign are kept.
 
         Args:
-            path: Result of `journal_path`.
+            path: Path of the journal (`journal_path`).
 
         Raises:
-            JournalInUseError: Another campaign fills the database.
+            JournalInUseError: Another campaign has locked the journal.
             UsageError: The journal cannot be written.
         """
         self.path = path.absolute()
@@ -90,21 +90,29 @@ class Journal:
             raise UsageError(_failed(self.path, error)) from None
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Write all records, so that they survive any crash; or raise `JournalError` and write none."""
+        """Write all records to disk.
+
+        Raises:
+            JournalError: Writing failed; none of the records is written.
+        """
         rows = [(*_columns(record), json.dumps(record, allow_nan=False)) for record in records]
         with self._transaction() as connection:
             connection.executemany("INSERT INTO record (session, block, measured, content) VALUES (?, ?, ?, ?)", rows)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return all records in order."""
+        """Return all records in the order in which they were appended."""
         return [_record(content) for (content,) in self._query("SELECT content FROM record ORDER BY id")]
 
     def batch(self, most: int, ended_only: bool = False) -> tuple[list[int], list[dict[str, Any]]]:
-        """Return (numbers of measurements in order, their records and the records that end their blocks).
+        """Return the oldest measurements, and the records that state how their blocks ended.
 
         Args:
-            most: Maximum number of measurements to return.
-            ended_only: Whether to skip measurements of open blocks.
+            most: Maximum number of measurements.
+            ended_only: Whether to skip measurements of blocks that have not ended.
+
+        Returns:
+            The numbers of the measurements, for `delete`, and a list of records: the measurements, then the ends of
+            blocks.
         """
         ended = f" AND EXISTS (SELECT 1 FROM record other WHERE NOT other.measured AND {_SAME_BLOCK})"
         rows = self._query(
@@ -121,7 +129,9 @@ class Journal:
         return [row[0] for row in rows], [_record(content) for content in (*(row[3] for row in rows), *ends)]
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete measurements by number, and the end records of blocks without remaining measurements."""
+        """Delete measurements by number, and the end records of blocks that have no measurements left in the
+        journal.
+        """
         with self._transaction() as connection:
             connection.executemany("DELETE FROM record WHERE id = ?", [(number,) for number in numbers])
             connection.execute(
@@ -130,7 +140,7 @@ class Journal:
             )
 
     def close(self) -> None:
-        """Close the journal; delete its files if no record is left."""
+        """Close the journal. If it has no records left, delete its files."""
         with self._lock:
             empty = False
             with suppress(*_FAULTS):
@@ -169,16 +179,17 @@ class Journal:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Measurements in a journal that the database does not have yet."""
+    """Measurements in a journal that are not in the database yet."""
 
     measurements: int
     holder: str | None
-    """Process that fills the database, as `PID 123 since ...`; None if the next campaign must store the
-    measurements."""
+    """Process that is writing to the database, such as `PID 123 since ...`; None if there is none, so that the next
+    campaign must store the measurements.
+    """
 
 
 def waiting_measurements(database: Path) -> Waiting:
-    """Describe the measurements in a database's journal, without changing the journal.
+    """Return the number of measurements that wait in a database's journal, without changing the journal.
 
     Raises:
         OSError: The journal cannot be read.
@@ -207,7 +218,7 @@ def _holder(lock: Path) -> str | None:
 
 
 def journal_path(database: Path) -> Path:
-    """Return the path of the journal of a database."""
+    """Return the path of a database's journal."""
     return database.with_name(f"{database.name}{_SUFFIX}")
 
 
@@ -229,7 +240,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
-    """Raise `sqlite3.DatabaseError` if reading a table could run code of the file."""
+    """Raise `sqlite3.DatabaseError` unless the file has only plain tables. Views and triggers could run code."""
     connection.execute("PRAGMA trusted_schema = OFF")
     runs = "type IN ('view', 'trigger') OR sql LIKE '% VIRTUAL %' OR sql LIKE '% AS %'"
     for (name,) in connection.execute(f"SELECT name FROM sqlite_schema WHERE {runs}"):
@@ -237,7 +248,7 @@ def _check_schema(connection: sqlite3.Connection) -> None:
 
 
 def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
-    """Return (session, block, whether it is a measurement) of a record, which may be damaged."""
+    """Return (session, block, whether the record is a measurement). The record may be damaged."""
     row = record.get("row")
     place = row if isinstance(row, dict) else record
     block = place.get("block", place.get("closed", place.get("drifted")))
@@ -247,7 +258,7 @@ def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
 
 
 def _record(content: object) -> dict[str, Any]:
-    """Return a record as it was appended; replace a damaged record by an invalid measurement."""
+    """Return a record as it was appended, or an invalid measurement if it is damaged."""
     with suppress(ValueError, RecursionError, TypeError):
         if isinstance(record := json.loads(content), dict):  # type: ignore[arg-type]
             return record

@@ -1,8 +1,8 @@
-"""Plan a campaign: list for each problem the configs of every kernel that computes it, most promising first.
+"""Plan a campaign: for each problem, list the configs of every kernel that computes it, most promising first.
 
-The analytical model or a trained model ranks the configs. During the campaign, a search updates the order from
+The analytical model or a trained model ranks the configs. During the campaign, a search updates the ranking from
 measurements (`kernrec.model.search.expected_improvement`), so that even a short campaign measures near the best
-configs. A `Chooser` decides about the next measurements and the end.
+configs. A `Chooser` decides what to measure next, and when to stop.
 """
 
 import math
@@ -30,14 +30,16 @@ if TYPE_CHECKING:
     from kernrec.recommender.context import Context
 
 _MEMORY_SHARE = 0.5
-"""Maximum fraction of the GPU's memory for a problem's tensors: the reference and rotating copies need space, too."""
+"""Maximum fraction of the GPU's memory for one set of a problem's tensors. The expected output and further copies of
+the tensors also need memory.
+"""
 
 _UNPREDICTED = 1e9  # seconds
 
 
 @dataclass(frozen=True)
 class Task:
-    """One config to measure; `kernel` is None for a recorded kernel whose source is unknown."""
+    """One config to measure on a problem. `kernel` is None for a recorded kernel whose source is unknown."""
 
     kernel_name: str
     kernel_hash: str
@@ -47,25 +49,25 @@ class Task:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Return the key that identifies this task's measurements within the problem."""
+        """Return the key of this config's measurements: kernel, hash of the kernel and config."""
         return self.kernel_name, self.kernel_hash, canonical_json(self.config)
 
     @property
     def code(self) -> str:
-        """Return the key of the compiled code, which tasks share if they differ only in run-time tunables."""
+        """Return the key of the compiled code. Tasks share compiled code if they differ only in run-time tunables."""
         kernel = self.kernel
         assert kernel is not None
         problem = kernel.form(self.problem)
         return f"{kernel.name} {kernel.variant_key(self.config, problem.dtype, problem.layout)}"
 
     def job(self, sm: int) -> CompileJob:
-        """Return the job that compiles the code."""
+        """Return the job that compiles the config's code."""
         assert self.kernel is not None
         return compile_job_for(self.kernel, self.config, self.problem, sm)
 
 
 class EnergyRule(Enum):
-    """Rule that selects the screened configs whose energy is measured."""
+    """Rule that decides for which screened configs energy is measured."""
 
     GUIDE = "those that may be on the front"
     ALL = "all"
@@ -74,18 +76,21 @@ class EnergyRule(Enum):
 
 @dataclass(frozen=True)
 class PlannedProblem:
-    """A problem with its tasks in order.
+    """A problem with the configs to measure, in order.
 
     Args:
         name: Name of the layer, or of the problem.
-        probability: Probability with which each config became a task; None if the tasks are no random sample.
-        most: Maximum number of tasks to measure; None: all.
-        search: Search that chooses the next tasks from measurements.
+        problem: Problem to measure.
+        tasks: Configs to measure.
+        probability: Probability with which each config of the space became a task; None if the tasks are no random
+            sample.
+        most: Maximum number of tasks to measure; None for all.
+        search: Search that chooses the next tasks from measurements; None to keep the order of `tasks`.
         baseline: Config whose output other configs must reproduce; None if an op or a spec defines the result.
-        energy: Rule that selects tasks for energy measurements.
-        finals: Whether to measure tasks near the front in the final tier.
-        share: Maximum fraction of the remaining time for this problem.
-        slice_s: Seconds after which the remaining tasks wait for another visit.
+        energy: Rule that decides for which tasks energy is measured.
+        finals: Whether to measure configs near the Pareto front in the final tier.
+        share: Maximum fraction of the remaining time to spend on this problem.
+        slice_s: Seconds after which the problem is interrupted, to be continued later.
     """
 
     name: str
@@ -102,18 +107,18 @@ class PlannedProblem:
 
     @property
     def preparation(self) -> dict[str, Any]:
-        """Return the arguments with which the worker creates inputs and expected results."""
+        """Return the arguments of the request to the worker that creates inputs and expected outputs."""
         return {"problem": self.problem.key, "baseline": self.baseline}
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """Number and selection of a problem's configs."""
+    """Number of configs to plan for each problem, and their selection."""
 
     most: int | None = None
-    """Maximum configs of a problem; None: the whole space."""
+    """Maximum number of configs per problem; None for the whole space."""
     drawn: bool = False
-    """Whether to draw configs at random instead of choosing them by a search."""
+    """Whether to select configs at random instead of letting a search choose them."""
     seed: int = 0
 
 
@@ -124,14 +129,14 @@ def plan_library(
     options: PlanOptions,
     kernel: Kernel | None = None,
 ) -> list[PlannedProblem]:
-    """Plan (name, problem) pairs on a GPU, with all kernels of the library or with one kernel.
+    """Plan the measurements of problems on a GPU, with the library's kernels or with one given kernel.
 
     Args:
         problems: Names and problems, in measuring order.
-        gpu: The GPU.
+        gpu: GPU to measure on.
         context: Profiles for predictions, and models that correct the predictions.
         options: Number and selection of configs.
-        kernel: The only kernel to measure; None: every kernel of the library that computes the problem.
+        kernel: Only kernel to measure; None for every kernel of the library that computes the problem.
 
     Raises:
         UsageError: No config can run a problem, or a problem does not fit into the GPU's memory.
@@ -145,7 +150,10 @@ def plan_library(
 
 
 def check_memory(problem: Problem, gpu: GPU) -> None:
-    """Raise `UsageError` if a problem's tensors leave too little GPU memory for rotating copies."""
+    """Raise `UsageError` if a problem's tensors need more than half of the GPU's memory.
+
+    The rest is needed for the expected output and for further copies of the tensors.
+    """
     needed, most = sum(tensor.bytes for tensor in problem.tensors.values()), _MEMORY_SHARE * gpu.memory_bytes
     if needed > most:
         raise UsageError(
@@ -156,9 +164,14 @@ def check_memory(problem: Problem, gpu: GPU) -> None:
 def plan_recordings(
     recordings: Iterable[tuple[str, Recording]], most: int | None, seed: int = 0
 ) -> list[PlannedProblem]:
-    """Plan (name, recording) pairs with the recorded configs.
+    """Plan the measurements of recorded problems, with the recorded configs.
 
-    Other people's kernels have no predictions, so the search learns only from measurements.
+    There are no predictions for the recorded kernels, so the search learns only from measurements.
+
+    Args:
+        recordings: Names and recordings of problems.
+        most: Maximum number of configs per problem; None for all.
+        seed: Seed of the search.
     """
     planned = []
     for name, recording in recordings:
@@ -172,7 +185,11 @@ def plan_recordings(
 
 
 def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
-    """Return the kernel and every kernel's tunables as columns, (tasks, T); NaN if a config lacks a tunable."""
+    """Return the kernel and the tunables of tasks as numbers, shape (tasks, 1 + T).
+
+    The first column is the number of the kernel. Each further column is one tunable of one kernel, and is NaN for tasks
+    of other kernels.
+    """
     kernels = {name: i for i, name in enumerate(dict.fromkeys(task.kernel_name for task in tasks))}
     place: dict[tuple[str, str], int] = {}
     for task in tasks:
@@ -187,7 +204,11 @@ def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
 
 
 def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.random.Generator) -> PlannedProblem:
-    """Plan the configs that can run a problem, by predicted latency; configs without a prediction come last."""
+    """Plan the measurements of one problem.
+
+    The configs are ordered by predicted latency, or at random if `options.drawn`. Configs without a prediction come
+    last.
+    """
     problem, order = ranking.problem, ranking.order
     if options.drawn:
         draw.shuffle(order)
@@ -205,12 +226,15 @@ def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.rand
 
 
 def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.ndarray | None:
-    """Return predictions of tasks, (tasks,), filling gaps from the kernel's other tasks; None without predictions.
+    """Fill in missing predictions of tasks from the predictions of other tasks of the same kernel.
 
     Args:
         columns: Result of `tunable_columns`.
-        predicted_s: Predictions in seconds, (tasks,); NaN: none.
-        seed: Seed of the model.
+        predicted_s: Predictions in seconds, shape (tasks,); NaN where missing.
+        seed: Seed of the model that fills in the predictions.
+
+    Returns:
+        Predictions in seconds, shape (tasks,), or None if no task has a prediction.
     """
     if not np.isfinite(predicted_s).any():
         return None
@@ -224,22 +248,29 @@ def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.nd
 
 @dataclass(frozen=True)
 class _Ranking:
-    """Configs that can run a problem, by predicted latency."""
+    """All configs that can run a problem, ordered by predicted latency."""
 
     problem: Problem
     kernels: tuple[Kernel, ...]
     spaces: tuple[Space, ...]
     order: list[tuple[float, int, int]]
-    """Tuples of (seconds or, without a prediction, a huge number; number of the kernel; row of its space)."""
+    """For each config: predicted seconds (or a huge number without a prediction), index of the kernel, and row in the
+    kernel's space.
+    """
     baseline: dict[str, int] | None
-    """Config whose output other configs must reproduce if neither an op nor the spec defines the result. It is the
-    spec's first runnable config, preferably with a profile."""
+    """Config whose output other configs must reproduce; None if an op or the spec defines the result. It is the first
+    config of the spec that can run and, if any config has a profile, that has a profile.
+    """
 
     @classmethod
     def of(
         cls, problem: Problem, gpu: GPU, context: "Context", only: Kernel | None, draw: np.random.Generator
     ) -> "_Ranking":
-        """Rank the configs of one or all kernels for the problem; raise `UsageError` if no config can run it."""
+        """Rank the configs of all kernels that compute a problem, or of the kernel `only`.
+
+        Raises:
+            UsageError: No config can run the problem.
+        """
         from kernrec.recommender.candidates import candidate_set
         from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
         from kernrec.recommender.infeasible import why_not
@@ -251,7 +282,7 @@ class _Ranking:
         kernels = (only,) if only else kernels_of(problem, gpu.sm)
         tables = {}
         for kernel in kernels:
-            with suppress(KernrecError):  # Without profiles, any order is equally good.
+            with suppress(KernrecError):  # Without profiles there are no predictions, and any order is equally good.
                 tables[kernel.name] = context.kernel_table(kernel, problem, gpu)
         predicted = {}
         if tables:
@@ -279,7 +310,7 @@ class _Ranking:
         return cls(problem, kernels, spaces, sorted(order), baseline)
 
     def task(self, which: int, row: int) -> Task:
-        """Return the task that measures one config."""
+        """Return the task that measures the config in row `row` of kernel `which`."""
         kernel = self.kernels[which]
         return Task(kernel.name, kernel.hash, self.spaces[which].config(row), self.problem, kernel)
 
@@ -290,46 +321,54 @@ class Visit:
 
     planned: PlannedProblem
     earlier: tuple[Measurement, ...] = ()
-    """Measurements that are not repeated; empty on this machine, where they are in the database."""
+    """Measurements of the batch that exist already and must not be repeated. Only a cluster needs these, because a
+    campaign on this machine reads them from the database.
+    """
 
 
 class Chooser:
-    """Chooser of the next measurements on one GPU model."""
+    """Base class of choosers, which decide what the GPUs of one model measure next."""
 
     @property
     def needs_energy(self) -> bool:
-        """Return whether a GPU must be able to measure energy."""
+        """Return whether the chooser needs GPUs that can measure energy."""
         return False
 
     @property
     def recalled(self) -> Sequence[Problem]:
-        """Return the problems whose earlier measurements `begin` needs."""
+        """Return the problems whose earlier measurements must be passed to `begin`."""
         return ()
 
     def begin(self, earlier: Iterable[Measurement]) -> None:
-        """Learn from measurements of earlier campaigns."""
+        """Learn from the measurements of earlier campaigns."""
 
     def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
-        """Return the next visit; None if enough is measured, or if the choice depends on a visit in progress.
+        """Return the next visit for a GPU.
 
         Args:
-            gpu: Name of the GPU that makes the visit.
+            gpu: Name of the GPU that will make the visit.
             gpus: Names of all GPUs of the model.
+
+        Returns:
+            The visit. None if nothing is left to measure, or if the choice must wait for the result of a visit in
+            progress.
         """
         raise NotImplementedError
 
     def learn(self, measurement: Measurement) -> None:
-        """Learn from a new measurement, which the journal already has."""
+        """Learn from a new measurement, which is already in the journal."""
 
     def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
         """Learn that a visit has ended.
 
         Args:
-            visit: The visit.
-            seconds: Duration on the device's clock.
-            over: Whether the visit was completed within its time slice.
+            visit: Visit that has ended.
+            seconds: Duration of the visit in seconds, on the device's clock.
+            over: Whether all measurements of the visit were made. If not, its time slice ended first.
         """
 
     def outcome(self) -> object:
-        """Return the result: `Refined`, `Searched`, or None if rows are the only result."""
+        """Return the result of the strategy, `Refined` or `Searched`, or None if the measurements are the only
+        result.
+        """
         return None

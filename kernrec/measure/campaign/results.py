@@ -1,4 +1,4 @@
-"""Define a campaign's effort and budget, and its results during and after the campaign."""
+"""Define the effort and the budget of a campaign, its progress reports, and its results per problem."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from kernrec.store.measurement import InputInfo, Measurement, Outcome, Tier
 
 @dataclass(frozen=True)
 class MeasuringEffort:
-    """Effort for each problem."""
+    """Number of configs to measure for each problem, and their selection."""
 
     configs: int | None
-    """Maximum configs to screen; None: all."""
+    """Maximum number of configs to screen; None for all."""
     finals: int
     """Number of configs to measure in the final tier."""
     drawn: bool = False
-    """Whether to measure a random sample of the space, as a test set, instead of the most promising configs."""
+    """Whether to measure a random sample of the space, for use as a test set, instead of the most promising configs."""
 
 
 EFFORTS = {
@@ -32,14 +32,14 @@ EFFORTS = {
 
 @dataclass(frozen=True)
 class CampaignBudget:
-    """Time and number of screened configs at which a campaign ends; None: no limit."""
+    """Time and number of screened configs at which a campaign ends. None means no limit."""
 
     seconds: float | None = None
-    """Seconds on the device's clock."""
+    """Time in seconds, on the device's clock."""
     configs: int | None = None
 
     def check(self, with_energy: bool) -> None:
-        """Raise `UsageError` if the time is too short for one measurement, which takes longer with energy."""
+        """Raise `UsageError` if the time is too short for one measurement. A measurement with energy takes longer."""
         least_s = measure_config.LATENCY_CAP_S
         if with_energy:
             least_s += measure_config.SETTLE_S + min(coarse for coarse, _ in measure_config.WINDOWS_S.values())
@@ -52,10 +52,10 @@ class CampaignBudget:
 
 @dataclass(frozen=True)
 class CampaignSettings:
-    """Amount that a campaign measures, and the origin to store in its rows."""
+    """Effort and budget of a campaign, and the origin that is stored in its rows."""
 
     session: str
-    """Name that identifies the campaign in its rows."""
+    """Name of the campaign in its rows."""
     effort: MeasuringEffort = EFFORTS["normal"]
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     seed: int = 0
@@ -68,46 +68,46 @@ class CampaignSettings:
 
 @dataclass(frozen=True)
 class Progress:
-    """One step of a campaign: a measurement, or a note."""
+    """Report of one step of a campaign: a measurement or a note."""
 
     device: str
     target: str
     """Name of the problem."""
     tier: str
     done: int
-    """Number of finished measurements of the problem in this tier."""
+    """Number of measurements of this problem and tier that are done."""
     total: int
     left_s: float | None = None
-    """Remaining seconds of the budget; None without a budget."""
+    """Seconds left of the budget; None if there is no time limit."""
     measurement: Measurement | None = None
-    """The measurement; None for a note."""
+    """New measurement; None if the report is a note."""
     note: str | None = None
 
 
 @dataclass
 class ProblemResult:
-    """Results for one problem."""
+    """Results of a campaign for one problem."""
 
     name: str
     problem: str
     """Key of the problem."""
     configs: int
-    """Number of configs in the problem's plan."""
+    """Number of configs that were planned for the problem."""
     measured: int = 0
-    """Number of measurements by this campaign."""
+    """Number of measurements that this campaign made."""
     earlier: int = 0
-    """Number of measurements by earlier campaigns."""
+    """Number of measurements that earlier campaigns made."""
     best: Measurement | None = None
-    """Measurement with the lowest latency, from any campaign."""
+    """Measurement with the lowest latency, from this or an earlier campaign."""
     lowest_energy: Measurement | None = None
-    """Measurement with the lowest energy, from any campaign."""
+    """Measurement with the lowest energy, from this or an earlier campaign."""
     failures: dict[str, int] = field(default_factory=dict)
-    """Number of failures in this campaign, by outcome."""
+    """Number of failed measurements of this campaign, keyed by outcome."""
     examples: dict[str, str] = field(default_factory=dict)
-    """Error text of one failure, by outcome."""
+    """Error text of one failed measurement, keyed by outcome."""
 
     def add_new(self, measurement: Measurement) -> None:
-        """Count a measurement of this campaign."""
+        """Include a measurement of this campaign."""
         self.measured += 1
         self._compare(measurement)
         if (outcome := measurement.outcome) != Outcome.OK:
@@ -115,7 +115,7 @@ class ProblemResult:
             self.examples.setdefault(outcome, measurement.error or "")
 
     def add_earlier(self, measurement: Measurement) -> None:
-        """Count a measurement of an earlier campaign."""
+        """Include a measurement of an earlier campaign."""
         self.earlier += 1
         self._compare(measurement)
 
@@ -131,7 +131,10 @@ class ProblemResult:
 
 
 def merged_results(results: Iterable[ProblemResult]) -> list[ProblemResult]:
-    """Merge the results of visits to one result per problem; `earlier` is the count before the first visit."""
+    """Merge the results of several visits to the same problem into one result per problem.
+
+    In a merged result, `earlier` is the number of earlier measurements before the first visit.
+    """
     merged: dict[tuple[str, str], ProblemResult] = {}
     for each in results:
         before = merged.setdefault((each.name, each.problem), each)
@@ -142,7 +145,8 @@ def merged_results(results: Iterable[ProblemResult]) -> list[ProblemResult]:
         before.best, before.lowest_energy = (
             each.best or before.best,
             each.lowest_energy or before.lowest_energy,
-        )  # A visit reads earlier rows.
+            # A later visit starts from all earlier rows, so its best measurement is the best of all.
+        )
         for outcome, count in each.failures.items():
             before.failures[outcome] = before.failures.get(outcome, 0) + count
             before.examples.setdefault(outcome, each.examples[outcome])
@@ -150,11 +154,11 @@ def merged_results(results: Iterable[ProblemResult]) -> list[ProblemResult]:
 
 
 ConfigKey = tuple[str, str, str]
-"""Kernel, its hash and the canonical text of the config."""
+"""Name of the kernel, hash of the kernel, and canonical text of the config."""
 
 
 class ProblemHistory:
-    """Measurements of one problem by config, including earlier campaigns."""
+    """Measurements of one problem by this and earlier campaigns, grouped by config."""
 
     def __init__(self) -> None:
         self._measurements: dict[ConfigKey, list[Measurement]] = {}
@@ -171,13 +175,14 @@ class ProblemHistory:
         self._length += 1
 
     def has(self, key: ConfigKey) -> bool:
-        """Return whether a config has any measurement."""
+        """Return whether a config has any measurement, even a failed one."""
         return key in self._measurements
 
     def count(self, key: ConfigKey, *tiers: Tier) -> int:
-        """Return the number of a config's valid measurements in these tiers, or in all tiers if none are named.
+        """Return how many measurements of a config count in the given tiers, or in all tiers if none is given.
 
-        Measurements of open blocks count only once another session has measured the config, too. Otherwise runs that
+        If only one session has measured the config, measurements of blocks that never ended do not count, so the config
+        is measured again. If a second session has measured the config, all its measurements count. Otherwise runs that
         are repeatedly cut short would make no progress.
         """
         measurements = self._measurements.get(key, ())
@@ -188,12 +193,12 @@ class ProblemHistory:
         )
 
     def median(self, key: ConfigKey, cost: str, *tiers: Tier) -> float | None:
-        """Return the median of a config's cost; None if the cost was not measured.
+        """Return the median cost of a config's successful measurements, or None if the cost was never measured.
 
         Args:
             key: Key of the config.
             cost: `latency_s` or `energy_j`.
-            tiers: Tiers that count; none: all.
+            tiers: Tiers to include; all tiers if none is given.
         """
         values = [
             value

@@ -1,7 +1,7 @@
-"""Schedule the remaining measurements of a problem: configs to screen, and configs to measure with energy.
+"""Schedule the remaining measurements of a problem: which configs to screen, and which to measure with energy.
 
-Each choice depends only on the plan and on measurements at lower tiers, from any campaign. So a resumed run makes the
-same choices as the interrupted run, and a finished problem has no measurements left.
+Each choice depends only on the plan and on measurements at lower tiers, no matter which campaign made them. A resumed
+run therefore makes the same choices as the interrupted run, and a finished problem has no measurements left.
 """
 
 import math
@@ -26,7 +26,7 @@ class ScheduledMeasurement:
     probability: float | None = None
     """Probability with which the config was selected for its tier; None if it was not selected at random."""
     again: bool = False
-    """Whether the measurement is repeated because the GPU drifted."""
+    """Whether this repeats a measurement because the GPU drifted."""
 
 
 class Schedule:
@@ -36,9 +36,9 @@ class Schedule:
         """Create a schedule.
 
         Args:
-            planned: The problem and its configs.
-            history: Measurements of the problem, which the campaign adds while it follows the schedule.
-            draw: Random numbers for this problem, so that its choices do not depend on other problems.
+            planned: Problem with the configs to measure.
+            history: Measurements of the problem. The campaign adds each new measurement.
+            draw: Random number generator for this problem only, so that choices do not depend on other problems.
         """
         self._planned = planned
         self._keys = [task.key for task in planned.tasks]
@@ -48,13 +48,13 @@ class Schedule:
 
     @property
     def screened(self) -> int:
-        """Return the number of the plan's configs that count as measured."""
+        """Return the number of planned configs that are already measured."""
         return sum(self._history.count(key) > 0 for key in self._keys)
 
     def screen(self) -> tuple[list[ScheduledMeasurement], int]:
-        """Return (configs to screen, in order; number to measure before the next call).
+        """Return the configs to screen next, in order, and how many of these to measure before the next call.
 
-        Configs with measurements only in open blocks come first.
+        Configs come first if they were measured only in blocks that never ended.
         """
         most = len(self._keys) if self._planned.most is None else self._planned.most
         left = most - self.screened
@@ -67,7 +67,7 @@ class Schedule:
         return items, max(0, min(left, len(items), len(of_open_blocks) + step))
 
     def _order(self) -> tuple[list[int], int]:
-        """Return (unmeasured configs, in order; number to measure before the next call)."""
+        """Return the indices of unmeasured configs, in order, and how many of these to measure before the next call."""
         tried = np.array([i for i, key in enumerate(self._keys) if self._history.has(key)], dtype=np.int64)
         if self._planned.search is None:
             left = np.setdiff1d(np.arange(len(self._keys)), tried, assume_unique=True)
@@ -77,9 +77,9 @@ class Schedule:
         return self._planned.search.order(tried, latency_s).tolist(), self._planned.search.batch(len(tried))
 
     def coarse(self) -> list[ScheduledMeasurement]:
-        """Return the configs whose energy to measure next over a short window; empty if no more are needed.
+        """Return the coarse energy measurements to make next, or an empty list if no more are needed.
 
-        The guide selects a few configs at a time, and continues once these are measured.
+        With `EnergyRule.GUIDE`, the list has only a few configs. Call the method again once these are measured.
         """
         ran = {i: value for i, key in enumerate(self._keys) if (value := self._screened_s(key))}
         if self._finished_before(1, 1, Tier.FINAL):
@@ -95,7 +95,11 @@ class Schedule:
         ]
 
     def _guided(self, ran: Mapping[int, float]) -> list[int]:
-        """Return the configs that may be on the front of latency and energy, given the latency of each config."""
+        """Return the configs that may be on the Pareto front of latency and energy.
+
+        Args:
+            ran: Latency in seconds, keyed by the index of each config that ran.
+        """
         assert self._planned.search is not None
         guide = EnergyGuide(self._planned.search, None)
         for i, seconds in ran.items():
@@ -105,9 +109,11 @@ class Schedule:
         return guide.energy_round()
 
     def finals(self, count: int, with_energy: bool) -> list[ScheduledMeasurement]:
-        """Return the final measurements of at most `count` configs near the latency/energy front, in rounds.
+        """Return the final measurements of at most `count` configs near the Pareto front of latency and energy, in
+        rounds.
 
-        Without energies, as for a kernel whose inputs are renewed for every launch, use the fastest configs.
+        Some kernels have no energies, because their inputs are renewed for every launch. For these, the fastest configs
+        are measured.
         """
         positions, first, second = self._costs("latency_s", "energy_j") if with_energy else ([], [], [])
         if not positions:
@@ -125,7 +131,9 @@ class Schedule:
         return items
 
     def _costs(self, first: str, second: str) -> tuple[list[int], list[float], list[float]]:
-        """Return (configs with both costs in the lower tiers, the first cost of each, the second cost of each)."""
+        """Return the indices of the configs with both costs at lower tiers, and lists of their first and second
+        costs.
+        """
         positions: list[int] = []
         costs: tuple[list[float], list[float]] = ([], [])
         for i, key in enumerate(self._keys):
@@ -145,11 +153,11 @@ class Schedule:
 
 
 def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], count: int) -> list[int]:
-    """Return at most `count` positions, nearest to the latency/energy front first.
+    """Return the indices of at most `count` configs near the Pareto front of latency and energy, nearest first.
 
-    A config's distance from the front is the fraction by which both of its costs must fall until no other config is
-    better in both. If more than `count` configs are on the front, the result is both ends and evenly spaced configs
-    between them.
+    A config's distance from the front is the factor by which both its latency and its energy must fall until no other
+    config is better in both. If more than `count` configs are on the front, the result contains the two ends of the
+    front and evenly spaced configs between them.
     """
     t, e = np.log(np.asarray(latency_s, dtype=np.float64)), np.log(np.asarray(energy_j, dtype=np.float64))
     if not len(t):
@@ -157,7 +165,8 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
     walk = np.lexsort((e, t))
     lowest = np.minimum.accumulate(e[walk])
     best = walk[np.concatenate(([True], e[walk][1:] < lowest[:-1]))]
-    # Smaller advantage of a front point in either cost; positive if the front point dominates the other point.
+    # For each config and front point: the smaller of the front point's advantages in latency and energy. It is positive
+    # if the front point is better in both.
     beats = np.minimum(t[:, None] - t[best], e[:, None] - e[best])
     distance = np.maximum(beats.max(axis=1), 0.0)
     order = np.lexsort((t, distance))
@@ -168,5 +177,8 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
 
 
 def interleaved(count: int, rounds: int, draw: np.random.Generator) -> list[int]:
-    """Return the order in which `count` finals are measured: each round measures all of them in a random order."""
+    """Return a random order in which to measure `count` configs `rounds` times.
+
+    Each round measures every config once.
+    """
     return [int(i) for _ in range(rounds) for i in draw.permutation(count)]

@@ -1,1 +1,1 @@
-"""Devices: CUDA, replayed and simulated ones behind one interface."""
+"""Provide devices to measure on: CUDA GPUs, replayed recordings and simulated GPUs, all with one interface."""

@@ -1,8 +1,8 @@
-"""Compare results with a reference, and hold a problem in a device's memory: its tensors and the expected outputs.
+"""Compare a config's outputs with a reference, and hold a problem's tensors and expected outputs in GPU memory.
 
-An element's error is relative to the RMS of the whole output, or to the element itself if the element is larger. So an
-element near zero may have a large relative error of its own. A very large element (the peak of a softmax) may be
-rounded at its own scale.
+The error of an element is divided by the RMS of the whole output, or by the element itself if the element is larger. An
+element near zero may therefore be off by more than its own size. A very large element, such as the peak of a softmax,
+may be rounded at its own scale.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,23 +24,28 @@ from kernrec.store.measurement import Outcome
 
 _UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
-"""Unit roundoff of the terms of sums: of 16-bit weights, or of both factors of a product in TF32."""
+"""Unit roundoff of the terms of a sum, by dtype. For f16 and bf16, these terms are 16-bit weights; for tf32, both
+factors of each product are rounded.
+"""
 _WEIGHT_ROUNDOFF = {"f8e4m3": 2.0**-4}
-"""Unit roundoff of attention's weights, if it differs from the output's."""
+"""Unit roundoff of attention's weights, by dtype of the inputs, if it differs from the output's."""
 _SUM_ROUNDOFF = {"f8e4m3": 2.0**-14}
-"""Unit roundoff of partial sums by the factors' dtype, if it differs from f32's: Hopper's tensor cores keep
-some 14 bits of sums of 8-bit products (DeepSeek-V3 Technical Report, arXiv 2412.19437, section 3.3.2)."""
+"""Unit roundoff of partial sums, by dtype of the factors, if it differs from f32's. Hopper's tensor cores keep about 14
+bits of sums of 8-bit products (DeepSeek-V3 Technical Report, arXiv 2412.19437, section 3.3.2).
+"""
 _LARGEST_DEVIATIONS = 8.0
-"""Largest error in standard deviations: 6 for 10^9 normal errors, and a margin for other distributions."""
+"""Largest tolerated error, in standard deviations. Among 10^9 normally distributed errors, the largest is about 6; the
+rest is a margin for other distributions.
+"""
 _OTHER_ROUNDINGS = 16
-"""Number of roundings outside of sums: an exponential, a root, a subtracted mean."""
+"""Number of roundings outside of sums, for example of an exponential, a root or a subtracted mean."""
 _UNSTATED_TERMS = 4096.0
-"""Assumed terms per sum if a kernel's spec does not state FLOPs."""
+"""Number of terms per sum to assume if the spec of a kernel does not state FLOPs."""
 _PIECE = 1 << 22
 
 
 def tolerance(problem: Problem) -> float:
-    """Return the largest error of an op's result that rounding explains."""
+    """Return the largest error of an op's output that rounding can explain."""
     terms = max(_terms(problem), problem.sizes.get("columns", 1))  # Ops that normalize also sum along columns.
     output = problem.tensors[problem.definition.outputs[0]].dtype
     if output == problem.dtype:
@@ -51,13 +56,14 @@ def tolerance(problem: Problem) -> float:
 
 
 def tolerances(problem: Problem, kernel: Kernel | None) -> dict[str, float]:
-    """Return the largest error of each output that counts as correct; 0 if the output must be equal.
+    """Return, for each output, the largest error that counts as correct; 0 if the output must be equal.
+
+    The tolerance in a kernel's spec is used if there is one. Otherwise, integers must be equal, and floating-point
+    numbers may differ by rounding. If the expected output is the output of another config, both outputs may be rounded.
 
     Args:
         problem: Problem with the outputs.
-        kernel: Kernel whose spec declares the problem; None for the problem of an op. A tolerance in the spec is used;
-            otherwise whole numbers must be equal, and other numbers may differ by rounding, on both sides if the
-            expected output is that of another config.
+        kernel: Kernel whose spec declares the problem; None for the problem of an op.
     """
     outputs = [name for name, tensor in problem.tensors.items() if tensor.role == "output"]
     if kernel is None:
@@ -76,14 +82,14 @@ def _terms(problem: Problem) -> float:
 
 
 def rounding(dtype: str, terms: float) -> float:
-    """Return the largest error of sums of `terms` terms that rounding explains.
+    """Return the largest error that rounding can explain in an output whose elements are sums of `terms` terms.
 
-    The output is rounded to its dtype, by at most its unit roundoff u. Inner results of kernels in 16 bits (the weights
-    of attention) may be rounded too, each by 0.42 u on average over a uniform error and mantissa; in a sum of them
-    these errors add up as the terms do. Sums are kept in f32, or in f64 for f64: after k terms of random sign, with
-    each partial sum rounded, the standard deviation of the error is u sqrt(k / 2) of the result's, in any order of
-    addition (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2); the relative error of sums of one
-    sign is not larger.
+    The result has three parts. The output itself is rounded to its dtype, with an error of at most the unit roundoff u
+    of the dtype. In 16-bit kernels, the terms (such as the weights of attention) may be rounded, too. Each of these
+    errors is 0.42 u on average, over a uniform error and mantissa, and they add up in a sum just as the terms do.
+    Partial sums are rounded to f32, or to f64 if the dtype is f64. After k terms of random sign, the standard deviation
+    of this error is u sqrt(k / 2) of the result's standard deviation, in any order of addition (Higham, Accuracy and
+    Stability of Numerical Algorithms, section 4.2). If all terms have the same sign, the relative error is not larger.
     """
     rounded = _UNIT_ROUNDOFF[dtype]
     inner = _of_terms(_INNER_ROUNDOFF.get(dtype, 0.0))
@@ -99,22 +105,24 @@ def _of_sums(roundoff: float, terms: float) -> float:
 
 
 def values(stored: Any, dtype: str) -> Any:
-    """Return the values of an output as `compare` expects its reference: float64, or whole numbers unchanged."""
+    """Return the values of an output in the form that `compare` expects: as float64, or integers unchanged."""
     return decode_elements(stored, dtype) if dtype in _UNIT_ROUNDOFF else stored
 
 
 def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: float, reference: str) -> OutputError:
-    """Return the error of one output, compared in pieces, because as float64 it may not fit in memory beside its
-    reference.
+    """Compare one output with its expected values, piece by piece: in float64, the whole output may not fit in memory.
 
     Args:
-        stored: Output as a kernel left it in memory, flat; an array of the module `xp`.
+        stored: Output as a kernel left it in memory; a flat array of the module `xp`.
         dtype: Data type of the output.
-        expected: As many elements, in the form of `values`. NaN marks an element that is not compared, because the
-            config whose output is expected did not write it.
+        expected: Expected elements, in the form of `values`. NaN marks an element that is not compared, because the
+            config that computed the expected output did not write it.
         xp: Array module, NumPy or CuPy.
         allowed: Largest error that counts as correct.
-        reference: Source of `expected`, as rows state it.
+        reference: Source of `expected`, as stored in rows.
+
+    Returns:
+        Largest error of an element, and the number of elements that were not written.
     """
     expected = expected.reshape(-1)
     pieces = [slice(start, start + _PIECE) for start in range(0, expected.size, _PIECE)]
@@ -125,7 +133,8 @@ def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: flo
     for piece in pieces:
         wanted, actual = expected[piece], values(stored[piece], dtype)
         unwritten += int(xp.count_nonzero(xp.isfinite(wanted) & ~xp.isfinite(actual)))
-        unequal = (actual != wanted) & (wanted == wanted)  # exact also for whole numbers beyond 2^53, unlike float64
+        # This comparison is also exact for integers beyond 2^53, unlike float64.
+        unequal = (actual != wanted) & (wanted == wanted)
         apart = xp.abs(_finite(actual, xp) - _finite(wanted, xp)) / xp.maximum(xp.abs(_finite(wanted, xp)), rms or 1.0)
         infinite = unequal & ~xp.isfinite(wanted)
         if int(xp.count_nonzero(unequal)):
@@ -139,17 +148,28 @@ def _finite(numbers: Any, xp: ModuleType) -> Any:
 
 
 ROTATION = 4
-"""Minimum total size of all rotating buffers, as a multiple of L2."""
+"""Minimum total size of all copies of a problem's tensors, as a multiple of the size of L2."""
 _MOST_COPIES = 512
 _NAN, _ODD = 0xFF, 0xA5
-"""Byte that fills unwritten outputs: 0xFF gives a NaN in f16, bf16, f32 and f64; 0xA5 gives an unlikely integer."""
+"""Byte values to fill outputs with before a launch. 0xFF gives a NaN in f16, bf16, f32 and f64; 0xA5 gives an unlikely
+integer.
+"""
 
 
 class ProblemBuffers:
-    """Tensors of a prepared problem, in as many copies as rotation needs."""
+    """Tensors of a prepared problem in GPU memory, in several copies.
+
+    Launches use the copies in turn, so that L2 does not hold the data of earlier launches.
+    """
 
     def __init__(self, prepared: PreparedProblem, initial: Mapping[str, np.ndarray], l2_bytes: int) -> None:
-        """Allocate the tensors; `initial` has their contents on the host (`initial_tensors`)."""
+        """Allocate the tensors.
+
+        Args:
+            prepared: Problem to hold.
+            initial: Initial contents of tensors on the host (`initial_tensors`).
+            l2_bytes: Size of the GPU's L2 cache in bytes, which determines the number of copies.
+        """
         tensors = prepared.problem.tensors
         first: dict[str, Any] = {name: cupy.asarray(array) for name, array in initial.items()}
         for name, tensor in tensors.items():
@@ -160,18 +180,18 @@ class ProblemBuffers:
         self.prepared = prepared
         self.initial = initial
         self.footprint_bytes = footprint
-        """Bytes of one set."""
+        """Size of one copy of all tensors, in bytes."""
         self.sets = [first] + [{name: array.copy() for name, array in first.items()} for _ in range(copies - 1)]
-        """Rotating sets of all tensors by name; results are checked in the first set."""
+        """Copies of the problem's tensors, each keyed by tensor name. Results are checked only in the first copy."""
         inouts = prepared.kernel.inouts if prepared.kernel else ()
         self.originals = {name: first[name].copy() for name in inouts}
-        """Initial contents of the tensors that a launch both reads and changes."""
+        """Initial contents of each tensor that a launch both reads and changes."""
         self._results: Mapping[str, np.ndarray] = {}
         self._expected: dict[str, Any] = {}
         self._reference = ""
 
     def expect(self, results: Mapping[str, np.ndarray]) -> None:
-        """Set the expected outputs, in the form of `correctness.values`."""
+        """Set the expected outputs, in the form of `values`."""
         self._results = results
         self._expected = {name: cupy.asarray(array) for name, array in results.items()}
         missing = sum(int(np.count_nonzero(array != array)) for array in results.values())
@@ -180,7 +200,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue copies that restore the first set's tensors that launches both read and change."""
+        """Queue the restoring, in the first copy, of each tensor that launches both read and change."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(
@@ -188,7 +208,7 @@ class ProblemBuffers:
             )
 
     def restore(self) -> None:
-        """Restore all tensors from the host, because a config with wrong results may have written anywhere."""
+        """Restore all tensors from the host, because a wrong config may have written anywhere."""
         for tensors in (*self.sets, self.originals):
             for name in tensors.keys() & self.initial.keys():
                 tensors[name].set(self.initial[name])
@@ -196,7 +216,11 @@ class ProblemBuffers:
             self._expected[name].set(array)
 
     def reset(self, stream: Stream, scratch: Mapping[str, Any]) -> None:
-        """Queue the reset of the first set and the workspaces: unwritten outputs, original inputs."""
+        """Queue the preparation of the first copy and the workspaces for a checked launch.
+
+        Outputs and workspaces are filled with a byte that shows elements which are not written. Tensors that launches
+        both read and change get their initial contents.
+        """
         blank = [(array, _NAN) for array in scratch.values()]
         for name, tensor in self.prepared.problem.tensors.items():
             if tensor.role == "output" and name not in self.originals:
@@ -206,8 +230,11 @@ class ProblemBuffers:
         self.renew(stream)
 
     def results(self) -> dict[str, Any]:
-        """Return the outputs of the first set in the form of `expect`; raise `MeasurementFailure` if nothing was
-        written."""
+        """Return the outputs in the first copy, in the form of `values`.
+
+        Raises:
+            MeasurementFailure: An output has no element that was written and is a number.
+        """
         results = {}
         for name, stored in self._outputs().items():
             results[name] = values(stored, self.prepared.problem.tensors[name].dtype).get()
@@ -216,7 +243,7 @@ class ProblemBuffers:
         return results
 
     def errors(self) -> OutputError:
-        """Return the error of the worst output of the first set. After a wrong result, restore all tensors."""
+        """Return the error of the worst output in the first copy. After a wrong result, restore all tensors."""
         allowed = tolerances(self.prepared.problem, self.prepared.kernel)
         dtypes = {name: tensor.dtype for name, tensor in self.prepared.problem.tensors.items()}
         errors = [
@@ -235,7 +262,9 @@ class ProblemBuffers:
 
 
 def initial_tensors(prepared: PreparedProblem) -> dict[str, np.ndarray]:
-    """Return the contents of memory before a launch: inputs, and tensors that a launch both reads and changes."""
+    """Return the contents of tensors before a launch: of inputs, and of tensors that a launch both reads and
+    changes.
+    """
     if prepared.kernel is None:
         return inputs(prepared.problem, seed=0)
     tensors = sample_tensors(prepared.kernel, prepared.problem, prepared.folder)
@@ -244,7 +273,7 @@ def initial_tensors(prepared: PreparedProblem) -> dict[str, np.ndarray]:
 
 
 def expected_outputs(prepared: PreparedProblem, initial: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the correct contents of the outputs after a launch, as the op or the spec defines them."""
+    """Return the correct outputs after a launch, as the op or the kernel's spec defines them."""
     if prepared.kernel is None:
         return reference(prepared.problem, initial)
     tensors = prepared.problem.tensors
@@ -255,7 +284,10 @@ def expected_outputs(prepared: PreparedProblem, initial: Mapping[str, np.ndarray
 def cached_outputs(
     folder: Path, prepared: PreparedProblem, make: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Return the result of `make`, cached in a folder: `make` is slow, and every new worker needs the result."""
+    """Return the outputs that `make` computes, from a cache in `folder` if possible.
+
+    `make` is slow, and every new worker process needs its result.
+    """
     path = folder / f"{sha256(f'{prepared.problem.key} {prepared.reference}'.encode()).hexdigest()[:16]}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as cached:

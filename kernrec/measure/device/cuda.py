@@ -1,6 +1,6 @@
-"""Implement `Device` for a real GPU: CuPy runs the kernels, NVML reads the sensors. Used only in the worker process.
+"""Implement `Device` for a real GPU: CuPy runs the kernels, and NVML reads the sensors.
 
-This module never changes the GPU's clocks, power limit or modes.
+Only the worker process uses this module. It never changes the GPU's clocks, power limit or modes.
 """
 
 import ctypes
@@ -49,11 +49,18 @@ _REFERENCE_TRIPS = 4096
 
 
 class CudaDevice:
-    """The GPU that `CUDA_VISIBLE_DEVICES` shows to this process."""
+    """The only GPU that `CUDA_VISIBLE_DEVICES` allows this process to use."""
 
     def __init__(self, uuid: str, scratch: Path) -> None:
-        """Open the GPU; `scratch` is a private folder for the expected outputs of the present problem."""
-        self._sensors = sensors(uuid)  # before the CUDA context, so that it lists only other processes
+        """Open the GPU.
+
+        Args:
+            uuid: UUID of the GPU.
+            scratch: Private folder in which the expected outputs of the current problem are cached.
+        """
+        # Create this before the CUDA context, so that the number of processes that use the GPU does not include this
+        # process.
+        self._sensors = sensors(uuid)
         self._scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
         properties = runtime.getDeviceProperties(0)
@@ -84,7 +91,7 @@ class CudaDevice:
         self._helpers = loaded_module(compile_source(helpers, self.info.sm, {}, "reference.cu"))
         self._tools = LaunchTools(self._helpers, self._stream, self.info.l2_bytes)
         self._buffers: ProblemBuffers | None = None
-        self._tools.sm_clock_hz()  # The first launches load code.
+        self._tools.sm_clock_hz()  # The first launch of a kernel loads its code.
 
     def settings(self) -> GpuSettings:
         return self._sensors.settings()
@@ -123,7 +130,7 @@ class CudaDevice:
         bound = bind_launches(kernel, config, problem, self.info.sm)
         if not bound:
             raise MeasurementFailure(Outcome.CONSTRAINT, "the config has no launch on this problem")
-        # The compile cache has the code, because the campaign has compiled it.
+        # The campaign has compiled the config, so its code is in the compile cache.
         job = compile_job_for(kernel, config, problem, self.info.sm)
         compiled = compile_job(job, CompileCache.default())
         module = loaded_module(compiled)

@@ -1,17 +1,17 @@
 """Set a GPU's power limit and locked core clock temporarily, at the user's request.
 
     check_limits(gpu, points)            raises an error for values that the GPU does not accept
-    with limits_set(gpu, point): ...     sets them, and restores them on every way out
-    restore_abandoned(gpu)               restores the settings after killed runs
+    with limits_set(gpu, point): ...     sets the limits, and restores the earlier limits however the block ends
+    restore_abandoned(gpu)               restores the settings after a run was killed
 
 kernrec does this only if the user passes the options. A separate process, the guard, sets and restores the limits, so
 that the GPU does not stay limited if this process is killed:
 
     python -m kernrec.measure.device.gpu_limits '{"uuid": ..., "parent": ..., "power_limit_w": ..., "clock_hz": ...}'
 
-The guard prints one JSON line: `{"set": true}`, or `{"refused": reason}` before it ends. Then it waits until its
-standard input is closed, its parent has ended or a signal asks it to end. The earlier limits are on disk before any
-limit is set (`nvml.LimitsJournal`), so the next start of kernrec restores them even if the guard is killed, too.
+The guard prints one JSON line: `{"set": true}`, or `{"refused": reason}` before it ends. It then waits until its
+standard input is closed, its parent has ended or a signal asks it to end. Before the guard sets a limit, it writes the
+earlier limits to disk (`nvml.LimitsJournal`). If the guard is killed, too, the next start of kernrec restores them.
 """
 
 import json
@@ -31,11 +31,13 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, Operatin
 from kernrec.util.process import is_alive, module_command, module_environment, own_group
 
 _POLL_S = 0.2
-"""Seconds between two checks of the parent, because a process that the parent forked may hold the pipe open."""
+"""Seconds between two checks whether the parent is alive. The end of standard input is not enough, because a process
+that the parent forked may hold the pipe open.
+"""
 
 
 def main() -> int:
-    """Set the limits, wait for the parent's end, and restore the limits."""
+    """Set the limits, wait until the parent ends, and restore the limits. This is the main function of the guard."""
     wanted = json.loads(sys.argv[1])
     ended = threading.Event()
 
@@ -50,7 +52,7 @@ def main() -> int:
         return _refuse("another run of kernrec has set the limits of this GPU; wait until it ends")
     except OSError as error:
         return _refuse(f"the present limits cannot be saved: {error}")
-    restore(wanted["uuid"], journal)  # A killed run left this entry.
+    restore(wanted["uuid"], journal)  # Restore the limits that a killed run has left.
     if reason := _set(wanted, journal):
         return _refuse(reason)
     print(json.dumps({"set": True}), flush=True)
@@ -74,7 +76,7 @@ def _refuse(reason: str) -> int:
 
 
 def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
-    """Set the wanted limits; on failure, change nothing and return the reason."""
+    """Set the wanted limits. If that fails, restore the earlier limits and return the reason."""
     nvml = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(wanted["uuid"])
     limit_w, clock_hz = wanted["power_limit_w"], wanted["clock_hz"]
@@ -100,7 +102,10 @@ def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
 
 
 def restore(uuid: str, journal: LimitsJournal) -> bool:
-    """Restore the limits of an entry, and clear it; if the driver refuses, keep the entry and return False."""
+    """Restore the limits in a GPU's journal, and clear the journal.
+
+    If the driver refuses, keep the journal and return False.
+    """
     entry = journal.read()
     if entry is None:
         return True
@@ -123,11 +128,11 @@ def restore(uuid: str, journal: LimitsJournal) -> bool:
 
 
 _RESTORED_S = 60.0
-"""Seconds to wait for the guard to restore a GPU."""
+"""Maximum seconds to wait until the guard has restored a GPU's limits."""
 
 
 def check_limits(gpu: LocalGpu, points: Iterable[OperatingPoint]) -> None:
-    """Raise `UsageError` for a power limit or a clock that the GPU does not accept."""
+    """Raise `UsageError` if the GPU does not accept the power limit or the clock of an operating point."""
     nvml = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
     try:
@@ -162,7 +167,7 @@ def _clocks_mhz(gpu: LocalGpu) -> list[int]:
 
 @contextmanager
 def limits_set(gpu: LocalGpu, point: OperatingPoint) -> Iterator[None]:
-    """Set the GPU's limits during a `with` block.
+    """Set the GPU's power limit and clock to an operating point during a `with` block.
 
     Raises:
         UsageError: The limits cannot be set.
@@ -190,11 +195,11 @@ def limits_set(gpu: LocalGpu, point: OperatingPoint) -> Iterator[None]:
             guard.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 guard.wait(_RESTORED_S)
-            restore_abandoned(gpu)  # This is needed only if the guard was killed.
+            restore_abandoned(gpu)  # This does something only if the guard was killed.
 
 
 def restore_abandoned(gpu: LocalGpu) -> None:
-    """Restore a GPU's settings after a run and its guard were killed.
+    """Restore a GPU's limits if a run and its guard were killed. Do nothing if the run is alive.
 
     Raises:
         KernrecError: The GPU is limited, and the driver refuses to restore it.
@@ -204,7 +209,7 @@ def restore_abandoned(gpu: LocalGpu) -> None:
     try:
         journal = LimitsJournal(gpu.uuid)
     except BlockingIOError:
-        return  # The run of this entry is alive.
+        return  # The run that has set the limits is alive.
     try:
         if not restore(gpu.uuid, journal):
             raise KernrecError(

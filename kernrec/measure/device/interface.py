@@ -1,7 +1,8 @@
-"""Define the interface between protocol and device: `Device`, and `LoadedConfig`, a config ready to be launched.
+"""Define the interface between the measuring protocol and a device.
 
-The same protocol measures real GPUs (cuda.py) and simulated GPUs with recorded times (replay.py). A simulated GPU has
-its own clock, which advances only with use, so that a campaign of an hour takes seconds.
+`Device` is a GPU to measure on, and `LoadedConfig` is a config that is ready to be launched. The same protocol measures
+real GPUs (cuda.py) and simulated GPUs with recorded times (replay.py). A simulated GPU has its own clock, which
+advances only with use, so that a campaign of an hour takes seconds.
 """
 
 from collections.abc import Mapping
@@ -16,16 +17,16 @@ from kernrec.store.measurement import DeviceReport, MeasuredDevice, Outcome
 
 
 class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a defect of this program
-    """Error for a config that could not be measured; the message is the row's error text."""
+    """Error that is raised if a config cannot be measured. The message is stored in the row."""
 
     def __init__(self, outcome: Outcome, message: str, lost: bool = False, report: DeviceReport | None = None) -> None:
         """Create a failure.
 
         Args:
-            outcome: Outcome of the measurement.
-            message: Reason, cut to 500 characters.
-            lost: Whether the process is no longer usable, for example after an illegal access.
-            report: Measurements before the failure.
+            outcome: Outcome that is stored in the row.
+            message: Reason. It is cut to 500 characters.
+            lost: Whether the process can no longer use the device, for example after an illegal memory access.
+            report: Values that were measured before the failure.
         """
         super().__init__(" ".join(message.split())[:500])
         self.outcome = outcome
@@ -35,7 +36,7 @@ class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a 
 
 @dataclass(frozen=True)
 class ConfigUnderTest:
-    """A config of a kernel to run on a problem."""
+    """A config of a kernel, and the problem on which to measure it."""
 
     kernel_name: str
     config: Mapping[str, int]
@@ -46,19 +47,19 @@ class ConfigUnderTest:
 
 @dataclass(frozen=True)
 class PreparedProblem:
-    """A problem, the data that determines the initial memory contents, and the expected results."""
+    """A problem with everything that determines its inputs and its expected outputs."""
 
     problem: Problem
     kernel: Kernel | None = None
     """Kernel whose spec declares the problem; None for the problem of an op."""
     folder: Path | None = None
-    """Folder of the files that the spec names."""
+    """Folder of the files that the kernel's spec names."""
     baseline: Mapping[str, int] | None = None
-    """Config whose output all other configs must reproduce, if neither an op nor the spec defines the result."""
+    """Config whose output all other configs must reproduce; None if an op or the spec defines the result."""
 
     @property
     def reference(self) -> str:
-        """Return the name of the results' reference, as stored in rows."""
+        """Return a description of the source of the expected outputs, as stored in rows."""
         if self.kernel is None:
             return "reference of the op in float64"
         if self.baseline is None:
@@ -68,7 +69,7 @@ class PreparedProblem:
 
 @dataclass(frozen=True)
 class GpuSettings:
-    """Settings of a GPU that another program may change during a campaign; None if unknown or default."""
+    """Settings of a GPU that another program may change during a campaign. None means unknown or default."""
 
     power_limit_w: float | None = None
     sm_clock_hz: float | None = None
@@ -80,21 +81,21 @@ class GpuSettings:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """Name, software and settings of a device."""
+    """Name, properties, software and settings of a device."""
 
     gpu: str
     """Name in the GPU catalog."""
     name: str
-    """Name given by the driver."""
+    """Name that the driver reports."""
     sm: int
-    """Compute capability: 90 for 9.0."""
+    """Compute capability, such as 90 for 9.0."""
     l2_bytes: int
     memory_bytes: int
     generation: str
     energy: str | None = None
-    """Reason why energy cannot be measured, in one line; None if it can."""
+    """One-line reason why energy cannot be measured; None if it can."""
     virtual: bool = False
-    """Whether the device has its own clock."""
+    """Whether the device is simulated and has its own clock."""
     uuid_hash: str | None = None
     vbios: str | None = None
     driver: str | None = None
@@ -105,16 +106,20 @@ class DeviceInfo:
     settings: GpuSettings = field(default_factory=GpuSettings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values that can be sent between processes; `from_dict` reads them."""
+        """Return plain values that can be sent to another process, where `from_dict` reads them."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "DeviceInfo":
-        """Return the device info from the result of `as_dict`."""
+        """Create a description of a device from the result of `as_dict`."""
         return cls(**{**values, "settings": GpuSettings(**values["settings"])})
 
     def measured_device(self, idle_w: float | None = None) -> MeasuredDevice:
-        """Return the device's columns of a row; `idle_w` is the idle power in watts, if measured."""
+        """Return the columns of a row that describe the device.
+
+        Args:
+            idle_w: Idle power in watts; None if it was not measured.
+        """
         settings = self.settings
         return MeasuredDevice(
             device=self.name,
@@ -136,28 +141,28 @@ class DeviceInfo:
 
 
 class SensorReading(NamedTuple):
-    """One reading of all sensors; None for a sensor that the GPU lacks."""
+    """One reading of all sensors. The value of a sensor that the GPU lacks is None."""
 
     time_s: float
-    """Time on the device's clock."""
+    """Time of the reading in seconds, on the device's clock."""
     energy_j: float | None
-    """Energy counter in joules, from an arbitrary start."""
+    """Energy counter in joules. Only differences are meaningful, because the counter's start is arbitrary."""
     power_w: float | None
     sm_clock_hz: float | None
     memory_clock_hz: float | None
     temperature_c: float | None
     reasons: frozenset[str] = frozenset()
-    """Clock event reasons, such as `SwPowerCap`."""
+    """Clock event reasons that NVML reports, such as `SwPowerCap`."""
 
 
 @dataclass(frozen=True)
 class OutputError:
-    """Error of a config's outputs against the reference (correctness.py)."""
+    """Result of comparing a config's outputs with the expected outputs (correctness.py)."""
 
     largest: float
-    """Largest error of any element."""
+    """Largest error of any output element."""
     unwritten: int
-    """Number of elements that were not written or are NaN."""
+    """Number of output elements that were not written or are not finite."""
     tolerance: float
     """Largest error that counts as correct."""
     reference: str
@@ -165,41 +170,51 @@ class OutputError:
 
 
 class LoadedConfig(Protocol):
-    """A config with its code, inputs and outputs on the device.
+    """A config whose code, inputs and outputs are on the device.
 
-    A launch is the whole sequence of kernels that computes the problem, including a second pass. Launches are
-    asynchronous, except in methods that return times.
+    In these methods, a launch is the complete sequence of kernels that computes the problem, for example including a
+    second pass. Launches are asynchronous, except in methods that return times.
     """
 
     footprint_bytes: int
-    """Bytes of inputs and outputs of one launch."""
+    """Size of the inputs and outputs of one launch, in bytes."""
     renewed: bool
     """Whether each launch needs fresh inputs, because it changes data that affect its run time.
 
-    Configs with fresh inputs are not timed back to back and have no energy, because both would include the copying.
+    Such a config is not timed back to back, and its energy is not measured, because both would include the copying of
+    inputs.
     """
 
     def errors(self) -> OutputError | None:
-        """Run once with outputs preset to NaN, and compare; return None on a device with only recorded times."""
+        """Launch once, and compare the outputs with the expected outputs. Elements that are not written are detected.
+
+        Returns:
+            The result of the comparison, or None if the device has only recorded times.
+        """
 
     def times(self, launches: int) -> list[float]:
-        """Return the seconds of each of several launches, with L2 flushed before each."""
+        """Return the seconds that each of several launches takes. L2 is flushed before each launch."""
 
     def back_to_back(self, launches: int) -> float:
-        """Return the mean seconds of launches in one queued batch, over rotating buffers that together exceed L2."""
+        """Return the mean seconds per launch of a batch of launches without gaps.
+
+        Launches use copies of the buffers in turn, which together are larger than L2.
+        """
 
     def submit(self, launches: int) -> None:
-        """Queue launches over rotating buffers, one after the other."""
+        """Queue launches. Successive launches use copies of the buffers in turn."""
 
     def outstanding(self) -> int:
-        """Return the number of submitted launches that have not finished."""
+        """Return the number of launches queued by `submit` that have not finished yet."""
 
     def mark(self) -> None:
-        """Queue a time stamp after all submitted launches."""
+        """Queue a time stamp after all launches queued so far."""
 
     def between_marks(self) -> float:
-        """Wait for all submitted launches; return the seconds between the first and last time stamps, and delete the
-        stamps."""
+        """Wait for all queued launches, and return the seconds between the first and the last time stamp.
+
+        The time stamps are then deleted.
+        """
 
     def close(self) -> None:
         """Free the config's memory."""
@@ -211,27 +226,36 @@ class Device(Protocol):
     info: DeviceInfo
 
     def settings(self) -> GpuSettings:
-        """Return the GPU's present settings."""
+        """Return the GPU's current settings."""
 
     def prepare(self, prepared: PreparedProblem) -> None:
-        """Create a problem's inputs and reference for later calls of `load`, and delete those of the previous
-        problem."""
+        """Create the inputs and the expected outputs of a problem for later calls of `load`.
+
+        The inputs and outputs of the previous problem are deleted.
+        """
 
     def load(self, subject: ConfigUnderTest) -> LoadedConfig:
-        """Return a config of the prepared problem, ready to be launched; prepare the problem of an op if needed."""
+        """Load a config, so that it can be launched.
+
+        Its problem must be prepared already if a kernel's spec declares the problem. The problem of an op is prepared
+        here if needed.
+        """
 
     def references(self) -> Mapping[str, LoadedConfig]:
-        """Return the `compute`- and `memory`-bound reference kernels, which distinguish slow configs from a slow
-        GPU."""
+        """Load the two reference kernels: `compute`, which is limited by arithmetic, and `memory`, which is limited by
+        DRAM.
+
+        They show whether a config is slow or the GPU has become slow.
+        """
 
     def read_sensors(self) -> SensorReading:
         """Read all sensors."""
 
     def sm_clock_hz(self) -> float | None:
-        """Return the SM clock that a kernel measures after all submitted launches; None if unavailable."""
+        """Return the SM clock in Hz, measured by a kernel after all queued launches; None if that is impossible."""
 
     def now(self) -> float:
-        """Return the seconds on the device's clock, the clock of `SensorReading.time_s`."""
+        """Return the time in seconds on the device's clock, as in `SensorReading.time_s`."""
 
     def rest(self, seconds: float) -> None:
-        """Let time pass."""
+        """Wait for some seconds on the device's clock."""

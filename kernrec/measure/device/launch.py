@@ -1,7 +1,7 @@
-"""Load compiled code, launch kernels with arguments that are packed once, and time and check a config's launches.
+"""Load compiled code, launch kernels, and time and check the launches of a config.
 
-CuPy's own launch packs the arguments every time, which takes longer than some kernels run. Importing CuPy does not
-initialize CUDA. A config runs over rotating sets of buffers.
+Arguments are packed only once: CuPy's own launch function packs them every time, which takes longer than some kernels
+run. Successive launches of a config use several copies of its buffers in turn. Importing CuPy does not initialize CUDA.
 """
 
 import ctypes
@@ -22,12 +22,12 @@ from kernrec.profile.emulated_launch import argument_mismatch
 from kernrec.ptx.ir.program import Module as Ptx
 from kernrec.store.measurement import Outcome
 
-# CUresult codes of launches that need more resources than the GPU has; the context stays usable.
+# CUresult codes of launches that need more resources than the GPU has. The CUDA context stays usable.
 _REFUSALS = {1: "invalid value", 701: "out of resources"}
 
 
 def loaded_module(compiled: Compiled) -> Module:
-    """Load code on the device; the driver compiles PTX if there is no cubin.
+    """Load compiled code on the device. If there is no machine code, the driver compiles the PTX.
 
     Raises:
         MeasurementFailure: The driver refuses the code.
@@ -41,15 +41,16 @@ def loaded_module(compiled: Compiled) -> Module:
 
 
 def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[BoundLaunch]) -> None:
-    """Check that launches pass all arguments of their kernels; otherwise the device would read past the last argument.
+    """Check that each launch passes all arguments of its kernel. Otherwise the device would read past the last
+    argument.
 
     Args:
         code: Code of the kernels.
-        names: Kernel names in the code, by name in the spec.
+        names: Names of the kernels in the code, keyed by their names in the spec.
         launches: Launches to check.
 
     Raises:
-        MeasurementFailure: An argument does not match.
+        MeasurementFailure: The arguments of a launch do not match its kernel.
     """
     for launch in launches:
         if mismatch := argument_mismatch(code, names[launch.entry], launch):
@@ -57,9 +58,12 @@ def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[Boun
 
 
 def fill_constants(module: Module, code: Ptx, kernel: Kernel, tensors: Mapping[str, Any], stream: Stream) -> None:
-    """Queue copies of tensors to the module's `__constant__` symbols.
+    """Queue copies of tensors to the `__constant__` variables of a module.
 
-    Symbols that this config's code lacks are skipped. Raises `MeasurementFailure` if a symbol is too small.
+    Variables that the code does not contain are skipped.
+
+    Raises:
+        MeasurementFailure: A variable is too small for its tensor.
     """
     for name, symbol in kernel.constants.items():
         if (variable := code.variables.get(symbol)) is None:
@@ -83,7 +87,8 @@ class DeviceLaunch:
         self._grid, self._block, self._shared = tuple(grid), tuple(block), shared_bytes
         self._arguments = arguments if isinstance(arguments, PackedArguments) else PackedArguments(arguments)
         try:
-            if shared_bytes:  # More than 48 KiB, including static shared memory, needs this attribute.
+            # A kernel that uses more than 48 KiB, including static shared memory, needs this attribute.
+            if shared_bytes:
                 attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 driver.funcSetAttribute(self._function.ptr, attribute, shared_bytes)
         except driver.CUDADriverError as error:
@@ -93,14 +98,21 @@ class DeviceLaunch:
 
     @classmethod
     def bound(cls, module: Module, launch: BoundLaunch, entry: str, addresses: Mapping[str, int]) -> "DeviceLaunch":
-        """Return a launch of the kernel `entry` of a module over buffers at these addresses."""
+        """Create a launch of a kernel with the addresses of its buffers.
+
+        Args:
+            module: Loaded code.
+            launch: Launch to make.
+            entry: Name of the kernel in the code.
+            addresses: Address of each buffer, keyed by tensor name.
+        """
         arguments = PackedArguments.bound(launch)
         for name in arguments.slots:
             arguments.set_address(name, addresses[name])
         return cls(module, entry, launch.grid, launch.block, launch.shared_bytes, arguments)
 
     def queue(self, stream: Stream) -> None:
-        """Put the launch into a stream; raise `MeasurementFailure` if the GPU refuses it."""
+        """Put the launch into a stream. Raises `MeasurementFailure` if the GPU refuses it."""
         try:
             driver.launchKernel(
                 self._function.ptr, *self._grid, *self._block, self._shared, stream.ptr,
@@ -115,7 +127,7 @@ class DeviceLaunch:
 
 
 class LaunchTools:
-    """The helper kernels of reference.cu, a buffer to flush L2, and the stream in which everything runs."""
+    """The helper kernels of reference.cu, a buffer to flush L2, and the stream for all launches."""
 
     def __init__(self, module: Module, stream: Stream, l2_bytes: int) -> None:
         import cupy
@@ -129,16 +141,16 @@ class LaunchTools:
         self._clock = DeviceLaunch(module, "sm_clock", (1, 1, 1), (1, 1, 1), 0, clock)
 
     def flush_l2(self) -> None:
-        """Queue a write of twice the size of L2, which evicts all other data."""
+        """Queue a write of twice the size of L2, which evicts all other data from L2."""
         runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, self.stream.ptr)
 
     def hold(self, seconds: float) -> None:
-        """Queue a wait on the device, during which the host can queue launches."""
+        """Let the device wait for some seconds, during which the host can queue launches."""
         self._wait_ns.value = int(seconds * 1e9)  # The driver copies the arguments when a launch is queued.
         self._wait.queue(self.stream)
 
     def sm_clock_hz(self) -> float | None:
-        """Return the SM clock, measured by a kernel at the end of the queue."""
+        """Return the SM clock in Hz, measured by a kernel after all queued work."""
         self._clock.queue(self.stream)
         self.stream.synchronize()
         cycles, nanoseconds = self._clock_result.get().tolist()
@@ -146,36 +158,38 @@ class LaunchTools:
 
 
 def record_event(stream: Stream) -> Event:
-    """Record and return a new event at the end of the queue."""
+    """Record and return a new event in a stream."""
     event = Event()
     event.record(stream)
     return event
 
 
 def elapsed_s(start: Event, end: Event) -> float:
-    """Return the seconds between two completed events."""
+    """Return the seconds between two events that have completed."""
     return float(get_elapsed_time(start, end)) / 1e3
 
 
 _GRAPH_LAUNCHES = 256
 _QUEUE_S = 15e-6
-"""Generous estimate of the host's seconds per queued launch; the device waits this long, so that no gap is timed."""
+"""Generous estimate of the seconds that the host needs to queue one launch. The device waits for that long before timed
+launches, so that no gap between launches is timed.
+"""
 
 
 @dataclass(frozen=True)
 class ConfigLaunches:
-    """Launches of one config, and their objects on the device."""
+    """Launches of one config, and the objects in GPU memory that they need."""
 
     sequences: list[list[DeviceLaunch]]
-    """Launches of one run, for each of the rotating sets of buffers."""
+    """Kernel launches that compute the problem once, for each copy of the buffers."""
     footprint_bytes: int
-    """Bytes of inputs and outputs of one run."""
+    """Size of the inputs and outputs of one computation, in bytes."""
     keep_alive: Any = None
-    """Objects that must live as long as the launches."""
+    """Objects that must not be freed before the launches are."""
     scratch: Mapping[str, Any] = field(default_factory=dict)
-    """Workspaces by name, which all runs share."""
+    """Workspaces by name. All computations share them."""
     renewed: bool = False
-    """Whether each run needs fresh inputs (`LoadedConfig.renewed`)."""
+    """Whether each computation needs fresh inputs (`LoadedConfig.renewed`)."""
 
 
 class LoadedCudaConfig:
@@ -187,7 +201,7 @@ class LoadedCudaConfig:
         Args:
             tools: Helper kernels and stream.
             launches: Launches of the config.
-            buffers: Buffers of the launches; None if nothing is checked.
+            buffers: Tensors of the problem; None if outputs are not checked, as for the reference kernels.
         """
         self.footprint_bytes = launches.footprint_bytes
         self.renewed = launches.renewed
@@ -214,7 +228,9 @@ class LoadedCudaConfig:
         return self._buffers.errors()
 
     def run(self) -> None:
-        """Run once over the first set of buffers, with initial contents, and wait for the end."""
+        """Compute the problem once in the first copy of the buffers, from the initial contents, and wait for the
+        end.
+        """
         assert self._buffers is not None
         assert self._launches is not None
         self._buffers.reset(self._stream, self._launches.scratch)
@@ -283,7 +299,10 @@ class LoadedCudaConfig:
             launch.queue(self._stream)
 
     def _graph(self, launches: int) -> Any:
-        """Return a CUDA graph of several runs over the rotating buffers, which is captured and warmed up once."""
+        """Return a CUDA graph that computes the problem `launches` times, using the copies of the buffers in turn.
+
+        A graph is captured and warmed up only once.
+        """
         if launches not in self._graphs:
             self._stream.begin_capture()
             try:

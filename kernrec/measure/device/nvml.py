@@ -2,9 +2,9 @@
 
 Values that a GPU or driver does not report are None. Only a machine without a GPU causes an error.
 
-Each GPU has a file with the limits that kernrec has set on it, and the limits to restore. The process that set limits
-has locked the file. An entry in an unlocked file is from a killed process, whose changes must be undone. An empty file
-means that no limit is set.
+Each GPU has a file with the limits that kernrec has set on it, and the limits to restore. A process that sets limits
+keeps the file locked. If the file is not locked but has an entry, the process was killed, and its changes must be
+undone. An empty file means that no limit is set.
 """
 
 import json
@@ -25,17 +25,18 @@ from kernrec.util.files import try_lock
 
 @dataclass(frozen=True)
 class LimitsEntry:
-    """A GPU whose limits are set."""
+    """Content of a GPU's file: what must be undone to restore the GPU's limits."""
 
     power_limit_w: float | None
-    """Power limit in watts to restore; None if it was not changed."""
+    """Power limit in watts to restore; None if the limit was not changed."""
     sm_clock_hz: float | None
-    """Locked clock in Hz; None if clocks were not locked. Clocks are unlocked at the end, because NVML does not report
-    whether they were locked before."""
+    """Clock in Hz to which kernrec has locked the GPU; None if it was not locked. The clock is unlocked at the end,
+    because NVML does not report whether it was locked before.
+    """
 
 
 class LimitsJournal:
-    """File of one GPU, open and locked.
+    """File with the limits of one GPU, opened and locked by this process.
 
     Raises:
         BlockingIOError: Another process holds the lock.
@@ -51,28 +52,28 @@ class LimitsJournal:
             raise BlockingIOError(f"{path} is locked")
 
     def read(self) -> LimitsEntry | None:
-        """Return the entry of this process or of a killed process."""
+        """Return the entry, which is from this process or from a killed process; None if no limit is set."""
         return _entry(os.pread(self._descriptor, 4096, 0))
 
     def write(self, entry: LimitsEntry | None) -> None:
-        """Write an entry to disk; None if no limit is set any more."""
+        """Write an entry to disk. None means that no limit is set any more."""
         os.ftruncate(self._descriptor, 0)
         if entry is not None:
             os.pwrite(self._descriptor, json.dumps(asdict(entry)).encode(), 0)
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Release the lock."""
+        """Close the file, which releases the lock."""
         os.close(self._descriptor)
 
 
 def journal_path(uuid: str) -> Path:
-    """Return the path of a GPU's file, which may not exist."""
+    """Return the path of the file with a GPU's limits. The file may not exist."""
     return paths.state() / "limits" / f"{sha256(uuid.encode()).hexdigest()[:16]}.json"
 
 
 def present_entry(uuid: str) -> LimitsEntry | None:
-    """Return the limits that any process has set on a GPU, or None."""
+    """Return the limits that kernrec has set on a GPU in any process, or None if it has set none."""
     try:
         return _entry(journal_path(uuid).read_bytes())
     except OSError:
@@ -80,7 +81,7 @@ def present_entry(uuid: str) -> LimitsEntry | None:
 
 
 def _entry(text: bytes) -> LimitsEntry | None:
-    """Parse an entry; return None for an incomplete one, whose writer ended before it set a limit."""
+    """Parse the content of a file. Return None for an incomplete entry, whose writer ended before it set a limit."""
     try:
         return LimitsEntry(**json.loads(text)) if text else None
     except (ValueError, TypeError):
@@ -99,11 +100,11 @@ class LocalGpu:
     uuid: str
     name: str
     others: int
-    """Number of other processes that use the GPU."""
+    """Number of other processes that use the GPU when it is listed."""
 
     @property
     def uuid_hash(self) -> str:
-        """Return a hash that identifies the GPU in the database without revealing its UUID."""
+        """Return a hash of the UUID, which identifies the GPU in databases without revealing its UUID."""
         return sha256(f"kernrec {self.uuid}".encode()).hexdigest()[:16]
 
 
@@ -133,9 +134,16 @@ def local_gpus() -> list[LocalGpu]:
 
 
 def choose_gpus(wanted: str) -> list[LocalGpu]:
-    """Return the GPUs that `auto`, `all`, an index or a UUID names; `auto` is the first unused GPU, else the first GPU.
+    """Return the GPUs of this machine that the user names.
 
-    If `CUDA_VISIBLE_DEVICES` is set, `auto` and `all` choose among the GPUs that it names.
+    If `CUDA_VISIBLE_DEVICES` is set, `auto` and `all` choose only among the GPUs in that variable, if this machine has
+    any of them.
+
+    Args:
+        wanted: `auto`, `all`, an index or a UUID. `auto` is the first GPU that no process uses, or else the first GPU.
+
+    Raises:
+        UsageError: There is no such GPU.
     """
     present = local_gpus()
     if wanted in ("auto", "all"):
@@ -150,7 +158,11 @@ def choose_gpus(wanted: str) -> list[LocalGpu]:
 
 
 def local_gpu(gpu: GPU) -> LocalGpu:
-    """Return a GPU of this machine by model, preferably an unused GPU; raise `NoGPUError` if there is none."""
+    """Return a GPU of the given model in this machine, preferably one that no process uses.
+
+    Raises:
+        NoGPUError: There is none.
+    """
     try:
         present = choose_gpus("all")
     except NoGPUError as error:
@@ -171,12 +183,12 @@ def _visible(gpu: LocalGpu) -> bool:
 
 
 def is_named(name: str, gpu: LocalGpu) -> bool:
-    """Return whether a GPU has this index or a UUID that begins so, as in `CUDA_VISIBLE_DEVICES`."""
+    """Return whether a name in `CUDA_VISIBLE_DEVICES` means this GPU: its index, or the beginning of its UUID."""
     return name == str(gpu.index) or (name != "" and gpu.uuid.startswith(name))
 
 
 def gpu_of_slice(uuid: str) -> str:
-    """Return the UUID of the GPU with a MIG slice; raise `NoGPUError` if there is none."""
+    """Return the UUID of the GPU to which a MIG slice belongs. Raises `NoGPUError` if there is none."""
     nvml = library()
     try:
         handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml.nvmlDeviceGetHandleByUUID(uuid))
@@ -191,7 +203,7 @@ def sensors(uuid: str) -> "NvmlSensors":
 
 
 class NvmlSensors:
-    """Sensors and settings of one GPU, by its NVML handle."""
+    """Sensors and settings of one GPU, read through NVML."""
 
     def __init__(self, handle: Any) -> None:
         self._nvml = library()
@@ -201,7 +213,7 @@ class NvmlSensors:
 
     @property
     def others(self) -> int:
-        """Return the number of other processes that use the GPU or its display."""
+        """Return the number of other processes that compute or draw on the GPU."""
         pids = set()
         for kind in ("Compute", "Graphics"):
             pids |= {process.pid for process in self._query(f"nvmlDeviceGet{kind}RunningProcesses") or ()}
@@ -209,39 +221,41 @@ class NvmlSensors:
 
     @property
     def mig(self) -> bool | None:
-        """Return whether the GPU is divided into MIG slices, whose power cannot be measured separately."""
+        """Return whether the GPU is divided into MIG slices. The power of a slice cannot be measured."""
         mode = self._query("nvmlDeviceGetMigMode")
         return None if mode is None else bool(mode[0])
 
     def energy_j(self) -> float | None:
-        """Return the energy counter, in joules since the driver was loaded."""
+        """Return the energy counter in joules. It starts when the driver is loaded."""
         return self._thousandth("nvmlDeviceGetTotalEnergyConsumption")
 
     def power_w(self) -> float | None:
-        """Return the instantaneous power of the GPU, or `mean_power_w` if it has no such reading."""
+        """Return the instantaneous power of the GPU in watts, or `mean_power_w` if the GPU does not report it."""
         return self._field_power() if self._instant else self.mean_power_w()
 
     def mean_power_w(self) -> float | None:
-        """Return the board's power in watts; since Ampere, the mean over a second."""
+        """Return the power of the board in watts. Since Ampere, this is the mean over a second."""
         return self._thousandth("nvmlDeviceGetPowerUsage")
 
     def sm_clock_hz(self) -> float | None:
-        """Return the SM clock as the driver reports it."""
+        """Return the SM clock in Hz that the driver reports."""
         return self._clock(self._nvml.NVML_CLOCK_SM)
 
     def memory_clock_hz(self) -> float | None:
-        """Return the memory clock."""
+        """Return the memory clock in Hz."""
         return self._clock(self._nvml.NVML_CLOCK_MEM)
 
     def temperature_c(self) -> float | None:
-        """Return the temperature of the GPU."""
+        """Return the temperature of the GPU in degrees Celsius."""
         degrees = self._query("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
         return None if degrees is None else float(degrees)
 
     def reasons(self) -> frozenset[str]:
-        """Return the names of clock event reasons (nvml.h, `nvmlClocksEventReason*`): `GpuIdle`, `SwPowerCap`, ..."""
+        """Return the current clock event reasons (nvml.h, `nvmlClocksEventReason*`), such as `GpuIdle` or
+        `SwPowerCap`.
+        """
         bits = self._query("nvmlDeviceGetCurrentClocksEventReasons")
-        if bits is None:  # Before driver 535, the function had this name.
+        if bits is None:  # Before driver 535, this function had another name.
             bits = self._query("nvmlDeviceGetCurrentClocksThrottleReasons")
         return frozenset(name for bit, name in self._reasons.items() if int(bits or 0) & bit)
 
@@ -249,7 +263,7 @@ class NvmlSensors:
         """Read all sensors.
 
         Args:
-            time_s: Present time on the caller's clock.
+            time_s: Current time on the caller's clock, which becomes the reading's time stamp.
             mean_power: Whether to read `mean_power_w` instead of the instantaneous power.
         """
         return SensorReading(
@@ -263,12 +277,15 @@ class NvmlSensors:
         )
 
     def settings(self) -> GpuSettings:
-        """Return settings that somebody may have changed; None for defaults and unknown values."""
+        """Return the settings that another program may have changed.
+
+        Limits and clocks at their default, and unknown settings, are None.
+        """
         limit = self._query("nvmlDeviceGetPowerManagementLimit")
         usual = self._query("nvmlDeviceGetPowerManagementDefaultLimit")
         ecc = self._query("nvmlDeviceGetEccMode")
         persistence = self._query("nvmlDeviceGetPersistenceMode")
-        locked = present_entry(self.uuid)  # NVML does not report locked clocks.
+        locked = present_entry(self.uuid)  # NVML does not report locked clocks, so read those that kernrec has locked.
         return GpuSettings(
             power_limit_w=limit / 1e3 if limit and limit != usual else None,
             sm_clock_hz=(locked and locked.sm_clock_hz) or self._set_clock(self._nvml.NVML_CLOCK_SM),
@@ -287,7 +304,7 @@ class NvmlSensors:
         }
 
     def why_no_energy(self) -> str | None:
-        """Return in one line why energy cannot be measured; None if it can."""
+        """Return a one-line reason why the energy of this GPU cannot be measured, or None if it can."""
         if self.mig:
             return "MIG is on, and power is measured only for the whole GPU"
         if self.energy_j() is None:
@@ -302,15 +319,17 @@ class NvmlSensors:
 
     @cached_property
     def _instant(self) -> bool:
-        """Return whether the GPU reports instantaneous power. On newer GPUs, POWER_AVERAGE and the older call give a
-        mean over a second."""
+        """Return whether the GPU reports instantaneous power.
+
+        On newer GPUs, POWER_AVERAGE and the older function report only a mean over a second.
+        """
         return self._field_power() is not None
 
     def _field_power(self) -> float | None:
         nvml = self._nvml
         fields = [(nvml.NVML_FI_DEV_POWER_INSTANT, getattr(nvml, "NVML_POWER_SCOPE_GPU", 0))]
         values = self._query("nvmlDeviceGetFieldValues", fields)
-        # The call succeeds even if the field fails, because each value has its own return code.
+        # The function succeeds even if reading the field fails, because each field has its own return code.
         if values is None or values[0].nvmlReturn != nvml.NVML_SUCCESS:
             return None
         return float(values[0].value.uiVal) / 1e3
@@ -321,7 +340,7 @@ class NvmlSensors:
         return target * 1e6 if target and usual and target != usual else None
 
     def _query(self, function: str, *arguments: Any) -> Any:
-        """Return the result of an NVML function; None if the GPU, the driver or the library lacks it."""
+        """Call an NVML function for this GPU. Return None if the GPU, the driver or the library does not support it."""
         call = getattr(self._nvml, function, None)
         with suppress(self._nvml.NVMLError):
             return call and call(self._handle, *arguments)

@@ -1,10 +1,10 @@
 """Replay recorded measurements as a device: run times with their noise, power if it was measured, and failures.
 
-Replay allows developing and comparing search and collection without a GPU. Its rows are marked `replayed` and have
-protocol version 0.
+With a replay, searches and campaigns can be developed and compared without a GPU. Rows of a replay are marked
+`replayed` and have protocol version 0.
 
-A fresh clone has one recording: Kernel Tuner's 2-D convolution (f32, 15 x 15 filter, 4096 x 4096 outputs), every config
-on an RTX A4000. kernrec does not ship the kernel's source, so its configs have no profiles. They can be replayed,
+kernrec ships one recording: all configs of Kernel Tuner's 2-D convolution (f32, 15 x 15 filter, 4096 x 4096 outputs) on
+an RTX A4000. kernrec does not ship the source of this kernel, so its configs have no profiles. They can be replayed,
 searched and refined, but not predicted, explained or learned from.
 """
 
@@ -32,38 +32,42 @@ from kernrec.store import Database, canonical_json
 from kernrec.store.measurement import Outcome
 
 PROTOCOL_VERSION = 0
-"""Version of replayed rows, which kernrec's protocol did not measure."""
+"""Protocol version in rows of a replay, which were not measured with kernrec's protocol."""
 
 ConfigKey = tuple[str, str]
-"""Kernel and canonical text of the config."""
+"""Name of the kernel, and canonical text of the config."""
 
 _one_reader = threading.Lock()
-"""Lock for readers of a recording, because DuckDB closes the second reader's cursor with the first's connection."""
+"""Lock for reading a recording. DuckDB closes the cursor of a second reader together with the first reader's
+connection.
+"""
 
 
 @dataclass(frozen=True)
 class RecordedConfig:
-    """Recorded outcome of one config."""
+    """Recorded measurements of one config."""
 
     config: Mapping[str, int]
     outcome: Outcome
     samples_s: tuple[float, ...] = ()
-    """Run times of all measurements of the config, in seconds."""
+    """Run times in seconds, from all measurements of the config."""
     power_w: float | None = None
-    """Power in watts; None if it was not measured."""
+    """Power in watts; None if it was not recorded."""
     error: str | None = None
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Recorded space of one problem on one GPU."""
+    """Recorded configs of one problem on one GPU."""
 
     gpu: str
     problem: Problem
     outcomes: Mapping[ConfigKey, RecordedConfig]
-    """Outcomes by kernel and config, in recording order."""
+    """Recorded measurements, keyed by kernel and config, in the order of the recording."""
     kernel_hashes: Mapping[str, str]
-    """Hash of each kernel's source; if several versions were measured, the last version's."""
+    """Hash of each kernel's source, keyed by kernel name. If several versions of a kernel were measured, only the last
+    one is used.
+    """
 
     @property
     def best(self) -> RecordedConfig:
@@ -73,20 +77,24 @@ class Recording:
 
     @property
     def has_power(self) -> bool:
-        """Return whether power was recorded for any config."""
+        """Return whether power was recorded for at least one config."""
         return any(outcome.power_w is not None for outcome in self.outcomes.values())
 
     @staticmethod
     def key(kernel: str, config: Mapping[str, int]) -> ConfigKey:
-        """Return the key of a config in `outcomes`."""
+        """Return the key with which `outcomes` contains a config."""
         return kernel, canonical_json(dict(config))
 
 
 def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
-    """Return the recorded GPUs that `--gpu` names: `auto` (the only GPU), `all`, or a GPU's name.
+    """Return the names of the recorded GPUs that `--gpu` selects.
+
+    Args:
+        path: Path of the database with the recording.
+        wanted: `auto` (the only recorded GPU), `all`, or the name of a GPU.
 
     Raises:
-        UsageError: There is nothing to replay, `auto` matches several GPUs, or the GPU was not recorded.
+        UsageError: The database has nothing to replay, `auto` matches several GPUs, or the GPU was not recorded.
     """
     with _one_reader, Database.open(path) as database:
         gpus = tuple(sorted({str(row["gpu"]) for row in database.rows("unretracted_rows") if _replayable(row)}))
@@ -111,10 +119,15 @@ def _replayable(row: Mapping[str, Any]) -> bool:
 
 
 def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) -> list[Recording]:
-    """Return the recordings of the problems with these keys; None for all.
+    """Return the recordings of the requested problems.
+
+    Args:
+        path: Path of the database.
+        gpu: Name in the GPU catalog; None if the database has measurements of only one GPU.
+        keys: Keys of the problems; None for all problems.
 
     Raises:
-        UsageError: There is nothing to replay, or none of these problems was recorded.
+        UsageError: The database has nothing to replay, or none of these problems was recorded.
     """
     recordings = load_recordings(path, gpu)
     requested = [recording for recording in recordings if keys is None or recording.problem.key in keys]
@@ -125,14 +138,14 @@ def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) ->
 
 
 def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
-    """Return the recorded problems of one GPU in a database, sorted by descending number of configs.
+    """Return all recorded problems of one GPU, starting with the problem that has most recorded configs.
 
     Args:
         path: Path of the database.
         gpu: Name in the GPU catalog; None if the database has measurements of only one GPU.
 
     Raises:
-        UsageError: There is nothing to replay.
+        UsageError: The database has nothing to replay.
     """
     (chosen,) = chosen_gpus(path, gpu or "auto")
     with _one_reader, Database.open(path) as database:
@@ -164,7 +177,12 @@ def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
 
 
 def _problem(key: str, kernels: Sequence[tuple[str, str, str, str | None]]) -> Problem | None:
-    """Return the problem with this key, of one of these kernels (`Database.kernels`) or of an op; None if unknown."""
+    """Return the problem with a key, or None if the key is unknown.
+
+    Args:
+        key: Key of the problem.
+        kernels: Kernels in the database (`Database.kernels`), whose specs may declare the problem.
+    """
     ops = [
         kernel_from(json.loads(spec), name, code).definition
         for name, spec, code, _ in kernels
@@ -192,7 +210,12 @@ def _power(row: Mapping[str, Any]) -> float:
 
 
 def replay_gpu(recordings: Iterable[Recording], seed: int = 0) -> SimulatedGpu:
-    """Return a device that replays recordings of one GPU; `seed` determines the drawn run times."""
+    """Return a simulated GPU that replays recordings of one GPU.
+
+    Args:
+        recordings: Recordings to replay.
+        seed: Seed for drawing run times from the recorded samples.
+    """
     by_problem = {recording.problem.key: recording for recording in recordings}
     first = next(iter(by_problem.values()))
     entry = find_gpu(first.gpu)
@@ -232,15 +255,17 @@ DESCRIPTION = f"the recorded space that ships: a convolution on an RTX A4000, 4,
 
 
 def shipped_file() -> Path:
-    """Return the path of the shipped results, a T4 file."""
+    """Return the path of the shipped recording, which is a file in the T4 format."""
     return paths.shipped("db/prebuilt") / "replay" / f"{NAME}.t4.json.gz"
 
 
 def shipped_recording() -> Path:
-    """Return the path of a database with the shipped recording in the cache, which is created atomically on first use.
+    """Return the path of a database with the shipped recording.
+
+    The database is created in the cache folder on first use. It appears only once it is complete.
 
     Raises:
-        UsageError: There is no cache folder.
+        UsageError: The database cannot be written to the cache folder.
     """
     from kernrec.interop.import_results import import_results
     from kernrec.op import find_op
@@ -264,5 +289,5 @@ def shipped_recording() -> Path:
 
 
 def replayed_database() -> Path:
-    """Return the default database for replayed rows, which are never stored with the user's measurements."""
+    """Return the default database for rows of a replay, which are kept apart from the user's measurements."""
     return paths.cache() / "replay" / "replayed.duckdb"

@@ -1,6 +1,6 @@
-"""Simulate a GPU with its own clock: kernels with given run times and powers, and sensors with period and lag.
+"""Simulate a GPU with its own clock: kernels with given run times and powers, and an energy counter with a delay.
 
-The simulated GPU replays recorded run times, and tests the protocol with sensors whose true values are known.
+The simulated GPU replays recorded run times. In tests, it checks the protocol with sensors whose true values are known.
 """
 
 import bisect
@@ -24,34 +24,34 @@ _IDLE = frozenset({"GpuIdle"})
 
 @dataclass(frozen=True)
 class SimulatedSensors:
-    """Behavior of the sensors."""
+    """Behavior of a simulated GPU's sensors."""
 
     idle_w: float = 60.0
     tick_s: float | None = 0.1
-    """Seconds between two updates of the energy counter; None without a counter."""
+    """Seconds between two updates of the energy counter; None if the GPU has no energy counter."""
     lag_s: float = 0.02
-    """Age in seconds of the energy that the counter shows."""
+    """Seconds by which the energy counter's value is late."""
     missing: float = 0.0
-    """Fraction of the updates that are missed."""
+    """Fraction of the energy counter's updates that are skipped."""
     counter_scale: float = 1.0
-    """Ratio of the counter's energy to the true energy."""
+    """Energy counter's increase divided by the true energy."""
     counter_start_j: float = 1000.0
     wrap_j: float | None = None
-    """Energy in joules at which the counter restarts at zero; None for never."""
+    """Energy in joules at which the counter restarts at zero; None if it never restarts."""
     call_s: float = 0.0002
-    """Seconds to read all sensors once."""
+    """Seconds that one reading of all sensors takes."""
     sm_clock_hz: float | None = 1.7e9
     temperature_c: float | None = 45.0
     reasons_under_load: frozenset[str] = frozenset()
-    """Clock event reasons while a kernel runs."""
+    """Clock event reasons that are reported while a kernel runs."""
 
 
 @dataclass(frozen=True)
 class SimulatedKernel:
-    """Costs of one launch."""
+    """Simulated time and power of a config's launches."""
 
     draw: Callable[[int], np.ndarray]
-    """Function that returns the seconds of each of n launches."""
+    """Function of a number n that returns the seconds of each of n launches."""
     power_w: float | None
     """Power in watts during the launch; None if unknown."""
     errors: OutputError | None = None
@@ -64,22 +64,24 @@ def constant_time(seconds: float, power_w: float | None = 300.0, errors: OutputE
 
 
 class _LoadHistory:
-    """Load over time: spans of constant power, with idle time before, between and after them."""
+    """Power of the simulated GPU over time: spans of constant power, and idle power before, between and after the
+    spans.
+    """
 
     def __init__(self, idle_w: float) -> None:
         self._idle_w = idle_w
         self._start: list[float] = []
         self._end: list[float] = []
         self._power: list[float] = []
-        self._energy: list[float] = []  # Values at the start of each span.
+        self._energy: list[float] = []  # energy at the start of each span
 
     @property
     def end_s(self) -> float:
-        """Return the end time of the last span."""
+        """Return the time at which the last span ends."""
         return self._end[-1] if self._end else 0.0
 
     def add(self, start_s: float, seconds: float, power_w: float) -> None:
-        """Add a span that begins no earlier than the end of the last one."""
+        """Add a span, which must not begin before the last span ends."""
         if self._end and self._end[-1] == start_s and self._power[-1] == power_w:
             self._end[-1] += seconds
             return
@@ -89,7 +91,7 @@ class _LoadHistory:
         self._power.append(power_w)
 
     def energy_j(self, time_s: float) -> float:
-        """Return the energy since time zero."""
+        """Return the energy in joules from time zero to a time."""
         i = bisect.bisect_right(self._start, time_s) - 1
         if i < 0:
             return self._idle_w * time_s
@@ -97,7 +99,7 @@ class _LoadHistory:
         return self._energy[i] + busy * self._power[i] + max(0.0, time_s - self._end[i]) * self._idle_w
 
     def power_w(self, time_s: float) -> float:
-        """Return the power at a time."""
+        """Return the power in watts at a time."""
         i = bisect.bisect_right(self._start, time_s) - 1
         return self._power[i] if i >= 0 and time_s < self._end[i] else self._idle_w
 
@@ -112,13 +114,13 @@ class SimulatedGpu:
         sensors: SimulatedSensors | None = None,
         seed: int = 0,
     ) -> None:
-        """Create a GPU.
+        """Create a simulated GPU.
 
         Args:
             info: Description of the GPU.
-            kernel_of: Function that returns a config's kernel, or raises `MeasurementFailure`.
+            kernel_of: Function that returns the simulated kernel of a config, or raises `MeasurementFailure`.
             sensors: Behavior of the sensors.
-            seed: Seed of missed updates of the energy counter.
+            seed: Seed for selecting the skipped updates of the energy counter.
         """
         self.info = info
         self.sensors = sensors or SimulatedSensors()
@@ -128,7 +130,7 @@ class SimulatedGpu:
         self._load = _LoadHistory(self.sensors.idle_w)
         self._random = np.random.default_rng(seed)
         self._skipped: dict[int, bool] = {}
-        self._shown = (-1, 0.0)  # Number of a counter update, and the counter's value after it.
+        self._shown = (-1, 0.0)  # number of the energy counter's last update, and the counter's value after it
 
     def settings(self) -> GpuSettings:
         return self.info.settings
@@ -166,12 +168,12 @@ class SimulatedGpu:
         self._now += seconds
 
     def run(self, seconds: float, power_w: float | None) -> float:
-        """Queue work; return the time at which it is done."""
+        """Queue work of a given duration and power, and return the time at which it ends."""
         self._load.add(max(self._now, self._load.end_s), seconds, self.sensors.idle_w if power_w is None else power_w)
         return self._load.end_s
 
     def wait(self) -> None:
-        """Wait until the queue is empty."""
+        """Advance the clock until all queued work has ended."""
         self._now = max(self._now, self._load.end_s)
 
     def _counter(self) -> float:
@@ -180,7 +182,7 @@ class SimulatedGpu:
         while tick > 0 and self._skips(tick):
             tick -= 1
         tick = max(tick, 0)
-        if self._shown[0] != tick:  # Cache this, because windows have a hundred readings per update.
+        if self._shown[0] != tick:  # Cache the value, because there are about a hundred readings per update.
             shown = self.sensors.counter_start_j + self.sensors.counter_scale * self._load.energy_j(tick * period)
             self._shown = tick, shown % self.sensors.wrap_j if self.sensors.wrap_j else shown
         return self._shown[1]
@@ -192,14 +194,15 @@ class SimulatedGpu:
 
 
 class LoadedSimulatedConfig:
-    """A `LoadedConfig` of the simulated GPU."""
+    """A `LoadedConfig` on a simulated GPU."""
 
     renewed = False
 
     def __init__(self, gpu: SimulatedGpu, kernel: SimulatedKernel) -> None:
         self._gpu = gpu
         self._kernel = kernel
-        self._ends: deque[tuple[float, int]] = deque()  # (end time, launches) of submitted work, ascending.
+        # (end time, number of launches) of queued work, in ascending order
+        self._ends: deque[tuple[float, int]] = deque()
         self._outstanding = 0
         self._marks: list[float] = []
         self.footprint_bytes = kernel.footprint_bytes

@@ -1,1 +1,1 @@
-"""Implement the measuring protocol: probe, correctness, latency, energy, drift."""
+"""Implement the protocol for measuring a config: sensor probe, correctness, latency, energy and drift."""

@@ -1,10 +1,10 @@
-"""Compute power from a trace of sensor readings, by the energy counter and by the power sensor.
+"""Compute power from sensor readings, with the energy counter and with the power sensor.
 
-The energy counter is updated every few tens of milliseconds, and each update appears late. So its value is off by up to
-one update's energy. The slope over the times of the updates is exact, because a constant lag shifts all updates
-equally. A trace that is too short gives None, never zero.
+The energy counter is updated every few tens of milliseconds, and each update appears late. A single value is therefore
+off by up to the energy of one update. The slope of the values over the times of updates is exact, because a constant
+delay shifts all updates equally. If there are too few readings, the result is None, never zero.
 
-Times are in seconds, energy in joules, power in watts; arrays are (readings,), in the order of time.
+Times are in seconds, energy in joules, power in watts. Arrays have the shape (readings,) and are sorted by time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,47 +16,52 @@ from kernrec.util.normal import DEVIATIONS
 
 LEAST_TICKS = 10
 TRUSTED_RATIO = 0.05
-"""Largest relative difference between a trusted counter and the integral of power."""
+"""Largest relative difference between the energy counter and the integral of power at which the counter is trusted."""
 
 WRAP_J = 2.0**32 / 1000.0
 """Energy in joules at which a 32-bit counter of millijoules restarts at zero."""
 
 SLOWDOWNS = ("HwSlowdown", "HwThermalSlowdown", "SwThermalSlowdown", "HwPowerBrakeSlowdown")
-"""Clock event reasons that invalidate a measurement. `SwPowerCap` is not among them: the power limit is a setting."""
+"""Clock event reasons that make a measurement invalid. `SwPowerCap` is not among them, because a power limit is a
+setting.
+"""
 
 
 @dataclass(frozen=True)
 class CounterTicks:
-    """Updates of the energy counter: when each new value was first read, and the values."""
+    """Updates of the energy counter: the times at which new values were first read, and the values."""
 
     time_s: np.ndarray
     energy_j: np.ndarray
 
     @property
     def period_s(self) -> float | None:
-        """Return the median time between updates, which is robust against missed updates; None with fewer than two."""
+        """Return the median time between updates, or None if there are fewer than two updates.
+
+        The median is not affected by some missed updates.
+        """
         return float(np.median(np.diff(self.time_s))) if len(self.time_s) > 1 else None
 
 
 @dataclass(frozen=True)
 class PowerSlope:
-    """Mean power over a window, by the energy counter."""
+    """Mean power over a time window, from the energy counter."""
 
     power_w: float
     low_w: float
-    """Lower end of the 90 % interval."""
+    """Lower end of the 90 % interval of the power."""
     high_w: float
     ticks: int
-    """Counter updates in the window."""
+    """Number of counter updates in the window."""
     period_s: float
-    """Median time between two updates."""
+    """Median seconds between two counter updates."""
 
 
 def unwrapped(energy_j: np.ndarray) -> np.ndarray | None:
-    """Return the counter's readings without wrap-around; None if the counter fell for another reason."""
+    """Return the counter's readings with wrap-arounds undone, or None if the counter fell for another reason."""
     energy = np.array(energy_j, dtype=np.float64)
     for i in np.flatnonzero(np.diff(energy) < 0):
-        # A wrap-around goes from near the end to near zero, so compare the uncorrected readings.
+        # A wrap-around goes from near the maximum to near zero, so compare the uncorrected readings.
         if energy_j[i] < 0.9 * WRAP_J or energy_j[i + 1] > 0.1 * WRAP_J:
             return None
         energy[i + 1 :] += WRAP_J
@@ -64,7 +69,10 @@ def unwrapped(energy_j: np.ndarray) -> np.ndarray | None:
 
 
 def find_ticks(time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] | np.ndarray) -> CounterTicks | None:
-    """Return the updates in a trace; None if the counter fell. Skip the first reading, whose update was earlier."""
+    """Return the counter's updates in a list of readings, or None if the counter fell.
+
+    The first reading is skipped, because its update was earlier.
+    """
     energy = unwrapped(np.asarray(energy_j, dtype=np.float64))
     if energy is None:
         return None
@@ -75,9 +83,12 @@ def find_ticks(time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] |
 def power_from_ticks(
     time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] | np.ndarray, start_s: float, end_s: float
 ) -> PowerSlope | None:
-    """Return the mean power in a window of a trace of the counter; None with fewer than ten updates.
+    """Return the mean power in a time window from readings of the energy counter.
 
-    The result is the slope of the least-squares line through the updates in the window, with a 90 % interval.
+    The power is the slope of the least-squares line through the counter's updates in the window.
+
+    Returns:
+        The power with its 90 % interval, or None if the window has fewer than ten updates.
     """
     updates = find_ticks(time_s, energy_j)
     if updates is None:
@@ -99,7 +110,10 @@ def power_from_ticks(
 def mean_power(
     time_s: Sequence[float] | np.ndarray, power_w: Sequence[float] | np.ndarray, start_s: float, end_s: float
 ) -> float | None:
-    """Return the power sensor's mean in a window, by trapezoids; None with fewer than two readings in it."""
+    """Return the mean of the power sensor's readings in a time window, integrated with the trapezoidal rule.
+
+    The result is None if the window has fewer than two readings.
+    """
     time, power = np.asarray(time_s, dtype=np.float64), np.asarray(power_w, dtype=np.float64)
     inside = (time >= start_s) & (time <= end_s) & np.isfinite(power)
     time, power = time[inside], power[inside]
@@ -110,12 +124,17 @@ def mean_power(
 
 
 def is_trusted(ratio: float | None) -> bool:
-    """Return whether a counter agrees with the power sensor; true if they cannot be compared (None)."""
+    """Return whether an energy counter agrees with the power sensor.
+
+    Args:
+        ratio: Counter's energy divided by the integral of power; None if they cannot be compared. The counter is then
+            trusted.
+    """
     return ratio is None or abs(ratio - 1.0) <= TRUSTED_RATIO
 
 
 def reason_shares(reasons: Iterable[Iterable[str]]) -> dict[str, float]:
-    """Return the fraction of readings with each clock event reason, the most frequent first."""
+    """Return the fraction of readings with each clock event reason, the most frequent reason first."""
     readings = [frozenset(names) for names in reasons]
     counts: dict[str, int] = {}
     for names in readings:
@@ -125,5 +144,10 @@ def reason_shares(reasons: Iterable[Iterable[str]]) -> dict[str, float]:
 
 
 def slowdown_reason(event_shares: Mapping[str, float]) -> str | None:
-    """Return the clock event reason (heat or board protection) that invalidates a measurement, if any."""
+    """Return a clock event reason that makes a measurement invalid (heat or board protection), or None if there is
+    none.
+
+    Args:
+        event_shares: Result of `reason_shares`.
+    """
     return next((name for name in SLOWDOWNS if event_shares.get(name, 0.0) > 0.0), None)

@@ -1,11 +1,11 @@
-"""Measure one config by the protocol: correctness, latency, energy and the state of the GPU.
+"""Measure one config: check correctness, and measure latency, energy and the state of the GPU.
 
     correct?  ->  three launches: hopeless?  ->  samples until the median is known  ->  energy under sustained load
 
-This module runs in the worker process, which owns the device. It returns a `DeviceReport`, to which the campaign adds
-the other columns. A change that affects results needs a new version (`NEWEST_PROTOCOL`), which is stored with every
-row. Statistics use medians and quantiles, because run times have a long tail that distorts means and standard
-deviations.
+This module runs in the worker process, which owns the device. The result is a `DeviceReport`, to which the campaign
+adds the other columns of a row. A change that affects results needs a new protocol version (`NEWEST_PROTOCOL`), which
+is stored in every row. Statistics are medians and quantiles, because run times have a long tail that distorts means and
+standard deviations.
 """
 
 import math
@@ -30,12 +30,14 @@ from kernrec.store.measurement import (
 CONFIDENCE = 0.9
 """Confidence of all stored and predicted intervals."""
 OUTLIER_MADS = 5.0
-"""Distance from the median, in median absolute deviations, beyond which a sample counts as an outlier; it is kept."""
+"""Distance from the median, in median absolute deviations, beyond which a sample counts as an outlier. Outliers are
+counted but not removed.
+"""
 
 
 @dataclass(frozen=True)
 class LatencySummary:
-    """Statistics of samples, in the unit of the samples."""
+    """Statistics of a list of samples, in the unit of the samples."""
 
     n: int
     median: float
@@ -44,13 +46,13 @@ class LatencySummary:
     q10: float
     q90: float
     low: float | None
-    """Lower end of the median's interval; None for too few samples."""
+    """Lower end of the median's 90 % interval; None if there are too few samples."""
     high: float | None
     outliers: int
 
     @property
     def half_width(self) -> float:
-        """Return the relative half-width of the median's interval; infinite without an interval."""
+        """Return half the width of the median's interval divided by the median, or infinity if there is no interval."""
         return math.inf if self.low is None or self.high is None else (self.high - self.low) / (2.0 * self.median)
 
 
@@ -68,10 +70,14 @@ def summarize_latency(samples: Sequence[float]) -> LatencySummary:
 
 
 def interval_rank(n: int) -> int | None:
-    """Return the number of sorted samples outside the median's interval at each end; None if `n` is too small.
+    """Return how many of the smallest and of the largest samples are outside the median's 90 % interval.
 
-    The number of samples below the median is binomial(n, 1/2) for any distribution, so order statistics bound the
-    median: Conover, Practical Nonparametric Statistics, section 3.2.
+    The result is None if there are too few samples for an interval. The number of samples below the median is
+    binomial(n, 1/2) for any distribution, so sorted samples bound the median: Conover, Practical Nonparametric
+    Statistics, section 3.2.
+
+    Args:
+        n: Number of samples.
     """
     tail, rank = 0.0, -1
     while rank + 1 < n / 2:
@@ -83,17 +89,28 @@ def interval_rank(n: int) -> int | None:
 
 
 def _normal_mass(n: int, k: int) -> float:
-    """Return the probability of k under binomial(n, 1/2) by its normal limit, because 2^-n underflows for large n."""
+    """Return the probability of k under binomial(n, 1/2), approximated by a normal distribution.
+
+    The exact formula fails for large n, because 2^-n underflows.
+    """
     return math.sqrt(2.0 / (math.pi * n)) * math.exp(-((2 * k - n) ** 2) / (2 * n))
 
 
 def converged(samples: Sequence[float], half_width: float, least: int) -> bool:
-    """Return whether at least `least` samples give the median to within the fraction `half_width`."""
+    """Return whether there are enough samples, and the median is known precisely enough.
+
+    Args:
+        samples: Samples so far.
+        half_width: Limit below which the relative half-width of the median's interval must be.
+        least: Minimum number of samples.
+    """
     return len(samples) >= least and summarize_latency(samples).half_width < half_width
 
 
 def hopeless(samples: Sequence[float], best_s: float | None, factor: float) -> bool:
-    """Return whether the median exceeds `factor` times the best, so that more samples would be wasted."""
+    """Return whether a config is so slow that more samples would be wasted: its median exceeds `factor` times
+    the best.
+    """
     return best_s is not None and float(np.median(samples)) > factor * best_s
 
 
@@ -101,30 +118,32 @@ VERSION = NEWEST_PROTOCOL
 
 # Latency.
 FIRST_LAUNCHES = 3
-"""Number of launches after which a hopelessly slow config is abandoned."""
+"""Number of launches after which a config is abandoned if it is hopelessly slow."""
 HOPELESS = 2.0
-"""Multiple of the best time so far above which a config counts as hopeless."""
+"""Multiple of the best latency so far above which a config is hopelessly slow."""
 LEAST_SAMPLES = 10
 HALF_WIDTH = 0.01
-"""Relative half-width of the median's 90 % interval at which sampling stops."""
+"""Relative half-width of the median's 90 % interval below which sampling stops."""
 LATENCY_CAP_S = 0.5
-"""Maximum seconds of sampling, even without convergence."""
+"""Seconds after which sampling stops, even if the median is not known precisely enough."""
 GROUP = 5
 """Number of samples between two checks of convergence."""
 SHORT_S = 50e-6
-"""Seconds of a launch below which launches are timed back to back."""
+"""Latency in seconds below which launches are timed in batches, back to back."""
 SHORT_SAMPLE_S = 1e-3
-"""Seconds of one sample of back-to-back launches."""
+"""Duration of one batch of back-to-back launches, in seconds. Each batch is one sample."""
 
 # Energy.
 QUEUE_AHEAD_S = 0.1
-"""Maximum seconds of queued work, because an unbounded queue exhausts memory."""
+"""Maximum seconds of work to queue, because an unbounded queue would exhaust memory."""
 SETTLE_S = 0.7
-"""Seconds under load before the energy window begins."""
+"""Seconds of load before the energy window begins, so that the GPU settles."""
 POLL_S = 0.002
 """Seconds between two readings of the sensors."""
 SPARE_TICKS = 2
-"""Additional counter updates to wait for, because the window does not begin and end on an update."""
+"""Number of counter updates that an energy window must have in addition to the minimum, because the window does not
+begin and end exactly on an update.
+"""
 
 WINDOWS_S = {
     "volta": (0.5, 2.0),
@@ -134,45 +153,46 @@ WINDOWS_S = {
     "hopper": (1.0, 5.0),
     "blackwell": (1.0, 5.0),
 }
-"""Energy windows (coarse, final) in seconds by generation, long enough for the sensor's period and averaging.
+"""Duration of (coarse, final) energy windows in seconds, by GPU generation. The windows are long enough for the update
+period and the averaging of the generation's sensors.
 
-Periods and averaging: https://github.com/JimZeyuYang/GPU_Power_Benchmark. Blackwell uses Hopper's figures, because it
-has no published figures.
+Periods and averaging: https://github.com/JimZeyuYang/GPU_Power_Benchmark. There are no published figures for Blackwell,
+so Hopper's figures are used.
 """
 
 FINAL_ROUNDS = 4
-"""Number of randomized, interleaved rounds of final measurements."""
+"""Number of times that each config is measured in the final tier. The configs take turns in a random order."""
 FINALS = 8
 """Number of configs measured in the final tier."""
 REPEATS = 2
-"""Number of repetitions if heat or the board's protection lowered the clocks."""
+"""Number of times that a measurement is repeated if heat or the board's protection lowered the clocks."""
 
 
 @dataclass(frozen=True)
 class SensorTraits:
-    """Properties of a GPU's energy counter, from the probe."""
+    """Properties of a GPU's energy counter, measured by the probe."""
 
     tick_s: float | None = None
-    """Seconds between two updates; None without an energy counter."""
+    """Seconds between two updates of the counter; None if the GPU has no energy counter."""
     ratio: float | None = None
-    """Ratio of the counter's energy to the integral of the power sensor; None if they cannot be compared."""
+    """Counter's energy divided by the integral of the power sensor; None if they cannot be compared."""
 
     @property
     def measures_energy(self) -> bool:
-        """Return whether the GPU has a counter that agrees with the power sensor."""
+        """Return whether the GPU has an energy counter that agrees with the power sensor."""
         return self.tick_s is not None and energy_counter.is_trusted(self.ratio)
 
 
 @dataclass(frozen=True)
 class EnergyWindow:
-    """Result for one config under sustained load."""
+    """Power and launch time of one config under sustained load."""
 
     launch_s: float
-    """Mean seconds of a launch in the window."""
+    """Mean seconds per launch in the window."""
     launches: int
     window_s: float
     slope: energy_counter.PowerSlope | None
-    """Power from the energy counter; None if the window had too few counter updates."""
+    """Power from the energy counter; None if the window has too few counter updates."""
     integrated_w: float | None
     """Mean power from the power sensor, in watts."""
 
@@ -184,13 +204,14 @@ def measure_config(
 
     Args:
         device: Device to measure on.
-        subject: The config.
-        tier: Screen measures latency; coarse and final also measure energy.
-        best_s: Lowest latency on this problem so far; the screen tier abandons configs that are hopelessly slower.
+        subject: Config to measure.
+        tier: Tier of the measurement. `Tier.SCREEN` measures only latency; the other tiers also measure energy.
+        best_s: Lowest latency in seconds on this problem so far; None if there is none. `Tier.SCREEN` abandons configs
+            that are hopelessly slower.
         traits: Properties of the device's energy counter.
 
     Raises:
-        MeasurementFailure: The config computes wrong values, or every repetition was disturbed.
+        MeasurementFailure: The config computes wrong values, or the clocks were lowered in every attempt.
     """
     loaded = device.load(subject)
     try:
@@ -208,7 +229,11 @@ def measure_config(
 def _measure_once(
     device: Device, loaded: LoadedConfig, tier: Tier, best_s: float | None, traits: SensorTraits
 ) -> tuple[DeviceReport, str | None]:
-    """Return (measurement, reason for lowered clocks if they invalidate the measurement, else None)."""
+    """Measure a config once, without checking its outputs.
+
+    Returns:
+        The measurement and, if lowered clocks make it invalid, the reason they were lowered (otherwise None).
+    """
     trace = [device.read_sensors()]
     latency, launches = measure_latency(device, loaded, best_s if tier == Tier.SCREEN else None, trace)
     energy = EnergyReport()
@@ -226,7 +251,11 @@ def _measure_once(
 
 
 def _check(loaded: LoadedConfig) -> NumericCheck:
-    """Return the numeric error; raise `MeasurementFailure` for wrong results, which are stored but never timed."""
+    """Check the outputs of a config, and return the numeric error.
+
+    Raises:
+        MeasurementFailure: The outputs are wrong. The failure is stored, and the config is not timed.
+    """
     errors = loaded.errors()
     if errors is None:
         return NumericCheck()
@@ -245,12 +274,15 @@ def _check(loaded: LoadedConfig) -> NumericCheck:
 def measure_latency(
     device: Device, loaded: LoadedConfig, best_s: float | None, trace: list[SensorReading]
 ) -> tuple[LatencyReport, int]:
-    """Time launches until the median is precise to 1 % or half a second has passed; return (statistics, launch count).
+    """Time launches until the median is known to 1 %, or half a second has passed.
 
-    Stops after three launches if the config is hopelessly slower than `best_s`. Readings of the sensors are appended to
+    If the config is hopelessly slower than `best_s`, stop after three launches. Sensor readings are appended to
     `trace`.
+
+    Returns:
+        The statistics of the latency, and the number of launches.
     """
-    loaded.times(1)  # The first launch loads the code.
+    loaded.times(1)  # The first launch loads the kernel's code.
     start = device.now()
     samples = loaded.times(FIRST_LAUNCHES)
     launches, policy, each = 1 + FIRST_LAUNCHES, "flushed, inputs renewed" if loaded.renewed else "flushed", 1
@@ -263,7 +295,7 @@ def measure_latency(
         launches += count * each
         return [loaded.back_to_back(each) for _ in range(count)] if short else loaded.times(count)
 
-    if short:  # Short launches seem slower if timed singly, and would look hopeless.
+    if short:  # Short launches seem slower if they are timed one by one, and would look hopeless.
         samples = more(FIRST_LAUNCHES)
     trace.append(device.read_sensors())
     enough = False
@@ -292,14 +324,20 @@ def measure_latency(
 def measure_energy(
     device: Device, loaded: LoadedConfig, launch_s: float, seconds: float, trace: list[SensorReading]
 ) -> EnergyWindow:
-    """Measure power under a load without gaps, as the slope of the energy counter over its updates.
+    """Measure the power of a config while launches run without gaps, as the slope of the energy counter.
 
-    Power is multiplied by the launch time in the same window, which under a power cap differs from the time in a burst.
+    The launch time is measured in the same window, because it is longer under a power cap than in a short burst. Energy
+    per launch is the power times this launch time.
 
-    A launch takes about `launch_s`. The window of `seconds` begins after the GPU has settled; readings of the sensors
-    are appended to `trace`.
+    Args:
+        device: Device to measure on.
+        loaded: Config to measure.
+        launch_s: Approximate duration of a launch in seconds.
+        seconds: Duration of the window, which begins after the GPU has settled.
+        trace: List to which all sensor readings are appended.
     """
-    ahead = max(2, round(QUEUE_AHEAD_S / launch_s))  # Keep a launch waiting, even if launches are very long.
+    # Keep at least one launch waiting in the queue, even if launches are very long.
+    ahead = max(2, round(QUEUE_AHEAD_S / launch_s))
     batch = max(1, ahead // 4)
     readings: list[SensorReading] = []
     begin = end = device.now()
@@ -329,7 +367,10 @@ def measure_energy(
 
 
 def window_s(generation: str, tier: Tier, traits: SensorTraits) -> float:
-    """Return the seconds of an energy window: the generation's minimum, and enough for ten counter updates."""
+    """Return the duration of an energy window in seconds.
+
+    The window has at least the duration that the GPU generation needs, and is long enough for ten counter updates.
+    """
     coarse, final = WINDOWS_S.get(generation, WINDOWS_S["hopper"])
     least_s = (energy_counter.LEAST_TICKS + SPARE_TICKS) * (traits.tick_s or 0.0)
     return max(final if tier == Tier.FINAL else coarse, least_s)
@@ -353,7 +394,12 @@ def _energy_report(window: EnergyWindow, traits: SensorTraits) -> EnergyReport:
 
 
 def _gpu_state(trace: list[SensorReading], clock_hz: float | None) -> GpuState:
-    """Return the state of the GPU over a trace; `clock_hz` is the mean SM clock that a kernel measured, if any."""
+    """Return the state of the GPU during a measurement.
+
+    Args:
+        trace: Sensor readings during the measurement.
+        clock_hz: Mean SM clock that a kernel measured; None if it was not measured.
+    """
     loaded = [reading for reading in trace if "GpuIdle" not in reading.reasons]
     clocks = [reading.sm_clock_hz for reading in loaded if reading.sm_clock_hz]
     all_clocks = clocks + ([clock_hz] if clock_hz else [])

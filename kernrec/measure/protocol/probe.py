@@ -1,7 +1,7 @@
-"""Measure properties of a GPU's sensors, idle power, and the two reference kernels.
+"""Measure the properties of a GPU's sensors, its idle power and the two reference kernels.
 
-The reference kernels never change, so they distinguish a slow config from a GPU that has become slow. A probe is cached
-until the machine reboots or gets another driver.
+The reference kernels never change. If they become slower, the GPU has become slow, not the config that is measured. The
+result of a probe is cached until the machine reboots or its driver changes.
 """
 
 import json
@@ -27,38 +27,38 @@ from kernrec.measure.protocol.measure_config import (
 from kernrec.util.files import write_whole
 
 IDLE_S = 3.0
-"""Seconds over which idle power is measured."""
+"""Seconds during which idle power is measured."""
 _LOAD_S = 3.0
 _REFERENCE_WINDOW_S = 1.5
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-"""Linux's identifier of a boot; other systems have no cache."""
+"""File in which Linux identifies the current boot. Other systems have no such file, so probes are not cached there."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Properties of a GPU's sensors; None for what the GPU does not report."""
+    """Properties of a GPU's sensors. None means that the GPU does not report the value."""
 
     call_s: float
-    """Seconds to read all sensors once."""
+    """Seconds that one reading of all sensors takes."""
     tick_s: float | None
-    """Seconds between two updates of the energy counter."""
+    """Seconds between two updates of the energy counter; None without a counter or with too few updates under load."""
     lag_s: float | None
-    """Seconds from the start of a load to the bend in the counter's curve, including the rise of power."""
+    """Seconds from the start of a load until the energy counter shows it, including the time in which power rises."""
     ratio: float | None
-    """Ratio of the counter's energy to the integral of instantaneous power, under load."""
+    """Counter's energy divided by the integral of instantaneous power, under load."""
     idle_w: float | None
-    """Idle power in watts with the CUDA context alive."""
+    """Idle power in watts, while a CUDA context exists."""
     load_w: float | None
-    """Power in watts of the compute-bound reference kernel."""
+    """Power in watts while the compute-bound reference kernel runs."""
     sm_clock_hz: float | None
 
     @property
     def traits(self) -> SensorTraits:
-        """Return the properties that the protocol needs."""
+        """Return the properties of the energy counter that the measuring protocol needs."""
         return SensorTraits(self.tick_s, self.ratio)
 
     def why_no_energy(self) -> str | None:
-        """Return in one line why energy cannot be measured on this GPU; None if it can."""
+        """Return a one-line reason why the energy of this GPU cannot be measured, or None if it can."""
         if self.tick_s is None:
             return "the GPU's energy counter does not change"
         if not self.traits.measures_energy:
@@ -66,12 +66,12 @@ class Probe:
         return None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for other processes and for `kernrec doctor --json`."""
+        """Return plain values for other processes and for `kernrec doctor --json`."""
         return asdict(self)
 
 
 def probe_sensors(device: Device) -> Probe:
-    """Probe the sensors of an idle and a loaded GPU, for about eight seconds."""
+    """Probe the sensors of a GPU when it is idle and under load. This takes about eight seconds."""
     idle = read_idle_sensors(device, IDLE_S)
     costs = np.diff([reading.time_s for reading in idle])
     loaded: list[SensorReading] = []
@@ -100,7 +100,7 @@ def probe_sensors(device: Device) -> Probe:
 
 
 def read_idle_sensors(device: Device, seconds: float) -> list[SensorReading]:
-    """Read the sensors repeatedly for some seconds, with nothing running."""
+    """Read the sensors repeatedly for some seconds while the GPU is idle."""
     readings = [device.read_sensors()]
     while readings[-1].time_s - readings[0].time_s < seconds:
         device.rest(POLL_S)
@@ -109,8 +109,10 @@ def read_idle_sensors(device: Device, seconds: float) -> list[SensorReading]:
 
 
 def idle_power(readings: list[SensorReading]) -> float | None:
-    """Return the mean watts of a trace without load, from the energy counter if it was updated, else the power
-    sensor."""
+    """Return the mean power in watts of readings from an idle GPU.
+
+    The power is computed from the energy counter if it had enough updates, otherwise from the power sensor.
+    """
     slope = _idle_slope(readings)
     if slope is not None:
         return slope.power_w
@@ -120,7 +122,16 @@ def idle_power(readings: list[SensorReading]) -> float | None:
 
 
 def measure_references(device: Device, traits: SensorTraits, with_energy: bool) -> dict[str, dict[str, float]]:
-    """Measure the reference kernels; return `latency_s`, and `energy_j` if wanted and measurable, by kernel."""
+    """Measure the reference kernels.
+
+    Args:
+        device: Device to measure on.
+        traits: Properties of the device's energy counter.
+        with_energy: Whether to measure energy, too, if the device can.
+
+    Returns:
+        Costs of each reference kernel, keyed by kernel name: `latency_s` and, if it was measured, `energy_j`.
+    """
     costs: dict[str, dict[str, float]] = {}
     for name, loaded in device.references().items():
         try:
@@ -154,12 +165,16 @@ def _idle_slope(readings: list[SensorReading]) -> energy_counter.PowerSlope | No
 def _bend(
     idle: list[SensorReading], loaded: list[SensorReading], power_w: tuple[float, float], window_s: float
 ) -> float:
-    """Return the time at which the counter's idle and loaded regression lines meet.
+    """Return the time at which the lines through the energy counter's idle and loaded readings intersect.
 
-    `power_w` is (while idle, under load); in the last `window_s` seconds of `loaded` the load was steady.
+    Args:
+        idle: Readings without load.
+        loaded: Readings under load.
+        power_w: Mean power in watts without and with load.
+        window_s: Duration, at the end of `loaded`, in which the load was steady.
     """
     idle_ticks, load_ticks = _ticks(idle), _ticks(loaded)
-    assert idle_ticks is not None  # Both traces have a slope here.
+    assert idle_ticks is not None  # Both lists have enough updates here.
     assert load_ticks is not None
     steady = load_ticks.time_s >= load_ticks.time_s[-1] - window_s
     t0, e0 = float(idle_ticks.time_s.mean()), float(idle_ticks.energy_j.mean())
@@ -169,7 +184,7 @@ def _bend(
 
 
 def save_probe(info: DeviceInfo, probe: Probe) -> None:
-    """Cache the probe of a GPU; ignore a cache that cannot be written."""
+    """Cache the probe of a GPU. Do nothing if the cache cannot be written."""
     if (path := _path(info)) is None:
         return
     with suppress(OSError):
@@ -178,7 +193,7 @@ def save_probe(info: DeviceInfo, probe: Probe) -> None:
 
 
 def load_probe(info: DeviceInfo) -> Probe | None:
-    """Return the cached probe of a GPU since the last boot; None if there is none."""
+    """Return the cached probe of a GPU, or None if there is no probe since the last boot and driver update."""
     if (path := _path(info)) is None:
         return None
     with suppress(OSError, ValueError, KeyError, TypeError):

@@ -1,1 +1,1 @@
-"""Run the process that owns the device, and its client."""
+"""Run the worker process, which owns the device, and the client that talks to it."""

@@ -2,13 +2,14 @@
 
     python -m kernrec.measure.worker.worker
 
-Requests arrive on standard input and answers go to standard output, one JSON line each. Kinds of requests: open, probe,
-traits (results of an earlier probe), prepare, measure, references, idle. The worker measures kernels of the library,
-and the kernel in a file that `open` may name (`write_kernel`), whose spec may declare the problem.
+Requests arrive on standard input and answers go to standard output, one JSON line each. The kinds of requests are open,
+probe, traits (to pass on results of an earlier probe), prepare, measure, references and idle. The worker measures the
+library's kernels. It also measures a user's kernel if the `open` request names a file that `write_kernel` has written;
+the spec of that kernel may declare the problem.
 
-An answer is `{"ok": ...}`, or `{"failure": outcome, "error": text, "lost": bool, "report": {...}}`. After a failure
-with `lost`, the process ends, because it can no longer use the device reliably. It also ends when its standard input is
-closed, because its parent has ended.
+An answer is `{"ok": ...}`, or `{"failure": outcome, "error": text, "lost": bool, "report": {...}}`. If `lost` is true,
+the process ends after the answer, because it can no longer use the device reliably. The process also ends when its
+standard input is closed, because its parent has ended.
 """
 
 import importlib
@@ -34,9 +35,9 @@ Request = Mapping[str, Any]
 
 
 def main() -> None:
-    """Serve requests until standard input is closed."""
+    """Answer requests until standard input is closed."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # Output of kernels and libraries must not mix with answers.
+    os.dup2(2, 1)  # Output of kernels and libraries must not mix with answers, so send it to standard error.
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin, requests), daemon=True).start()
     session = WorkerSession()
@@ -45,7 +46,7 @@ def main() -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
         if answer.get("lost"):
-            os._exit(1)  # An orderly exit would wait for the device.
+            os._exit(1)  # A regular exit would wait for the device.
 
 
 def _listen(stream: TextIO, requests: "queue.SimpleQueue[str]") -> None:
@@ -55,7 +56,7 @@ def _listen(stream: TextIO, requests: "queue.SimpleQueue[str]") -> None:
 
 
 class WorkerSession:
-    """State of the worker: one device, and the prepared problem."""
+    """State of the worker process: its device and the user's kernel."""
 
     def __init__(self) -> None:
         self._device: Device | None = None
@@ -65,7 +66,7 @@ class WorkerSession:
         self._recorded: dict[str, Problem] = {}
 
     def answer(self, request: Request) -> dict[str, Any]:
-        """Serve a request; errors become answers, too."""
+        """Carry out a request, and return the answer. Errors are returned as answers, too."""
         kinds: dict[str, Callable[[Request], Any]] = {
             "open": self._open,
             "probe": self._probe,
@@ -84,7 +85,7 @@ class WorkerSession:
             answer = _failure(Outcome.CRASH, str(error), False)
         except MemoryError:
             answer = _failure(Outcome.CRASH, "out of memory", True)
-        except Exception as error:  # A library failed, so the state of the device is unknown.
+        except Exception as error:  # A library has failed, so the state of the device is unknown.
             text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             answer = _failure(Outcome.CRASH, text, True)
         return answer | {"device_s": self._device.now() - start if self._device else 0.0}
@@ -154,25 +155,25 @@ def _failure(outcome: Outcome, error: str, lost: bool) -> dict[str, Any]:
 
 
 def write_kernel(kernel: Kernel, folder: Path, path: Path) -> None:
-    """Write a kernel to a file, for a worker that will measure it.
+    """Write a kernel to a file, so that a worker process can measure it.
 
     Args:
-        kernel: The kernel.
-        folder: Folder of the files that its spec names.
-        path: Path of the file.
+        kernel: User's kernel.
+        folder: Folder of the files that the kernel's spec names.
+        path: Path of the file to write.
     """
     written = {"name": kernel.name, "spec": kernel.spec, "source": kernel.source, "folder": str(folder.absolute())}
     path.write_text(json.dumps(written), encoding="utf-8")
 
 
 def read_kernel(path: Path) -> tuple[Kernel, Path]:
-    """Return the kernel that `write_kernel` wrote, and its folder."""
+    """Return a kernel that `write_kernel` has written, and the folder of the files that its spec names."""
     written = json.loads(path.read_text(encoding="utf-8"))
     return kernel_from(written["spec"], written["name"], written["source"]), Path(written["folder"])
 
 
 def open_device(request: Request) -> Device:
-    """Return the device that an `open` request names: a CUDA device, or the result of a test's `module:function`."""
+    """Open the device that a request names: a CUDA GPU, or in tests, the device that `module:function` returns."""
     module, colon, function = str(request["device"]).partition(":")
     if colon:
         device: Device = getattr(importlib.import_module(module), function)()

@@ -1,7 +1,7 @@
 """Send a campaign's requests to the worker process with time limits, and start a new process after a crash.
 
-The worker has its own process group, so that Ctrl-C at the terminal does not reach it, and killing the group kills all
-of its children.
+The worker has its own process group. Ctrl-C in the terminal therefore does not reach the worker, and killing the group
+also kills all child processes of the worker.
 """
 
 import json
@@ -22,26 +22,26 @@ from kernrec.store.measurement import DeviceReport, Outcome
 from kernrec.util.process import kill_group, module_command, module_environment, own_group
 
 START_LIMIT_S = 120.0
-"""Seconds to start an interpreter and create a CUDA context on a busy machine."""
+"""Maximum seconds for starting Python and creating a CUDA context, which is slow on a busy machine."""
 _KILL_LIMIT_S = 30.0
 _SLICE_S = 0.2
-"""Seconds between two checks whether the campaign was stopped."""
+"""Seconds between two checks whether the campaign must stop."""
 
 
 class Stopped(Exception):  # noqa: N818 - no error: the campaign was told to stop
-    """The campaign was stopped while the worker was busy, and the worker was killed."""
+    """The campaign was stopped while the worker was busy. The worker has been killed."""
 
 
 class WorkerClient:
-    """A worker process, which starts at the first request."""
+    """Client of a worker process. The process is started at the first request."""
 
     def __init__(self, opening: Mapping[str, Any], stopping: Callable[[], bool] = lambda: False) -> None:
         """Create a client without starting the process.
 
         Args:
             opening: Request that opens the device.
-            stopping: Function that is called while waiting for an answer; once it returns true, the worker is killed
-                and `Stopped` is raised.
+            stopping: Function that is called while the client waits for an answer. Once it returns true, the worker is
+                killed and `Stopped` is raised.
         """
         self._opening = dict(opening)
         self._stopping = stopping
@@ -49,28 +49,28 @@ class WorkerClient:
         self._stderr: BinaryIO | None = None
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.info: dict[str, Any] = {}
-        """The worker's report on its device."""
+        """Answer to the `open` request, which describes the device."""
         self.device_s = 0.0
-        """Total seconds of all requests on the device's own clock."""
+        """Total duration of all requests in seconds, on the device's own clock."""
         self.starts = 0
-        """Number of processes started so far."""
+        """Number of worker processes that this client has started."""
 
     @property
     def alive(self) -> bool:
-        """Return whether the process is running."""
+        """Return whether the worker process is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int | None:
-        """Return the process ID; None without a process."""
+        """Return the ID of the worker process, or None if there is no process."""
         return self._process.pid if self._process else None
 
     def add_to_opening(self, **items: Any) -> None:
-        """Add items to the request with which new processes open the device."""
+        """Add items to the request that opens the device in a new process."""
         self._opening |= items
 
     def start(self) -> None:
-        """Start a process and open the device in it; raise `KernrecError` if that fails."""
+        """Start a worker process and open the device in it. Raises `KernrecError` if that fails."""
         self._start_process()
         self.starts += 1
         try:
@@ -84,7 +84,8 @@ class WorkerClient:
         environment = module_environment() | {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         if self._opening.get("uuid"):
             environment["CUDA_VISIBLE_DEVICES"] = self._opening["uuid"]
-        environment.pop("OPENBLAS_NUM_THREADS", None)  # Queries need one thread, references need all.
+        # A recommendation needs only one thread, but computing references needs all cores.
+        environment.pop("OPENBLAS_NUM_THREADS", None)
         self._process = subprocess.Popen(
             module_command("kernrec.measure.worker.worker"),
             stdin=subprocess.PIPE,
@@ -98,30 +99,30 @@ class WorkerClient:
         threading.Thread(target=_read_lines, args=(self._process.stdout, self._lines), daemon=True).start()
 
     def request(self, limit_s: float, do: str, **items: Any) -> Any:
-        """Return the answer to a request.
+        """Send a request to the worker, and return its answer. If the process has ended, start a new one first.
 
         Args:
-            limit_s: Seconds without an answer after which the worker is killed.
-            do: Kind of request (worker.py).
+            limit_s: Time limit in seconds, after which the worker is killed.
+            do: Kind of the request (worker.py).
             items: Arguments of the request.
 
         Raises:
-            MeasurementFailure: The request failed, timed out or ended the process. `alive` is false if the process is
-                gone, and `start` starts a new one.
-            Stopped: The campaign was stopped meanwhile.
+            MeasurementFailure: The request failed, exceeded the time limit or ended the process. If the process has
+                ended, `alive` is false.
+            Stopped: The campaign was stopped before the answer arrived.
         """
         if not self.alive:
-            self.stop()  # The worker died between two requests.
+            self.stop()  # The worker has ended since the last request.
             self.start()
         return self._request({"do": do, **items}, limit_s)
 
     def stop(self) -> None:
-        """Kill the process and its children; unfinished work is lost."""
+        """Kill the worker process and its children. Unfinished work is lost."""
         process, self._process = self._process, None
         if process is None:
             return
         kill_group(process)
-        with suppress(subprocess.TimeoutExpired):  # A process that hangs in the driver may ignore this.
+        with suppress(subprocess.TimeoutExpired):  # A process that hangs in the driver may survive this.
             process.wait(_KILL_LIMIT_S)
         for stream in (process.stdin, self._stderr):  # The reading thread closes the worker's standard output.
             with suppress(OSError):
@@ -139,7 +140,12 @@ class WorkerClient:
         raise MeasurementFailure(Outcome(answer["failure"]), answer["error"], answer["lost"], report)
 
     def _exchange(self, request: bytes, limit_s: float) -> bytes:
-        """Send a request line and return the answer line; raise `MeasurementFailure` if there is none, or `Stopped`."""
+        """Send a request as one line, and return the line with the answer.
+
+        Raises:
+            MeasurementFailure: There is no answer, because the worker has ended or the time limit is over.
+            Stopped: The campaign was stopped.
+        """
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -147,15 +153,19 @@ class WorkerClient:
             process.stdin.write(request)
             process.stdin.flush()
             line = self._next_line(time.monotonic() + limit_s, limit_s)
-        except OSError:  # The worker is gone: POSIX reports a broken pipe, Windows an invalid argument.
+        except OSError:  # The worker has ended: POSIX reports a broken pipe, Windows an invalid argument.
             line = None
         if line is None:
             raise self._died(process)
         return line
 
     def _next_line(self, deadline: float, limit_s: float) -> bytes | None:
-        """Return the next line, or None if the worker is gone; raise `MeasurementFailure` at the deadline, or
-        `Stopped`."""
+        """Return the next line from the worker, or None if the worker has ended.
+
+        Raises:
+            MeasurementFailure: No line has arrived at the deadline.
+            Stopped: The campaign was stopped.
+        """
         while True:
             left = deadline - time.monotonic()
             if left <= 0.0:
@@ -184,10 +194,10 @@ class WorkerClient:
 
 
 def _read_lines(stream: BinaryIO, lines: "queue.SimpleQueue[bytes | None]") -> None:
-    """Put the complete lines of a stream into a queue, and None at the end.
+    """Put all complete lines of a stream into a queue, and then None.
 
-    This runs in a thread, because not every platform can wait for a pipe with a time limit. It bypasses the stream's
-    own buffer, whose lock would be held when the interpreter exits.
+    This function runs in a thread, because not every platform can wait for a pipe with a time limit. It does not use
+    the stream's own buffer: if the interpreter exited during a read, the buffer's lock would still be held.
     """
     buffer = b""
     with stream:

@@ -1,1 +1,1 @@
-"""Predict time and power of backends' kernels for a problem on a GPU, by trees that correct a roofline."""
+"""Predict the time and power of backends' kernels for a problem on a GPU, with trees that correct a roofline."""

@@ -20,21 +20,23 @@ _RELEASED: Mapping[str, Mapping[str, str]] = {
     },
     "PyTorch": {"2.1": "2023-10-04", "of August 2024": "2024-08"},
 }  # fmt: skip
-"""Release date by backend and version: the day on which the version's first wheel was published, according to Python's
-package index (looked up on 28 November 2026; PyTorch 2.1 is 2.1.0). The index has no wheels of TensorRT-LLM 1.3.0rc17
-and 1.3.0rc20, and recordings of cuDNN name no patch release. These versions have no date, or an empty date.
+"""Release date by backend and version.
+
+The date is the day on which the version's first wheel was published, according to Python's package index (looked up on
+28 November 2026; PyTorch 2.1 is 2.1.0). The date is empty for TensorRT-LLM 1.3.0rc17 and 1.3.0rc20, whose wheels are
+not in the index. cuDNN is missing, because its recordings do not state a patch release.
 """
 _TO = " to "
 
 
 def released(backend: str, version: str | None) -> str | None:
-    """Return a version's release date, such as `2026-06-30`; None if unknown.
+    """Return the release date of a version, such as `2026-06-30`, or None if it is unknown.
 
-    For a range of versions from `versions_text`, return the dates of both ends if both are known.
+    For a range of versions from `versions_text`, return the dates of both ends, or None if one of them is unknown.
 
     Args:
-        backend: Backend, such as `SGLang` or `SGLang (static scales)`.
-        version: Version of a baseline, such as `0.5.12, static scales`.
+        backend: Name of the backend, such as `SGLang` or `SGLang (static scales)`.
+        version: Version or range of versions in a baseline, such as `0.5.12, static scales`.
     """
     dates = _RELEASED.get(backend.partition(" (")[0], {})
     end_dates = [dates.get(end) for end in (version or "").partition(",")[0].split(_TO)]
@@ -43,12 +45,12 @@ def released(backend: str, version: str | None) -> str | None:
 
 
 def known_versions(backend: str) -> tuple[str, ...]:
-    """Return the recorded versions of a backend."""
+    """Return the recorded versions of a backend, oldest first."""
     return tuple(_RELEASED.get(backend, {}))
 
 
 def versions_text(versions: Iterable[str | None]) -> str | None:
-    """Return the earliest and latest version, as in `0.14.0 to 0.24.0`; None if no version is known."""
+    """Return the earliest and the latest version, as in `0.14.0 to 0.24.0`, or None if no version is known."""
     ordered = sorted({version for version in versions if version}, key=by_number)
     return _TO.join(dict.fromkeys((ordered[0], ordered[-1]))) if ordered else None
 
@@ -64,8 +66,10 @@ AT = "@"
 """Separator between a backend and a superseded version, as in `TensorRT-LLM@1.2.0rc5`."""
 
 _LEAST_SM = {"vLLM": 70, "SGLang": 75, "TensorRT-LLM": 80}
-"""Lowest compute capability according to the installation guide of vLLM 0.14, FlashInfer 0.7 (SGLang's kernels) and
-the list of supported hardware of TensorRT-LLM. Other backends run on every GPU of the catalog.
+"""Lowest compute capability that a backend supports, times ten.
+
+The sources are the installation guide of vLLM 0.14, that of FlashInfer 0.7 (SGLang's kernels), and TensorRT-LLM's list
+of supported hardware. Other backends run on every GPU in the catalog.
 """
 
 _SPELLINGS = {fold(name): name for name in BACKENDS} | {
@@ -75,12 +79,14 @@ _SPELLINGS = {fold(name): name for name in BACKENDS} | {
 
 
 def known_backends(names: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return the backends with these names, given as a sequence or comma-separated; empty for None.
+    """Return the official names of backends. Return an empty tuple if `names` is None.
 
-    A name may end in `@` and a version.
+    Args:
+        names: Names or other common spellings of backends, as a sequence or separated by commas. A name may end in `@`
+            and a version.
 
     Raises:
-        UsageError: A backend is unknown, or no recording has the version.
+        UsageError: A backend is unknown, or no recording has the requested version.
     """
     texts = [names] if isinstance(names, str) else list(names or ())
     typed = [part.strip() for text in texts for part in str(text).split(",")]
@@ -97,7 +103,9 @@ def _named(typed: str) -> str:
 
 
 def backend_of(backend: str) -> str:
-    """Return the backend without version and variant: `SGLang` of `SGLang (static scales)@0.5.12`."""
+    """Return the name of a backend without version and variant, such as `SGLang` for `SGLang (static
+    scales)@0.5.12`.
+    """
     return backend.partition(AT)[0].partition(" (")[0]
 
 
@@ -107,12 +115,12 @@ def supports(backend: str, sm: int) -> bool:
 
 
 def is_wanted(backend: str, wanted: Collection[str], version: str | None = None) -> bool:
-    """Return whether a backend is requested; `SGLang (static scales)` counts as SGLang.
+    """Return whether the user requested a backend. `SGLang (static scales)` also counts as SGLang.
 
     Args:
         backend: Name of the backend.
-        wanted: Requested names, some with `@` and a version; empty for all.
-        version: Version of the backend, which may have a variant after a comma.
+        wanted: Requested names, some of which end in `@` and a version. If empty, every backend is requested.
+        version: Version of the backend, which may be followed by a comma and a variant.
     """
     names = backend, backend.partition(" (")[0]
     if not wanted or any(name in wanted for name in names):

@@ -1,23 +1,25 @@
 """Lower bound on the time of a backend's kernel on a GPU, and the features that all ops share.
 
-The bound is the longest of math, DRAM and L2, plus the launch. A launch takes a fixed number of clocks: short matmuls
-take equally many clocks, but different times, on all recorded GPUs. Arrays have N problems of one op, data type and
-layout on one GPU.
+The bound is the longest of the times for arithmetic, DRAM and L2, plus the time of a launch. A launch takes a fixed
+number of clocks: on the recorded GPUs, short matmuls take about the same number of clocks, but not the same time.
+Arrays contain N problems of the same op, data type and layout on one GPU.
 
-An op is a module of `kernrec.model.baselines.features` with
+Each op has a module in `kernrec.model.baselines.features`, which defines
 
-    DIMS    the dimensions that its features use, in order; keys of `Problem.sizes`
-    CASES   the problems that a recorded set may cover, by name: a function of the dimensions
-    bound   (device, sizes (D, N), layout) -> `Bound`; features whose names begin with one of `RATIOS` mean the same on
-            every GPU, and are the only inputs of trees for GPUs without recordings
+    DIMS    the dimensions that the features use, in order; these are keys of `Problem.sizes`
+    CASES   predicates on the dimensions, by name; a recorded set covers the problems for which one of them is true
+    bound   a function (device, sizes (D, N), layout) -> `Bound`; features whose names begin with one of `RATIOS` mean
+            the same on every GPU, and trees for GPUs without recordings use only these features
 
-With `PHYSICAL_POWER = True`, the trees of power correct `kernrec.model.baselines.bound` instead of the power limit.
-With `SUSTAINED = True`, trees for GPUs without recordings correct a bound at the rate that a GPU sustains.
+If the module sets `PHYSICAL_POWER = True`, the trees for power correct the power model (`PowerBase`) instead of the
+power limit. If it sets `SUSTAINED = True`, the trees for GPUs without recordings correct a bound at the rate that a GPU
+can sustain (`sustained_flops`).
 
-Features are the rows of one table: shares of the parts in the total, logarithms of the sizes and of the total, and the
-columns of the op (`bound_of`, unless its module fills the table itself). All logarithms are computed in one NumPy call,
-because a call takes as long as hundreds of numbers. Features that are equal for all problems, such as the data type,
-are constants instead of rows.
+The features of N problems are the rows of one table: the fractions of the total time that the parts take, the
+logarithms of the sizes and of the total, and the columns of the op. `bound_of` fills the table, unless the op's module
+fills it itself. All logarithms are computed in one NumPy call, because the overhead of a call is as large as the cost
+of hundreds of numbers. Features that are equal for all problems, such as the data type, are stored as constants instead
+of rows.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -38,15 +40,20 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 BESIDE_ARITHMETIC = {True: 1.59, False: 1.27}
-"""Ratio of the energy of a matmul's core events to its arithmetic, on tensor cores (True) and outside (False): the
-median over ten GPUs, for the best 8,192^3 kernel.
+"""Energy of a matmul's core events divided by the energy of its arithmetic, on tensor cores (True) and outside (False).
+
+The values are medians over ten GPUs, for the best kernel of an 8,192 x 8,192 x 8,192 matmul.
 """
 _FLOPS = 2.0 * 8192.0**3
 
 
 @lru_cache(maxsize=256)
 def sustained_flops(gpu: GPU, dtype: str) -> float:
-    """Return the FLOP/s of an 8,192^3 matmul whose core events take as much energy as in recorded matmuls."""
+    """Return the FLOP/s that a GPU sustains under its default power limit in an 8,192 x 8,192 x 8,192 matmul.
+
+    The ratio of the energy of core events to the energy of arithmetic is that of recorded matmuls
+    (`BESIDE_ARITHMETIC`).
+    """
     power = PowerModel.for_gpu(gpu)
     peak, joules = arithmetic(gpu, power, dtype)
     seconds, core_j = _FLOPS / peak, _FLOPS * joules * BESIDE_ARITHMETIC[True]
@@ -55,32 +62,34 @@ def sustained_flops(gpu: GPU, dtype: str) -> float:
 
 
 _BY_THE_CALL = ("f8e4m3",)
-"""Types to which backends convert 16-bit activations in the call. For formats, the activations' type counts."""
+"""Data types for which backends convert 16-bit activations during the call. Formats in `FORMATS` state the data type of
+their activations themselves.
+"""
 
 
 @dataclass(frozen=True)
 class Precision:
-    """Data type of a matmul's operands."""
+    """Sizes in bytes of the elements of a matmul's operands and result."""
 
     a_bytes: float
-    """Bytes of an activation element, as the matmul reads it."""
+    """Bytes of an activation element as the matmul reads it, after any quantization."""
     b_bytes: float
-    """Bytes of a weight element, including its share of the scales."""
+    """Bytes of a weight element, including its part of the scales."""
     c_bytes: float
     """Bytes of a result element."""
     quantising_bytes: float
-    """Bytes per activation element for quantization, which reads 16 bits and writes the result."""
+    """Bytes that quantization moves per activation element: it reads 16 bits and writes the quantized element."""
 
 
 def precision_of(dtype: str) -> Precision:
-    """Return the precision of a data type."""
+    """Return the element sizes of a matmul in a data type."""
     a_bytes, result = activation_bytes(dtype), float(ELEMENT_BYTES.get(dtype, 2))
     quantised = dtype in _BY_THE_CALL or (dtype in FORMATS and FORMATS[dtype].activations != "bf16")
     return Precision(a_bytes, weight_bytes(dtype), max(result, 2.0), 2.0 + a_bytes if quantised else 0.0)
 
 
 def rate_of(gpu: GPU, dtype: str) -> float:
-    """Return the data sheet's FLOP/s for a backend in a data type; 0 if the GPU lacks this arithmetic."""
+    """Return the data sheet's FLOP/s of the arithmetic that backends use for a data type, or 0 if the GPU lacks it."""
     rate = math_dtype(dtype)
     return gpu.peak_flops(rate, tensor=True) or gpu.peak_flops(rate)
 
@@ -88,56 +97,69 @@ def rate_of(gpu: GPU, dtype: str) -> float:
 Array = np.ndarray
 
 OPS = ("matmul", "attention", "moe", "conv2d", "softmax", "layernorm", "elementwise")
-"""Ops with a module of features."""
+"""Ops that have a module of features."""
 RATIOS = ("share.", "waves", "l2.", "full", "filled", "aligned", "time.", "dtype.", "shape.", "arch.")
-"""Prefixes of the names of features with the same meaning on every GPU."""
+"""Prefixes of the names of features that have the same meaning on every GPU."""
 PARTS = ("math", "dram", "l2", "launch")
-"""Keys of `Bound.parts`: resources that a kernel keeps busy."""
+"""Resources that a kernel keeps busy; keys of `Bound.parts`."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Method by which a recorder timed a backend."""
+    """How a recorder timed a backend."""
 
     launch_clk: float
-    """Clocks of an empty launch with this timing."""
+    """Clocks of an empty launch that is timed in this way."""
     working_sets: float
-    """Number of copies of the weights in the timed loop; infinity if L2 was flushed before each launch."""
+    """Number of copies of the weights that the timed loop cycles through. Infinity if L2 was flushed before each
+    launch.
+    """
     sustained: bool = False
-    """Whether the bound's arithmetic runs at the clock that large matmuls hold under the power limit
-    (`kernrec.model.baselines.bound`), which transfers better to GPUs without recordings than the data sheet's clock.
+    """Whether the bound assumes the clock that large matmuls sustain under the power limit (`sustained_flops`).
+
+    Such a bound transfers better to GPUs without recordings than a bound at the data sheet's clock.
     """
     alone: bool = False
-    """Whether calls were timed one at a time, including the host's time (`kernrec.model.baselines.recorded_set`)."""
+    """Whether calls were timed one at a time, so that times include the host's time. `recorded_set` converts such
+    times.
+    """
 
 
 GRAPH = Timing(3400.0, 10.0)
-"""CUDA graphs of several launches, each with its own weights. Both figures were fitted to the recordings of an A100, an
-L40S and an H200 together. Fits to any two of them differ by less than 6 %.
+"""Timing of CUDA graphs with several launches, each of which reads its own weights.
+
+Both numbers were fitted to the recordings of an A100, an L40S and an H200 together. Fits to any two of these GPUs
+differ by less than 6 %.
 """
 FLUSHED = Timing(9000.0, np.inf)
-"""One launch between two events after L2 was flushed. The clocks are 6.6 us, the shortest time of an A100."""
+"""Timing of one launch between two events, after L2 was flushed. The clocks correspond to 6.6 us, the shortest recorded
+time on an A100.
+"""
 FLASH = Timing(15000.0, 1.0)
-"""Attention in CUDA graphs. The clocks are 7.2 us, the shortest time of an H200, and 13.6 us of an A100."""
+"""Timing of attention in CUDA graphs. The clocks correspond to the shortest recorded times: 7.2 us on an H200 and 13.6
+us on an A100.
+"""
 
 TENSOR_SHARE, DRAM_SHARE = 0.79, 0.87
-"""Fractions of the data sheet's tensor core and DRAM rates that libraries reach, fitted like `GRAPH`."""
+"""Fractions of the data sheet's tensor core rate and DRAM bandwidth that libraries reach, fitted like `GRAPH`."""
 REACHED = 0.97
-"""Fraction of the sustained rate that libraries reach in bf16: 0.87 to 1.05 on eight GPUs, from an RTX 3090 to a B200.
-They reach 0.65 to 1.02 of the data sheet's rate.
+"""Fraction of the sustained rate (`sustained_flops`) that libraries reach in bf16.
+
+On eight GPUs from an RTX 3090 to a B200, the fraction is 0.87 to 1.05. Of the data sheet's rate, libraries reach 0.65
+to 1.02 on these GPUs.
 """
 TILE_CLK = 2200.0
-"""Clocks to fill a tile's pipeline and to write its results, fitted like `GRAPH`."""
+"""Clocks to fill the pipeline of a tile and to write the tile's results, fitted like `GRAPH`."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Lower bound on the time of N problems; arrays (N,)."""
+    """Lower bound on the time of N problems, with their features. Arrays are (N,) unless stated otherwise."""
 
     total_s: Array
-    """Seconds of a call."""
+    """Lower bound on the seconds of a call."""
     parts: Mapping[str, Array]
-    """Seconds that each resource of `PARTS` is busy at the rates of the data sheet."""
+    """Seconds that each resource in `PARTS` is busy at the data sheet's rates, (N,) each."""
     names: tuple[str, ...]
     """Names of the features in `table`."""
     table: Array
@@ -145,12 +167,12 @@ class Bound:
     constants: Mapping[str, float]
     """Features that all problems share, by name."""
     log_sizes: Array
-    """Logarithms of the dimensions to base 2, in the order of `DIMS`, (D, N), part of the table."""
+    """Logarithms of the dimensions to base 2, in the order of `DIMS`, (D, N). They are a part of `table`."""
     work_s: Array | None = None
-    """Seconds of the GPU's work only, for ops whose calls were timed one at a time."""
+    """Seconds of work on the GPU, without the host's time. Only set for ops whose calls were timed one at a time."""
 
     def at(self, numbers: Array) -> "Bound":
-        """Return the bound of some of the problems."""
+        """Return the bound of the problems with these indices."""
         parts = {name: seconds.take(numbers) for name, seconds in self.parts.items()}
         work_s = None if self.work_s is None else self.work_s.take(numbers)
         table, log_sizes = self.table.take(numbers, axis=1), self.log_sizes.take(numbers, axis=1)
@@ -161,13 +183,17 @@ def bound_of(
     device: "Device", dims: tuple[str, ...], sizes: Array, total_s: Array, parts: Mapping[str, Array],
     shares: Mapping[str, Array], columns: Mapping[str, Array], work_s: Array | None = None,
 ) -> Bound:  # fmt: skip
-    """Return the bound with its table of features.
+    """Return a bound with its table of features.
 
     Args:
+        device: Rates of the GPU.
         dims: Names of the dimensions.
-        sizes: Sizes, (D, N).
-        shares: Times in seconds, whose shares of the total are features.
-        columns: Further features, by name.
+        sizes: Sizes of the dimensions, (D, N).
+        total_s: Lower bound on the time in seconds, (N,).
+        parts: `Bound.parts`.
+        shares: Times in seconds by name, (N,) each. The fraction of the total that each time takes is a feature.
+        columns: Further features by name, (N,) each.
+        work_s: `Bound.work_s`.
     """
     table = np.concatenate([*shares.values(), *sizes, total_s, *columns.values()]).reshape(-1, len(total_s))
     of_total = len(shares) + len(sizes)
@@ -182,25 +208,31 @@ def bound_of(
 
 
 class Features(Protocol):
-    """Module of features."""
+    """Interface of a module of features."""
 
     DIMS: tuple[str, ...]
     CASES: Mapping[str, Callable[[Mapping[str, int]], bool]]
 
     def bound(self, device: "Device", sizes: Array, layout: str) -> Bound:
-        """Return the bound of N problems."""
+        """Return the lower bound and the features of N problems with these sizes, (D, N)."""
 
 
 @cache
 def features_of(op: str) -> Features:
-    """Return the module of an op's features, or the entry of a row operator, imported on first use."""
+    """Return the features of an op: a module or, for an operator over rows, an entry of `rows.OPS`.
+
+    The module is imported on first use.
+    """
     rows = op in ("elementwise", "layernorm", "softmax")
     module: Any = import_module(f"kernrec.model.baselines.features.{'rows' if rows else op}")
     return module.OPS[op] if rows else module  # type: ignore[no-any-return]
 
 
 def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the key that distinguishes recordings of backends: the dtype, for some ops with another tensor's dtype."""
+    """Return the key that distinguishes the kinds of problems of an op that were recorded separately.
+
+    The key is the data type. For some ops, the data type of another tensor is added.
+    """
     kind = _kind_function(op)
     return dtype if kind is None else kind(dtype, sizes)
 
@@ -213,10 +245,15 @@ def _kind_function(op: str) -> Callable[[str, Mapping[str, int]], str] | None:
 def features(
     op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
 ) -> tuple[Bound, dict[str, Array]]:
-    """Return the bound and features by name, (N,) each, of problems of one op, dtype and layout.
+    """Return the lower bound of N problems, and their features by name, (N,) each.
 
     Args:
-        dims: Dimensions by name, (N,) each.
+        op: Op of the problems.
+        gpu: GPU that runs the problems.
+        dtype: Data type of the problems.
+        layout: Layout of the problems.
+        dims: Sizes by name of the dimension, (N,) each.
+        timing: How the problems were timed.
     """
     module = features_of(op)
     sizes = np.array([dims[name] for name in module.DIMS], dtype=float)
@@ -227,7 +264,7 @@ def features(
 
 @lru_cache(maxsize=64)
 def device_of(gpu: GPU, dtype: str, timing: Timing) -> "Device":
-    """Return the GPU's rates for problems in a data type, recorded with this kind of timing."""
+    """Return the rates of a GPU for problems in a data type that were timed in this way."""
     tensor = gpu.peak_flops(math_dtype(dtype), tensor=True) > 0
     peak = rate_of(gpu, dtype)
     if timing.sustained and tensor:
@@ -236,12 +273,17 @@ def device_of(gpu: GPU, dtype: str, timing: Timing) -> "Device":
 
 
 def has_physical_power(op: str) -> bool:
-    """Return whether the power trees correct a physical power model, rather than scaling the power limit."""
+    """Return whether the trees for power of an op correct the power model instead of the power limit."""
     return bool(getattr(features_of(op), "PHYSICAL_POWER", False))
 
 
 def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
-    """Return the power features, (N,) each: the log of the fraction of `latency_s` (N,) that each part is busy."""
+    """Return the features for power: log2 of the fraction of the time that each part of the bound is busy, (N,) each.
+
+    Args:
+        bound: Bound of the problems.
+        latency_s: Time of each problem in seconds, (N,).
+    """
     return {f"share.used.{name}": _log_share(seconds, latency_s) for name, seconds in bound.parts.items()}
 
 
@@ -251,28 +293,28 @@ def _log_share(part_s: Array, total_s: Array) -> Array:
 
 @dataclass(frozen=True)
 class Device:
-    """Rates of a GPU for problems of one dtype."""
+    """Rates of a GPU for problems of one data type."""
 
     gpu: GPU
     dtype: str
     precision: Precision
     peak_flops: float
     tensor: bool
-    """Whether tensor cores support the dtype."""
+    """Whether the GPU's tensor cores support the data type."""
     timing: Timing
 
     @property
     def element_bytes(self) -> float:
-        """Return the size in bytes of an element of the weights."""
+        """Return the bytes of a weight element."""
         return self.precision.b_bytes
 
     @property
     def flops(self) -> float:
-        """Return the FLOP/s that a library reaches."""
+        """Return the FLOP/s that a library reaches on tensor cores."""
         return self.peak_flops * TENSOR_SHARE
 
     def once(self, name: Hashable, make: "Callable[[Device], Any]") -> Any:
-        """Return the result of `make`, cached for this GPU under `name`."""
+        """Return the result of `make(self)`, which is computed once and cached under `name`."""
         if (made := self._once.get(name)) is None:
             made = self._once[name] = make(self)
         return made
@@ -283,18 +325,18 @@ class Device:
 
     @cached_property
     def constants(self) -> dict[str, float]:
-        """Return the features of the data type."""
+        """Return the features that only depend on the data type and the GPU, by name."""
         tensor = self.gpu.peak_flops(self.dtype, tensor=True) > 0
         block = self.dtype == "f8block"
         return {"dtype.bytes": self.precision.b_bytes, "dtype.block": float(block), "dtype.tensor": float(tensor)}
 
     @cached_property
     def l2(self) -> float:
-        """Return the bytes/s of L2."""
+        """Return the bandwidth of L2 in bytes/s."""
         return l2_bytes_per_clk(self.gpu) * self.gpu.boost_clock_hz
 
     def seconds(self, clocks: float) -> float:
-        """Return the time of a number of clocks in seconds."""
+        """Convert a number of clocks to seconds at the boost clock."""
         return clocks / self.gpu.boost_clock_hz
 
     @cached_property
@@ -304,11 +346,16 @@ class Device:
 
     @cached_property
     def dram(self) -> float:
-        """Return the bytes/s of DRAM that a library reaches."""
+        """Return the DRAM bandwidth that a library reaches, in bytes/s."""
         return self.gpu.memory_bandwidth * min(DRAM_SHARE, microarchitecture(self.gpu).dram_efficiency)
 
     def parts(self, flops: Array, moved: Array) -> dict[str, Array]:
-        """Return the `Bound.parts` of a kernel with `flops` operations and `moved` bytes, at data-sheet rates."""
+        """Return the seconds that each resource in `PARTS` is busy at the data sheet's rates.
+
+        Args:
+            flops: Operations of each problem, (N,).
+            moved: Bytes that each problem moves, (N,).
+        """
         launch_s = np.full(len(moved), self.launch_s)
         dram_s, l2_s = moved / self.gpu.memory_bandwidth, moved / self.l2
         return {"math": flops / self.peak_flops, "dram": dram_s, "l2": l2_s, "launch": launch_s}
@@ -316,46 +363,59 @@ class Device:
 
 @dataclass(frozen=True)
 class BaselinePrediction:
-    """Latency and power of a backend for a problem, at the GPU's default power limit and unlocked clock."""
+    """Predicted latency and power of a backend for a problem, at the GPU's default power limit with an
+    unlocked clock.
+    """
 
     backend: str
     version: str | None
-    """Recorded version on this GPU, or range of versions on other GPUs; None if not stated."""
+    """Recorded version on this GPU, or the range of recorded versions if this GPU was not recorded. None if no version
+    is stated.
+    """
     latency_s: Estimate
     power_w: Estimate | None
-    """Power; None if it was not recorded. `at_point` then fills in a `predicted` power."""
+    """Power, or None if it was not recorded. `operating_point.at_point` then adds a `predicted` power."""
     gpus: tuple[str, ...]
-    """GPUs in the training data of the latency."""
+    """GPUs whose recordings the trees for latency were trained on."""
     recorded_as: str | None
-    """Recorded data type and layout, if they differ from the problem's."""
+    """Recorded data type and layout, or None if they are those of the problem."""
     busy: Mapping[str, float]
-    """Seconds that `math`, `dram`, `l2` and `launch` are busy at the rates of the data sheet, possibly overlapping, for
-    transfers to other power limits and clocks.
+    """Seconds that `math`, `dram`, `l2` and `launch` are busy at the data sheet's rates, which may overlap.
+
+    They are used to transfer the prediction to other power limits and clocks.
     """
 
 
 @dataclass(frozen=True)
 class PowerBase:
-    """Power figures of a GPU in watts."""
+    """Power of a GPU in watts, from which the power of a problem is computed."""
 
     running_w: float
-    """Power before any event, at the clock of a load without a power limit."""
+    """Power without any events, at the clock that a load reaches without a power limit."""
     math_w: float
-    """Additional power of tensor cores at the data sheet's rate, equal in every data type."""
+    """Additional power if tensor cores run at the data sheet's rate. It is assumed to be equal in every data type."""
     dram_w: float
-    """Additional power at the data sheet's bandwidth, including L2 and L1. Without L2 and L1, power on an H200,
-    predicted from recordings of Blackwell, is too low for DRAM-bound matmuls.
+    """Additional power at the data sheet's DRAM bandwidth, including the power of L2 and L1.
+
+    Without the power of L2 and L1, the power of DRAM-bound matmuls on an H200, predicted from recordings of Blackwell,
+    would be too low.
     """
 
     def watts(self, bound: Bound, latency_s: Array, most_w: float) -> Array:
-        """Return the power, at most `most_w`, if problems take `latency_s`; the last axis is the problem."""
+        """Return the power of N problems in watts, limited to `most_w`.
+
+        Args:
+            bound: Bound of the problems.
+            latency_s: Time of the problems in seconds; the last axis is the problem.
+            most_w: Maximum power in watts.
+        """
         events_j = self.math_w * bound.parts["math"] + self.dram_w * bound.parts["dram"]
         return np.asarray(np.minimum(self.running_w + events_j / latency_s, most_w))
 
 
 @lru_cache(maxsize=64)
 def power_base(gpu: GPU) -> PowerBase:
-    """Return the figures of a GPU by the power model."""
+    """Return the power of a GPU according to the power model."""
     power = PowerModel.for_gpu(gpu)
     peak, joules = arithmetic(gpu, power, "bf16" if gpu.peak_flops("bf16", tensor=True) else "f16")
     beside = BESIDE_ARITHMETIC[gpu.peak_flops("f16", tensor=True) > 0]

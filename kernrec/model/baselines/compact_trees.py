@@ -1,10 +1,10 @@
-"""Compact boosted trees for shipped models: small, and fast to load.
+"""Compact boosted trees for shipped models: small files that load quickly.
 
-XGBoost splits a feature only at the cuts of its histogram, at most 255, so a split takes two bytes: feature and cut. A
-leaf takes one byte, for 256 values between the minimum and maximum of its tree, which changes a sum of 200 trees by
-about 0.001. Nodes of a tree are stored by level, so the children of the i-th inner node are nodes 2 i + 1 and 2 i + 2,
-and no pointers are stored. `kernrec.model.learn.forest` has complete trees instead, which need more space but are
-faster for many candidates.
+XGBoost splits a feature only at one of at most 255 histogram cuts, so a split is stored in two bytes: the indices of
+the feature and of the cut. A leaf is stored in one byte, as one of 256 values between the minimum and the maximum leaf
+of the tree. This rounding changes the sum of 200 trees by about 0.001. The nodes of a tree are stored level by level,
+so the children of the i-th inner node are nodes 2 i + 1 and 2 i + 2, and no pointers are needed.
+`kernrec.model.learn.forest` stores complete trees instead, which need more space, but are faster for many candidates.
 """
 
 import zlib
@@ -21,12 +21,12 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 Trees = tuple[Mapping[str, Any], Mapping[str, Array]]
-"""Metadata as JSON values, and arrays: the result of `compact` and the input of `expand`."""
+"""Stored trees: metadata as JSON values, and arrays. `compact` returns them and `expand` reads them."""
 
 MOST_CUTS = 256
 _MOST_LEVELS = 32
 _MOST_NODES = 1 << 23
-"""Maximum number of nodes, because 256 times a node must fit in 32 bits."""
+"""Maximum number of nodes, so that 256 times the index of a node fits in 32 bits."""
 _MOST_BYTES = 16 << 20
 """Maximum size in bytes of decompressed trees."""
 
@@ -36,29 +36,33 @@ class CompactTrees:
     """T trees with N nodes in all, over F features."""
 
     start: Array
-    """First node of each tree, (T,)."""
+    """Index of the first node of each tree, (T,)."""
     left: Array
-    """Left child of each node, (N,); the right child is the next node. A leaf's child is the leaf itself."""
+    """Index of the left child of each node, (N,). The right child is the node after the left child. For a leaf, this is
+    the leaf itself.
+    """
     feature: Array
-    """Feature that each split compares, (N,)."""
+    """Index of the feature that each split compares, (N,)."""
     threshold: Array
-    """Thresholds, (N,). Values at or above a threshold go right. Leaves have NaN, so no value goes right."""
+    """Threshold of each split, (N,). Values equal to the threshold or above go right. A leaf has NaN, so that no value
+    goes right.
+    """
     leaf: Array
-    """Values of the leaves, (N,); 0 for splits."""
+    """Value of each leaf, (N,); 0 for splits."""
     base: float
-    """Constant added to every sum of leaves."""
+    """Constant added to the sum of leaves."""
     levels: int
-    """Number of splits on the longest path."""
+    """Number of splits on the longest path from a root to a leaf."""
 
     def predict(self, matrix: Array) -> Array:
-        """Return the prediction for each row of a matrix (C, F) without missing values; float64 (C,)."""
+        """Return the prediction for each row of a matrix (C, F) without missing values, as float64 (C,)."""
         predicted = np.empty(len(matrix))
         self.in_engine.predict(np.asarray(matrix, dtype=np.float32), predicted)
         return predicted
 
     @cached_property
     def in_engine(self) -> Any:
-        """Return the trees in the engine's form."""
+        """Return these trees as an engine object."""
         links = (np.asarray(column, dtype=np.int64) for column in (self.start, self.left, self.feature))
         values = (np.asarray(column, dtype=np.float32) for column in (self.threshold, self.leaf))
         return query.CompactTrees(*links, *values, self.base, self.levels)
@@ -68,10 +72,11 @@ def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, shar
     """Convert trees to the metadata and arrays that `expand` reads.
 
     Args:
-        trees: Trees as in XGBoost's JSON: `left_children`, `right_children`, `split_indices`, `split_conditions`.
+        trees: Trees as dictionaries from XGBoost's JSON, with `left_children`, `right_children`, `split_indices` and
+            `split_conditions`.
         features: Number of features F.
-        base: Constant added to every sum of leaves.
-        share: Fraction of the sum of leaves to apply.
+        base: Constant added to the sum of leaves.
+        share: Factor by which to scale all leaves.
 
     Raises:
         ValueError: A feature has more than 256 cuts, or there are more than 256 features.
@@ -101,7 +106,7 @@ def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, shar
 
 
 def _leaves(trees: Sequence[Array]) -> dict[str, Array]:
-    """Return the leaves of each tree as bytes, with the minimum of each tree and the step between values."""
+    """Return the leaves as bytes, with the minimum leaf of each tree and the step between two byte values."""
     low = np.array([leaves.min() for leaves in trees], dtype=np.float32)
     step = np.array([(leaves.max() - leaves.min()) / 255 or 1.0 for leaves in trees], dtype=np.float32)
     nearest = [np.rint((v - a) / b) for v, a, b in zip(trees, low, step, strict=True)]
@@ -109,7 +114,7 @@ def _leaves(trees: Sequence[Array]) -> dict[str, Array]:
 
 
 def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTrees:
-    """Return the trees from the result of `compact`. Raises `ValueError` if the arrays do not fit together."""
+    """Create trees from the result of `compact`. Raises `ValueError` if the arrays do not fit together."""
     nodes, levels = arrays["nodes"].astype(np.int64), int(facts["levels"])
     count = int(nodes.sum())
     inner = np.unpackbits(arrays["inner"], count=count).view(bool)
@@ -117,7 +122,7 @@ def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTree
     before = np.cumsum(inner, dtype=np.int32)
     before -= inner
     start = np.cumsum(nodes) - nodes
-    # These are the first split and the number of splits of each tree.
+    # Index of the first split of each tree, and its number of splits.
     first = np.append(before, len(splits)).take(start)
     of_tree = np.diff(first, append=len(splits))
     left = 2 * np.arange(len(splits)) + np.repeat(start + 1 - 2 * first, of_tree)
@@ -151,12 +156,12 @@ def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTree
 
 
 def compressed(trees: Trees) -> Array:
-    """Compress trees to bytes, uint8, for `decompressed`."""
+    """Compress the result of `compact` to bytes, as a uint8 array."""
     return np.frombuffer(zlib.compress(pack(*trees), 9), dtype=np.uint8)
 
 
 def decompressed(data: Array) -> Trees:
-    """Decompress trees from the result of `compressed`. Raises `ValueError` for other bytes."""
+    """Return the trees that were passed to `compressed`. Raises `ValueError` if the data is damaged or too large."""
     inflate = zlib.decompressobj()
     try:
         whole = inflate.decompress(data.tobytes(), _MOST_BYTES)

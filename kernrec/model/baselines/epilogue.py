@@ -1,8 +1,9 @@
-"""Convert baselines of recorded matmuls to a matvec, or to a matmul with a bias, an activation or padded rows.
+"""Convert the baselines of plain matmuls to matvecs and to matmuls with a bias, an activation or padded rows.
 
-Backends were recorded on plain matmuls. They fuse a bias and an activation, whose cost the analytical model predicts
-(`kernrec.model.analytical.launch_time`). The lower end of an interval assumes that the matmul hides this cost. The
-upper end assumes that the backend does not fuse, and reads and writes the result again.
+Backends were recorded only with plain matmuls. They are assumed to fuse a bias and an activation into the matmul's
+kernel. The analytical model predicts the additional time (`kernrec.model.analytical.launch_time`). The lower end of an
+interval assumes that the matmul hides this time completely. The upper end assumes that the backend does not fuse, so
+that the result is read and written once more.
 """
 
 from dataclasses import replace
@@ -21,7 +22,7 @@ _FUSED = {"bias": 0, "activation": 0}
 
 
 def as_recorded(problem: Problem) -> Problem:
-    """Return the recorded form of a problem: a matmul instead of a matvec, without bias and activation."""
+    """Return the recorded form of a problem: a matvec becomes a matmul, and bias and activation are removed."""
     problem = as_matmul(problem)
     if not has_epilogue(problem):
         return problem
@@ -29,7 +30,13 @@ def as_recorded(problem: Problem) -> Problem:
 
 
 def with_epilogue(latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
-    """Return the latency of a problem, given the latency of its recorded form (`as_recorded`)."""
+    """Add the time of a problem's bias and activation to a latency.
+
+    Args:
+        latency: Latency of the problem's recorded form (`as_recorded`).
+        problem: Problem, possibly with a bias or an activation.
+        gpu: GPU that runs the problem.
+    """
     fused_s, apart_s = _seconds(problem, gpu)
     if not fused_s:
         return latency
@@ -37,18 +44,22 @@ def with_epilogue(latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
 
 
 def has_epilogue(problem: Problem) -> bool:
-    """Return whether a problem has a bias or an activation; no recording has either."""
+    """Return whether a problem has a bias or an activation, which no recording has."""
     return problem.layout != ANY_LAYOUT and any(map(problem.sizes.get, _FUSED))
 
 
 @lru_cache(maxsize=256)
 def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return the seconds of bias and activation in the matmul's kernel, and of one more pass over the result."""
+    """Return the seconds that bias and activation add to the matmul's kernel, and the seconds of a separate pass.
+
+    A separate pass reads and writes the result. It is only needed for an activation.
+    """
     if not has_epilogue(problem):
         return 0.0, 0.0
     power = PowerModel.for_gpu(gpu)
     core_s, moved = 0.0, 0.0
-    for each, sign in ((problem, 1.0), (as_recorded(problem), -1.0)):  # Both convert 8-bit results.
+    # The problem and its recorded form both convert 8-bit results, so the cost of the conversion cancels out.
+    for each, sign in ((problem, 1.0), (as_recorded(problem), -1.0)):
         cost = epilogue(gpu, power, each)
         if cost is not None:
             core_s, moved = core_s + sign * cost[0], moved + sign * cost[2]
@@ -57,12 +68,14 @@ def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
 
 
 _MULTIPLES = (8, 64)
-"""Multiples to which rows of a matmul are padded: 16 bytes of 16-bit elements, and a tile."""
+"""Multiples to which the rows of a matmul are padded: 8 elements (16 bytes of 16-bit elements), and 64 elements (a
+tile).
+"""
 
 
 @lru_cache(maxsize=256)
 def padded(problem: Problem) -> tuple[Problem, ...]:
-    """Return the problem and its padded forms; empty if all rows are aligned."""
+    """Return a matmul in its original form and with padded rows. Return an empty tuple if all rows are aligned."""
     sizes = problem.dim
     unaligned = [name for name in _contiguous(problem) if sizes[name] % _MULTIPLES[0]]
     if not unaligned:
@@ -78,8 +91,9 @@ def _multiples(size: int) -> set[int]:
 
 
 def _contiguous(problem: Problem) -> tuple[str, ...]:
-    """Return the dimensions along which some operand of a matmul has contiguous rows."""
-    if problem.op != "matmul" or problem.layout == ANY_LAYOUT:  # A problem that a spec declares may have any name.
+    """Return the dimensions along which the rows of an operand or of the result are contiguous in memory."""
+    # An op declared in a spec may have any name, even `matmul`.
+    if problem.op != "matmul" or problem.layout == ANY_LAYOUT:
         return ()
     a, b = tuple(problem.layout)
     return tuple(dict.fromkeys(("k" if a == "n" else "m", "n" if b == "n" else "k", "n")))

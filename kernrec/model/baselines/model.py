@@ -1,9 +1,10 @@
-"""Baseline model: latency and power of each backend for a problem on a GPU.
+"""Baseline model: predict the latency and power of each backend for a problem on a GPU.
 
-Trees correct the bound of `kernrec.model.baselines.bound`: log(measured / bound) of latency, and log(power / TDP) of
-power, or log(power / `kernrec.model.baselines.bound`) for matmuls. All rows of a recorded set have the same timing,
-and trees distinguish backends by a feature `backend.NAME`. Recorded GPUs have their own trees. Other GPUs share few and
-shallow trees, only over ratios, whose predictions are `transferred`; deeper trees would overfit the recorded GPUs.
+Boosted trees correct the lower bound of `kernrec.model.baselines.bound`. They learn log(measured / bound) for latency.
+For power, they learn log(measured / power limit), or log(measured / power model) for ops with `PHYSICAL_POWER`. All
+rows of a recorded set were timed in the same way. A feature `stack.NAME` tells the trees which backend a row belongs
+to. Each recorded GPU has its own trees. All other GPUs share a few shallow trees, which use only features that are
+ratios. Deeper trees would overfit the recorded GPUs. Predictions by shared trees have the source `transferred`.
 `tools/library_training` trains the model, and `kernrec.model.baselines.model_file` stores it.
 """
 
@@ -24,63 +25,68 @@ from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
 Latency = tuple[str, Estimate, float]
-"""Backend, latency, and the seconds of the latency that the launch takes."""
+"""Name of a backend, its latency, and the seconds of the latency that the launch takes."""
 
 _KEPT = 4096
 """Maximum number of predictions that a model caches."""
 _KEPT_FEATURES = 256
-"""Maximum number of problems whose features are cached until their power is requested."""
+"""Maximum number of problems whose features are cached until the power is requested."""
 
 
 @dataclass(frozen=True)
 class VendorModel:
-    """Model of the backends that run one op."""
+    """Model of all backends that run one op."""
 
     op: str
     sets: tuple[SetModel, ...]
-    """Recorded sets. For a problem and backend, the first covering set with the GPU is used, else a set with the GPU's
-    architecture, else the set with the most architectures.
+    """Recorded sets, in order of preference.
+
+    For a problem and backend, the model uses the first set that covers the problem and contains the GPU. If there is
+    none, it uses a set that contains another GPU of the same architecture, or else the set with the most architectures.
     """
 
     _predicted: dict[tuple[Problem, str], tuple[BaselinePrediction, ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """Latest predictions, by problem and GPU."""
+    """Cached predictions, by problem and name of the GPU."""
     _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
-    """Latest timings, whose power was not requested yet: sets, each with the problem's index in the set."""
+    """Cached times of problems whose power was not requested yet, by problem and name of the GPU.
+
+    Each value is a list of (times of several problems, index of this problem), with one entry per recorded set.
+    """
     _accepting: dict[tuple[str, str, str], list[tuple[int, RecordedSet, bool]]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """Cached results of `_nearest`, by its arguments."""
+    """Cached results of `_nearest`, by data type, layout and name of the GPU."""
 
     _kinds: dict[tuple[int, tuple[str, ...], str, str, str], Kind] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """Kinds of requested problems, by set, backends, data type, layout and GPU."""
+    """Cached `Kind` objects, by index of the set, backends, data type, layout and name of the GPU."""
 
     def __repr__(self) -> str:
         return f"<VendorModel {self.op}: {', '.join(self.backends)} from {len(self.sets)} recorded sets>"
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Return all backends, each once, regardless of recorded versions."""
+        """Return the names of all backends without versions, each once."""
         backends = (backend for entry in self.sets for backend in entry.recorded.backends)
         return tuple(dict.fromkeys(backend.partition(AT)[0] for backend in backends))
 
     def superseded(self, problem: Problem, gpu: GPU) -> frozenset[str]:
-        """Return names of backends, with `@` and a version, whose recordings on a GPU a newer version replaced."""
+        """Return the backends whose recordings on a GPU were superseded by a newer version, such as `vLLM@0.14.0`."""
         sets = (recorded for _, recorded, has_card in self._nearest(problem.dtype, problem.layout, gpu) if has_card)
         return frozenset(
             name for each in sets for name, devices in each.backends.items() if AT in name and gpu.name in devices
         )
 
     def predict_version(self, problem: Problem, gpu: GPU, backend: str) -> BaselinePrediction | None:
-        """Predict a superseded version of a backend; return None if the model does not cover the problem.
+        """Predict a superseded version of a backend. Return None if the model does not cover the problem.
 
         Args:
-            problem: Problem of the op.
+            problem: Problem of the model's op.
             gpu: GPU on which the version was recorded.
-            backend: A name from `superseded`.
+            backend: Name with a version, as returned by `superseded`.
         """
         plain = as_recorded(problem)
         for place, recorded, has_card in self._nearest(plain.dtype, plain.layout, gpu):
@@ -91,9 +97,10 @@ class VendorModel:
         return None
 
     def predict(self, problem: Problem, gpu: GPU) -> tuple[BaselinePrediction, ...]:
-        """Return a prediction for each backend that runs the problem, fastest first; empty if none was recorded.
+        """Return a prediction for each backend that can run a problem, fastest first. Return an empty tuple if there is
+        none.
 
-        If a set has recordings on this GPU, its backends that were only recorded on other GPUs are excluded.
+        If a recorded set contains this GPU, the set's backends that were only recorded on other GPUs are excluded.
         """
         self.predict_many([problem], gpu)
         predictions = self._predicted[as_recorded(problem), gpu.name]
@@ -102,10 +109,13 @@ class VendorModel:
         return tuple(replace(each, latency_s=with_epilogue(each.latency_s, problem, gpu)) for each in predictions)
 
     def latencies(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return only the latencies of `predict` for each backend that runs the problem, which takes less time.
+        """Return the latency of each backend that can run a problem. This takes less time than `predict`.
 
         Args:
-            beside: Further problems of the op that will be requested. Predicting them together takes little longer.
+            problem: Problem of the model's op.
+            gpu: GPU that runs the problem.
+            beside: Further problems of the op that will be requested later. Predicting all of them together takes
+                little longer than predicting one.
         """
         plain = as_recorded(problem)
         if (predictions := self._predicted.get((plain, gpu.name))) is not None:
@@ -116,7 +126,11 @@ class VendorModel:
         return _finished(latencies, problem, gpu)
 
     def fastest(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return the fastest backend of each set that covers the problem; the overall fastest is among them."""
+        """Return the latencies of the fastest backends for a problem, at least of the fastest backend of each recorded
+        set.
+
+        The overall fastest backend is always included. The arguments are those of `latencies`.
+        """
         plain = as_recorded(problem)
         if (plain, gpu.name) in self._predicted:
             return self.latencies(problem, gpu)
@@ -124,12 +138,14 @@ class VendorModel:
         return _finished([timed.latency(timed.fastest(number), number) for timed, number in parts], problem, gpu)
 
     def at_least_roof(self, latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
-        """Raise a latency to the roof at the GPU's default limit and clock, as `operating_point.at_point` does."""
+        """Raise a latency that is below the roof at the GPU's default power limit, as
+        `operating_point.at_point` does.
+        """
         (least_s,) = roofs_s([problem], gpu)
         return raised(latency, least_s)
 
     def refusals(self, problem: Problem, gpu: GPU) -> Mapping[str, str]:
-        """Return, by backend, the reasons why a backend cannot run a problem of a recorded kind."""
+        """Return the reason why a backend cannot run a problem, keyed by backend, for recorded kinds of problems."""
         refused: dict[str, str] = {}
         run: set[str] = set()
         plain = as_recorded(problem)
@@ -143,8 +159,9 @@ class VendorModel:
         return {backend: reason for backend, reason in refused.items() if backend not in run}
 
     def predict_many(self, problems: Sequence[Problem], gpu: GPU) -> None:
-        """Predict problems of the op together, for later calls of `predict`. A pass over the trees takes equally long
-        for one and for a few problems.
+        """Predict several problems of the op together and cache the results for `predict`.
+
+        Evaluating the trees takes about as long for a few problems as for one.
         """
         if len(self._predicted) > _KEPT:
             self._predicted.clear()
@@ -161,7 +178,7 @@ class VendorModel:
         return parts
 
     def _time(self, problems: Sequence[Problem], gpu: GPU) -> list[list[tuple[Timed, int]]]:
-        """Return the entries of `_timed` for problems, and add the missing ones."""
+        """Return the entries of `_timed` for these problems. Compute and cache missing entries."""
         if len(self._timed) > _KEPT_FEATURES:
             self._timed.clear()
         together: dict[Kind, list[tuple[Problem, list[tuple[Timed, int]]]]] = {}
@@ -179,12 +196,12 @@ class VendorModel:
         return every
 
     def _chosen(self, problem: Problem, gpu: GPU) -> list[Kind]:
-        """Return the sets that predict a problem, each with its backends."""
+        """Return the recorded sets that predict a problem, each with the backends that it predicts."""
         taken: tuple[str, ...] = ()
         chosen: list[Kind] = []
         sizes = problem.sizes
-        # Few recordings contain cuBLAS's kernels for f32 matmuls of few rows or columns, so `physics` is more
-        # accurate.
+        # There are few recordings of the kernels that cuBLAS uses for f32 matmuls with few rows or columns, so
+        # `physics` is more accurate.
         few_rows = self.op == "matmul" and problem.dtype == "f32" and is_matvec(sizes)
         for place, recorded, has_card in self._nearest(problem.dtype, problem.layout, gpu):
             if few_rows or not recorded.is_case(sizes):
@@ -210,9 +227,13 @@ class VendorModel:
         return [number for number, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
 
     def _nearest(self, dtype: str, layout: str, gpu: GPU) -> list[tuple[int, RecordedSet, bool]]:
-        """Return index, set, and whether the set has the GPU, for each set that accepts a data type and layout.
+        """Return the recorded sets that contain a data type and layout, or a similar one. The set nearest to the GPU
+        comes first.
 
-        The set nearest to the GPU comes first. The result is empty if the GPU cannot compute in the type.
+        The list is empty if the GPU has no arithmetic in the data type.
+
+        Returns:
+            (index of the set, the set, whether the set contains the GPU) for each set.
         """
         key = dtype, layout, gpu.name
         if (nearest := self._accepting.get(key)) is None:
@@ -231,7 +252,13 @@ def _finished(latencies: list[Latency], problem: Problem, gpu: GPU) -> list[Late
 
 @lru_cache(maxsize=1024)
 def _farness(recorded: tuple[str, ...], gpu: GPU) -> tuple[bool, bool, int]:
-    """Return a set's sort key for a GPU: first sets with the GPU, then its architecture, then most architectures."""
+    """Return a sort key for recorded sets: sets with the GPU first, then sets with its architecture, then most
+    architectures.
+
+    Args:
+        recorded: Names of the GPUs in the set.
+        gpu: GPU to predict.
+    """
     architectures = {find_gpu(name).arch for name in recorded}
     return gpu.name not in recorded, gpu.arch not in architectures, -len(architectures)
 

@@ -1,9 +1,9 @@
-"""File of a baseline model: a JSON card, which states its training data, and compressed trees.
+"""Files of a baseline model: a JSON card that describes the training data, and a file with compressed trees.
 
-The trees of each GPU are compressed separately, because an answer needs only one GPU's trees.
+The trees of each GPU are compressed separately, because a query needs the trees of only one GPU.
 
-The card is written last and contains the SHA-256 of the trees. Loading unpickles nothing. A file that does not match
-causes a one-line error. Neither file contains rows of the recordings.
+The card is written last and contains the SHA-256 of the trees. Loading a model unpickles nothing. If the trees do not
+match the card, loading raises a one-line error. Neither file contains rows of the recordings.
 """
 
 import hashlib
@@ -33,9 +33,9 @@ def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folde
     """Write a model, and return the path of its card.
 
     Args:
-        card: Card as `load` reads it, without `format` and `trees`.
-        trees: Trees by the name in a head of the card. Trees from `stored` are already compressed.
-        folder: Folder, created if missing.
+        card: Card as `load` reads it, without the fields `format` and `trees`.
+        trees: Trees, by the name that the card uses for them. Trees from `stored` are already compressed.
+        folder: Folder to write to, created if missing.
     """
     content = pack({}, {name: f if isinstance(f, np.ndarray) else compressed(f) for name, f in trees.items()})
     file = f"{card['op']}.trees"
@@ -48,14 +48,25 @@ def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folde
 
 
 def stored(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return a model's card and compressed trees, to save them with other trees. Raises `UsageError` like `load`."""
+    """Return the card and the compressed trees of a stored model, for saving them together with other trees.
+
+    Raises:
+        UsageError: For the same reasons as `load`.
+    """
     load(path)
     card = json.loads(_content(path))
     return card, unpack(_content(path.parent / card["trees"]["file"]))[1]
 
 
 def load(path: Path) -> VendorModel:
-    """Read a model by its card. Raises `UsageError` if the files cannot be read, are damaged, or of another version."""
+    """Load a model.
+
+    Args:
+        path: Path of the card.
+
+    Raises:
+        UsageError: A file cannot be read, is damaged, or has another format version.
+    """
     try:
         card = json.loads(_content(path))
         if card["format"] != FORMAT:

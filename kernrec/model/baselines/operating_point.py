@@ -1,17 +1,20 @@
-"""Transfer a backend's prediction to a power limit and a clock, by the GPU model that kernels use.
+"""Transfer the prediction for a backend to another power limit or clock, with the GPU model that is used for kernels.
 
-A backend's time and power are predicted at the GPU's default power limit and clock. Its time is split in proportion to
-the parts of the roofline: arithmetic and L2 follow the core clock, DRAM and the start of a launch do not. The energy of
-the core's events depends on the problem and the GPU, so all backends share one value. Then recorded and predicted
-powers are transferred alike, and the order of backends changes only for physical reasons. The value is the median
-energy that the known powers leave for the core. It is at least the energy of the arithmetic if the limit slows the
-arithmetic down or no power is known. It is at most the energy that the fastest backend can have used at the clock that
-its time requires. `PowerModel.apply_power_limit` evaluates this launch at both points, and the prediction changes by
-the ratio.
+A backend's time and power are predicted at the GPU's default power limit and clock. The time is split in proportion to
+the parts of the roofline. Arithmetic and L2 follow the core clock, but DRAM and the start of a launch do not.
+`PowerModel.apply_power_limit` evaluates this launch at both operating points, and time and power are scaled by the
+ratio of the two results.
 
-`least_s` is the minimum time of a call by the data sheet, from arithmetic and compulsory bytes at a GPU's highest
-rates. A recording that is faster by more than `LEEWAY` timed another problem, so it is neither shipped nor used for
-training. Benchmarks repeat a call, so L2 may still hold weights (or keys and values) from the previous call.
+The energy of core events depends only on the problem and the GPU, so all backends share one value. As a result,
+recorded and predicted powers are transferred in the same way, and the order of backends changes only for physical
+reasons. The value is the median, over backends with known power, of the energy that remains for the core. It is at
+least the energy of the arithmetic if the power limit slows down the arithmetic or if no power is known. It is at most
+the energy that each backend can have used at the lowest clock at which its arithmetic fits into its time.
+
+`least_s` is the minimum time of a call according to the data sheet: the arithmetic and the compulsory bytes at the
+GPU's highest rates. If a recording is faster by more than a factor `LEEWAY`, it must have timed another problem, so it
+is neither shipped nor used for training. Benchmarks repeat a call, so L2 may still contain weights (or keys and values)
+from the previous call.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,24 +41,27 @@ if TYPE_CHECKING:
     from kernrec.model.baselines.bound import BaselinePrediction
 
 CAPPED = 0.95
-"""Minimum fraction of the power limit at which a predicted power counts as limited. The mean power of a throttled
-loop stays a little below the limit.
+"""Minimum fraction of the power limit at which a predicted power counts as limited.
+
+The mean power of a loop that the power limit slows down is slightly below the limit.
 """
 REACHED = 0.9
-"""Maximum fraction of the arithmetic rate at the sustained clock that a backend reaches. Recorded large matmuls reach
-0.79 of the data sheet's rate (`TENSOR_SHARE`), at a clock that a limit lowers.
+"""Maximum fraction of the arithmetic rate at the actual clock that a backend is assumed to reach.
+
+Recorded large matmuls reach 0.79 of the data sheet's rate (`TENSOR_SHARE`) at a clock that the power limit lowers.
 """
 EXTRAPOLATED = 0.6
-"""Standard deviation of the error of a transferred change of time or power, relative to the logarithm of the change. It
-is the median of nine changes in matmul_tf32_limits_rtx3090.csv from 400 W on (root mean square: 0.65).
+"""Standard deviation of the error of a transferred change in time, as a fraction of the logarithm of the change.
+
+It is the median of nine changes in matmul_tf32_limits_rtx3090.csv from 400 W on. Their root mean square is 0.65.
 """
 MODELLED = 1.35
-"""Factor of the 90 % interval of a modeled power, given the backend's time (`tools/evidence power`)."""
+"""Factor of the 90 % interval of a power that was computed with the power model (`tools/evidence power`)."""
 _ROUNDS = 40
 
 
 class Point(Protocol):
-    """Power limit (W) and locked clock (Hz); None means the GPU's default."""
+    """Power limit in watts and locked clock in hertz. None means the GPU's default."""
 
     @property
     def power_limit_w(self) -> float | None: ...
@@ -66,18 +72,21 @@ class Point(Protocol):
 def at_point(
     predictions: "Iterable[BaselinePrediction]", gpu: GPU, point: Point, problem: Problem | None = None
 ) -> "list[BaselinePrediction]":
-    """Transfer one problem's predictions to a power limit and clock, within the roof and the limit, in the same order.
+    """Transfer the predictions for a problem to a power limit and clock. The order of the predictions is kept.
 
-    A prediction without recorded power gets the power by the GPU's power model.
+    Times are raised to the roof if they are below it, and powers are limited to the power limit. A prediction without
+    recorded power gets a power from the GPU's power model.
 
     Args:
-        predictions: Results of `VendorModel.predict`, at the default power limit with the clock not locked. Pass all
-            compared predictions together, because they share the energy of the core's events.
-        point: The power limit and clock.
-        problem: The problem. Its arithmetic determines the energy of a limited part, and bounds the time.
+        predictions: Results of `VendorModel.predict`, which apply to the default power limit and an unlocked clock.
+            Pass all predictions that will be compared together, because they share the energy of core events.
+        gpu: GPU of the predictions.
+        point: Power limit and clock.
+        problem: Problem of the predictions, if known. Its arithmetic determines the energy of core events if the power
+            limit slows down the backends, and the minimum time.
 
     Raises:
-        UsageError: The GPU does not accept this power limit or clock.
+        UsageError: The GPU does not support this power limit or clock.
     """
     power, baselines = _power_of(gpu), list(predictions)
     limit_w = None if point.power_limit_w is None else float(point.power_limit_w)
@@ -94,14 +103,17 @@ def at_point(
 
 
 def recorded_within(prediction: "BaselinePrediction", gpu: GPU, problem: Problem) -> "BaselinePrediction":
-    """Return a recording at the default point, with its power clamped to the limit."""
+    """Return a prediction for the default operating point with its power limited to the GPU's power limit.
+
+    If the power was not recorded, it is computed with the power model.
+    """
     if prediction.power_w is None:
         return _modelled(prediction, gpu, problem)
     return replace(prediction, power_w=_at_most(prediction.power_w, gpu.tdp_w))
 
 
 def _modelled(prediction: "BaselinePrediction", gpu: GPU, problem: Problem | None) -> "BaselinePrediction":
-    """Return a prediction at the default point with the modeled power for its operations, bytes and time."""
+    """Return a prediction for the default operating point with a power that is computed with the power model."""
     busy, base, seconds = prediction.busy, power_base(gpu), prediction.latency_s.value
     if not busy and problem is not None:
         busy = {"math": 0.0, "dram": problem.bytes / gpu.memory_bandwidth}
@@ -112,18 +124,20 @@ def _modelled(prediction: "BaselinePrediction", gpu: GPU, problem: Problem | Non
 
 
 def raised(latency: Estimate, least_s: float) -> Estimate:
-    """Return a latency, raised to the roof `least_s` if it is lower."""
+    """Return a latency, raised to the minimum time `least_s` if it is below."""
     return latency if latency.value >= least_s else _scaled(latency, least_s / latency.value, 1.0)
 
 
 _MOST_ROOFS = 512
-"""Number of problems at an operating point at which the cache is emptied."""
+"""Number of problems per operating point at which the cache of minimum times is emptied."""
 
 
 def roofs_s(
     problems: Sequence[Problem], gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None
 ) -> list[float]:
-    """Return the minimum time in seconds that any backend needs, for each problem; 0 for a problem within L2."""
+    """Return the minimum time in seconds that any backend needs for each problem, or 0 for a problem
+    that fits into L2.
+    """
     roofs, new = _roofs_at(gpu, limit_w, clock_hz), dict[Problem, list[float]]()
     if len(roofs) >= _MOST_ROOFS:
         roofs.clear()
@@ -143,13 +157,15 @@ def roofs_s(
 
 @lru_cache(maxsize=32)
 def _roofs_at(gpu: GPU, limit_w: float | None, clock_hz: float | None) -> dict[Problem, float]:
-    """Return the cache of `roofs_s` at an operating point."""
+    """Return a new dictionary that caches results of `roofs_s`. It is the same for every call with the
+    same arguments.
+    """
     return {}
 
 
 @lru_cache(maxsize=64)
 def ideal_of(gpu: GPU, op: str, dtype: str) -> IdealLaunch:
-    """Return the cached ideal launch of a GPU."""
+    """Return the ideal launch of an op on a GPU, which is cached."""
     return ideal_launch(op, dtype, gpu, _power_of(gpu))
 
 
@@ -171,7 +187,15 @@ def _scaled(quantity: Estimate, factor: float, unsure: float) -> Estimate:
 def _carried(
     prediction: "BaselinePrediction", core_j: float, gpu: GPU, limit_w: float | None, clock_hz: float | None
 ) -> "BaselinePrediction":
-    """Return a prediction at another limit and clock, given the energy of the core's events."""
+    """Transfer one prediction to a power limit and clock.
+
+    Args:
+        prediction: Prediction for the default operating point.
+        core_j: Energy of core events in joules at nominal voltage.
+        gpu: GPU of the prediction.
+        limit_w: Power limit in watts, or None for the default.
+        clock_hz: Locked clock, or None for an unlocked clock.
+    """
     power = _power_of(gpu)
     launch = _launch(prediction, core_j, gpu, power)
     before, after = power.apply_power_limit(launch), power.apply_power_limit(launch, limit_w, clock_hz)
@@ -192,13 +216,13 @@ def _at_most(quantity: Estimate, most: float) -> Estimate:
 
 
 def _launch(prediction: "BaselinePrediction", core_j: float, gpu: GPU, power: PowerModel) -> NominalCosts:
-    """Return a launch that takes the predicted time at the default point, with this energy of core events."""
+    """Return a launch that takes the predicted time at the default operating point, with this energy of core events."""
     busy, latency_s = prediction.busy, prediction.latency_s.value
     core_s, dram_s = max(busy["math"], busy["l2"]), busy["dram"]
     fixed_s = min(busy["launch"], 0.9 * latency_s)
     dram_j = _dram_energy(prediction, gpu, power)
     clock_hz = _held_clock(power, core_j, dram_j, latency_s)
-    # Scale the parts so that they add up to the predicted time at the clock.
+    # Scale the core and DRAM times so that the launch takes the predicted time at the actual clock.
     slowed = core_s * power.boost_hz / clock_hz
     together = (slowed**OVERLAP + dram_s**OVERLAP) ** (1.0 / OVERLAP)
     scale = (latency_s - fixed_s) / together if together else 1.0
@@ -208,11 +232,11 @@ def _launch(prediction: "BaselinePrediction", core_j: float, gpu: GPU, power: Po
 def _core_energy(
     predictions: "Iterable[BaselinePrediction]", gpu: GPU, power: PowerModel, problem: Problem | None
 ) -> float:
-    """Return the joules of the core's events at nominal voltage, one value for all backends of a problem."""
+    """Return the energy of core events in joules at nominal voltage, which all backends share for a problem."""
     left_j, most_j, held, math_s = [], inf, False, 0.0
     for each in predictions:
         math_s, latency_s = max(math_s, each.busy["math"]), each.latency_s.value
-        # The clock must have been high enough for the arithmetic to fit into the time.
+        # The clock must have been high enough for the backend's arithmetic to fit into its time.
         core_s = max(each.busy["math"], each.busy["l2"])
         least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
         most_j = min(most_j, _left_for_core(each, gpu.tdp_w, least_hz, gpu))
@@ -234,7 +258,10 @@ def _median(values: list[float]) -> float:
 
 
 def _left_for_core(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
-    """Return the joules, at nominal voltage, that remain for core events over the predicted time at a given power."""
+    """Return the energy in joules at nominal voltage that is left for core events.
+
+    This is the energy at power `drawn_w` over the predicted time, without static power and without DRAM traffic.
+    """
     power = _power_of(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
     core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)
@@ -250,7 +277,14 @@ def _without_core(power: PowerModel, clock_hz: float) -> float:
 
 
 def _held_clock(power: PowerModel, core_j: float, dram_j: float, latency_s: float) -> float:
-    """Return the clock at which a launch of these energies and this time draws the default limit, else the highest."""
+    """Return the clock at which a launch draws the default power limit, or the highest clock if it draws less.
+
+    Args:
+        power: Power model of the GPU.
+        core_j: Energy of core events in joules at nominal voltage.
+        dram_j: Energy of DRAM traffic in joules.
+        latency_s: Time of the launch in seconds.
+    """
     low, high = power.minimum_hz, power.running_hz
 
     def drawn_w(clock_hz: float) -> float:
@@ -268,21 +302,23 @@ def _held_clock(power: PowerModel, core_j: float, dram_j: float, latency_s: floa
 Array = np.ndarray
 
 LEEWAY = 1.05
-"""Factor by which a recording may be faster than the data sheet, because clocks and timers are not exact."""
+"""Factor by which a recording may be faster than the data sheet allows, because clocks and timers are inexact."""
 WINOGRAD = 4.0
-"""Factor by which F(4x4, 3x3) reduces multiplications (Lavin and Gray, arXiv 1509.09308). FFT saves less for 3x3."""
+"""Factor by which Winograd's F(4x4, 3x3) reduces multiplications (Lavin and Gray, arXiv 1509.09308). FFT saves less for
+3x3 filters.
+"""
 _FEWER = ("winograd", "fft", "gcgemm")
-"""Parts of the names of cuDNN's kernels that need fewer multiplications than the definition."""
+"""Parts of the names of cuDNN kernels that need fewer multiplications than a direct convolution."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Highest rates of a GPU for calls in one data type."""
+    """Highest rates of a GPU for problems in one data type."""
 
     flops: float
-    """FLOP/s at the boost clock, on the fastest pipes for this type."""
+    """FLOP/s at the boost clock, on the pipes that are fastest for the data type."""
     dram: float
-    """Bytes/s of the memory's pins."""
+    """Bytes/s that the memory's pins transfer."""
     l2: float
     """Bytes/s of L2."""
     l2_bytes: float
@@ -290,7 +326,7 @@ class Rates:
 
 @lru_cache(maxsize=256)
 def rates_of(gpu: GPU, dtype: str) -> Rates:
-    """Return the highest rates of a GPU in a problem's data type."""
+    """Return the highest rates of a GPU for problems in a data type."""
     math = math_dtype(dtype)
     tensor = gpu.peak_flops(math, tensor=True) * gpu.boost_clock_hz / gpu.tensor_clock_hz
     flops = max(tensor, gpu.peak_flops(math))
@@ -298,7 +334,9 @@ def rates_of(gpu: GPU, dtype: str) -> Rates:
 
 
 def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
-    """Return the minimum seconds of repeated calls, whose bytes stay in L2 up to its capacity.
+    """Return the minimum time in seconds of a call that is repeated, (N,).
+
+    Data of the previous call is assumed to stay in L2, up to the capacity of L2.
 
     Args:
         flops: Operations of each call, (N,).
@@ -310,13 +348,15 @@ def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
 
 
 def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
-    """Return the operations and the compulsory bytes of a problem.
+    """Return the minimum number of operations and the compulsory bytes of a problem.
 
-    A mixture of experts with uneven routing reads the experts that its busiest GPU is expected to need.
+    For a mixture of experts with uneven routing, the bytes include the weights of the experts that the busiest GPU is
+    expected to read.
 
     Args:
         problem: Problem of any op.
-        kernel: Names of the kernels that ran, because some need fewer multiplications; None if unknown.
+        kernel: Names of the kernels that ran, or None if they are unknown. Some cuDNN kernels need fewer
+            multiplications.
     """
     if problem.op == "moe" and problem.sizes["routing"]:
         return _uneven(problem)
@@ -325,7 +365,10 @@ def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
 
 
 def _uneven(problem: Problem) -> tuple[float, float]:
-    """Return `work_of` for a mixture of experts with uneven routing: its weights, and tokens in and out."""
+    """Return the result of `work_of` for a mixture of experts with uneven routing.
+
+    The bytes are the weights that the busiest GPU is expected to read, and all tokens before and after.
+    """
     from kernrec.model.baselines.features.moe import active_experts
 
     sizes = problem.sizes

@@ -1,14 +1,17 @@
-"""Predict baselines of unrecorded problems from bytes, arithmetic, launch and the efficiency of similar operators.
+"""Predict the baselines of problems that nobody recorded, from bytes, arithmetic and the efficiency of similar
+operators.
 
     time = start + (arithmetic^3 + memory^3 + longest block^3)^(1/3)
 
-memory      compulsory bytes from DRAM, nothing in L2, at the fraction of the bandwidth that recorded operators reach
-arithmetic  matmuls, and convolutions as implicit matmuls: tiles in waves (`features.matmul`); attention: the fraction
-            of the tensor cores' rate that recorded kernels reach
-the block   an operator over rows assigns a row to a block, whose few threads wait for DRAM repeatedly
+start          the start of a launch
+memory         compulsory bytes from DRAM, none of them in L2, at the fraction of the bandwidth that recorded operators
+               reach
+arithmetic     matmuls, and convolutions as implicit matmuls, in waves of tiles (`features.matmul`); attention at the
+               fraction of the tensor cores' rate that recorded kernels reach
+longest block  an operator over rows processes each row in one block, whose few threads repeatedly wait for DRAM
 
-`operating_point.at_point` raises a time below the roof at the clock under the power limit, adds the power, and
-transfers time and power to other limits.
+`operating_point.at_point` then raises a time that is below the roof, adds the power, and transfers both to other power
+limits and clocks.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,49 +31,56 @@ from kernrec.op.equivalent import as_matmul
 from kernrec.util.light_dataclass import dataclass
 
 FACTOR = 2.0
-"""Factor of the 90 % interval. `tools/evidence derived` prints its coverage of DeepBench's convolutions and matmuls."""
+"""Factor of the 90 % interval. `tools/evidence derived` prints the interval's coverage of the convolutions and matmuls
+in DeepBench.
+"""
 _COLD = Timing(0.0, np.inf)
 _DRAM_SHARE = 0.9
-"""Fraction of a copy's bandwidth that other operators reach."""
+"""Fraction of a copy's bandwidth that operators other than matrix-vector products reach."""
 _MATVEC_SHARE = 0.75
-"""Fraction of a copy's bandwidth that matrix-vector products reach (1,350 GB/s on an A100, 2,200 GB/s on an H100)."""
+"""Fraction of a copy's bandwidth that matrix-vector products reach: 1,350 GB/s on an A100 and 2,200 GB/s on an H100."""
 _BLOCK_BYTES = {"layernorm": 128 * 16, "rmsnorm": 512 * 16, "softmax": 1024 * 16, "reduce": 512 * 16}
-"""Bytes in flight per block, by op: each thread of a row's block loads 16 bytes, then waits."""
+"""Bytes that a block loads at the same time, by op. Each thread of the block loads 16 bytes and then waits."""
 _PASSES = {"layernorm": 2, "rmsnorm": 2, "softmax": 3, "reduce": 1}
-"""Number of times that a block reads a row, by op, if the row does not fit the registers."""
+"""Number of times that a block reads its row, by op, if the row does not fit into registers."""
 _WAIT_S = 0.6e-6
-"""Seconds that a load from DRAM takes."""
+"""Seconds that a block waits for a load from DRAM."""
 _ATTENTION_SHARE = {True: 0.55, False: 0.35}
-"""Fraction of the data sheet's rate that attention reaches on tensor cores (True) and outside of them (False)."""
+"""Fraction of the data sheet's rate that attention reaches, on tensor cores (True) and outside of them (False)."""
 _CONVOLUTION = {True: 1.2, False: 1.0}
-"""Time of an implicit matmul relative to a matmul of the same size, on tensor cores (True) and outside (False)."""
+"""Time of a convolution as an implicit matmul relative to a plain matmul of the same size.
+
+The key is whether the convolution runs on tensor cores.
+"""
 _WINOGRAD = 0.55
-"""Time of a 3x3 convolution by Winograd's algorithm relative to the implicit matmul, outside of tensor cores."""
+"""Time of a 3x3 convolution by Winograd's algorithm relative to an implicit matmul, outside of tensor cores."""
 _WINOGRAD_CHANNELS = 32
 _DEPTHWISE_SHARE = 0.25
-"""Fraction of the rate outside of tensor cores that convolutions with few channels per group reach."""
+"""Fraction of the rate outside of tensor cores that grouped convolutions with few channels per group reach."""
 _FEW_CHANNELS = 8
 
 
 @dataclass(frozen=True)
 class Busy:
-    """Seconds that a call keeps parts of a GPU busy."""
+    """Times that determine the duration of a call, in seconds."""
 
     math_s: float
-    """Seconds of arithmetic at the kernel's rate."""
+    """Seconds of arithmetic at the rate that the kernel reaches."""
     peak_s: float
     """Seconds of arithmetic at the data sheet's rate."""
     block_s: float = 0.0
     """Seconds of the longest block."""
     dram_share: float = _DRAM_SHARE
-    """Fraction of a copy's bandwidth."""
+    """Fraction of a copy's bandwidth that the kernel reaches."""
 
 
 @lru_cache(maxsize=1024)
 def derived(problem: Problem, gpu: GPU) -> BaselinePrediction | None:
-    """Return the baseline of a problem at the default limit; None if the GPU has no arithmetic in the data type.
+    """Return the baseline of a problem at the default power limit, or None if the GPU has no arithmetic in the data
+    type.
 
-    PyTorch has no attention in 8 bits, so this baseline is vLLM's.
+    The backend is PyTorch, or cuDNN for convolutions. For attention in 8 bits, which PyTorch does not support, it is
+    vLLM.
     """
     problem = as_matmul(problem)
     if not rate_of(gpu, problem.dtype):
@@ -90,19 +100,22 @@ def derived(problem: Problem, gpu: GPU) -> BaselinePrediction | None:
 
 
 def _rows(problem: Problem, gpu: GPU) -> Busy:
-    """Return the time of a memory-bound operator over rows."""
+    """Return the times of a memory-bound operator over rows."""
     sizes, in_flight = problem.sizes, _BLOCK_BYTES.get(problem.op)
     flops_s = problem.flops / gpu.peak_flops("f32")
     if in_flight is None:
         return Busy(flops_s, flops_s)
     row_bytes = sizes["columns"] * ELEMENT_BYTES[problem.dtype]
-    resident = 2048 * 16 / in_flight * gpu.sms  # Count the concurrent blocks on the GPU.
+    resident = 2048 * 16 / in_flight * gpu.sms  # number of blocks that run on the GPU at the same time
     waits = np.ceil(row_bytes / in_flight) * _PASSES[problem.op] * np.ceil(sizes["rows"] / resident)
     return Busy(flops_s, flops_s, float(waits) * _WAIT_S)
 
 
 def _product(problem: Problem, gpu: GPU) -> Busy:
-    """Return the time of a matmul with the fastest library tile. A matrix-vector product reads the matrix once."""
+    """Return the times of a matmul with the fastest library tile.
+
+    A matrix-vector product outside of tensor cores is limited by reading the matrix once.
+    """
     sizes = problem.sizes
     if not gpu.peak_flops(problem.dtype, tensor=True) and is_matvec(sizes):
         flops_s = problem.flops / rate_of(gpu, problem.dtype)
@@ -112,7 +125,7 @@ def _product(problem: Problem, gpu: GPU) -> Busy:
 
 
 def _convolution(problem: Problem, gpu: GPU) -> Busy:
-    """Return the time of a convolution as an implicit matmul, or by Winograd's algorithm if that is faster."""
+    """Return the times of a convolution as an implicit matmul, or by Winograd's algorithm if that applies."""
     sizes, groups = problem.sizes, problem.sizes["groups"]
     tensor = gpu.peak_flops(problem.dtype, tensor=True) > 0
     depth = sizes["c"] // groups
@@ -130,7 +143,7 @@ def _convolution(problem: Problem, gpu: GPU) -> Busy:
 
 
 def _tiles(gpu: GPU, dtype: str, layout: str, dims: list[int], flops: float) -> Busy:
-    """Return the time of the tiles of a matmul in waves over the SMs, without DRAM."""
+    """Return the time of a matmul whose tiles run in waves over the SMs, without the time for DRAM."""
     device = device_of(gpu, dtype, _COLD)
     bound = features_of("matmul").bound(device, np.array(dims, dtype=float)[:, np.newaxis], layout)
     share = 2.0 ** bound.table[bound.names.index("share.tiles"), 0]

@@ -1,14 +1,15 @@
-"""Recorded sets of backends and their trees: the parts of a baseline model's file.
+"""Recorded sets of backends and the trees that were trained on them. A baseline model consists of these.
 
-Calls that were timed one at a time are converted to calls in a stream. A call between two events also includes the
-host's time. The time of an empty call is the floor. Work on the GPU hides the floor: in a call that takes twice the
-floor, half of the floor remains (additions of large tensors on A100, V100, T4 and P4), in long calls little. Calls in a
-stream or a CUDA graph only include the start of a launch:
+Some recorders timed one call at a time. Such a time is converted to the time of a call in a stream of calls. The time
+between two events around a single call includes the host's time, and the time of an empty call is called the floor. The
+longer the GPU works, the more of the floor it hides: if a call takes twice the floor, half of the floor remains
+(additions of large tensors on A100, V100, T4 and P4), and in long calls little of it remains. Calls in a stream or a
+CUDA graph only include the start of a launch:
 
     stream = start + max(call - floor**2 / call, work)
 
-where the work is the bound times a ratio that fits the recordings. Recordings do not show which part of a call near the
-floor the GPU took, so the interval covers both extremes.
+Here, the work is the lower bound times a ratio that was fitted to the recordings. If a call takes little longer than
+the floor, recordings do not show how long the GPU worked, so the interval covers both extremes.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,15 +32,15 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 NORMAL_S = LAUNCH_S + START_S
-"""Seconds that the start of a launch takes in a stream, as for kernrec's kernels."""
+"""Seconds of a launch in a stream of launches, as assumed for kernrec's kernels."""
 
 
 def in_a_stream(call: Estimate, floor_s: float, work_s: float) -> Estimate:
-    """Return a call's latency in a stream of calls, which never exceeds the latency of a single call.
+    """Convert the latency of a single call to the latency in a stream of calls, which is never longer.
 
     Args:
-        call: Latency of the call timed alone.
-        floor_s: Seconds of the recorder's floor.
+        call: Latency of a call that was timed alone.
+        floor_s: Seconds that an empty call takes with the recorder's timing.
         work_s: Expected seconds of work on the GPU.
     """
     value = min(NORMAL_S + max(call.value - floor_s * floor_s / call.value, work_s), call.value)
@@ -50,77 +51,84 @@ def in_a_stream(call: Estimate, floor_s: float, work_s: float) -> Estimate:
 Array = np.ndarray
 
 OTHER = "*"
-"""Key of the trees for GPUs without recordings."""
+"""Key of the trees for GPUs whose architecture has no trees."""
 BACKEND = "stack."
-"""Prefix of the name of a feature that is 1 for one backend and 0 for the others."""
+"""Prefix of features that are 1 for one backend and 0 for all others, such as `stack.vLLM`."""
 
 
 @dataclass(frozen=True)
 class RecordedSet:
-    """Problems of an op with the same timing."""
+    """Description of a recorded set: recordings of one op that were timed in the same way."""
 
     name: str
     op: str
     case: str
-    """Case of the op: a key of `CASES` in the op's module of features."""
+    """Case of the op that the set covers: a key of `CASES` in the op's module of features."""
     backends: Mapping[str, Mapping[str, str | None]]
-    """Recorded GPUs by catalog name, with the version if stated, for each backend. A name that ends in `@` and a
-    version is superseded, and is used only if this version is requested.
+    """Recorded GPUs of each backend: a mapping from the GPU's catalog name to the backend's version (None if not
+    stated).
+
+    A backend's name that ends in `@` and a version is a superseded version, which is used only on request.
     """
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     alike: tuple[str, ...]
-    """Other data types and layouts for which a backend takes about as long."""
+    """Further data types and layouts in which a backend takes about as long as in the recorded ones."""
     alike_width: float
-    """Logarithmic width of the difference: 90 % of these are within a factor exp(`alike_width`) of a recording."""
+    """Logarithm of the factor within which 90 % of the times in `alike` data types and layouts are of
+    a recorded time.
+    """
     timing: Timing
     grid: tuple[str, ...]
-    """Dimensions with few recorded sizes."""
+    """Dimensions of which only a few sizes were recorded."""
     multiples: Mapping[str, Mapping[str, int]]
-    """Required multiples of sizes by dimension, for each backend; the backend refuses other problems."""
+    """Multiples that sizes must have, by backend and dimension. The backend cannot run other problems."""
     local: tuple[str, ...]
-    """Backends whose time depends on the host instead of the GPU. They are only reported on recorded GPUs."""
+    """Backends whose time depends on the host and not on the GPU. They are reported only on recorded GPUs."""
     origin: Mapping[str, str]
-    """Description: `source`, `licence`, `library` and the `recorded` problems."""
+    """Description of the recordings: `source`, `licence`, `library`, and the `recorded` problems."""
     kinds: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    """Recorded kinds (`kind_of`) by backend and GPU, if only a part of the set's kinds was recorded."""
+    """Recorded kinds of problems (`kind_of`), by backend and GPU. A missing entry means that all kinds
+    were recorded.
+    """
 
     def exactly(self, problem: Problem) -> bool:
         """Return whether the data type and layout of a problem were recorded."""
         return problem.dtype in self.dtypes and problem.layout in self.layouts
 
     def covers(self, problem: Problem) -> bool:
-        """Return whether the set covers a problem: its data type, layout (or similar ones) and dimensions."""
+        """Return whether the set covers a problem's data type and layout (or similar ones) and its dimensions."""
         return self.accepts(problem.dtype, problem.layout) and self.has_case(problem)
 
     def accepts(self, dtype: str, layout: str) -> bool:
-        """Return whether the set has problems in this data type and layout, or in a similar data type and layout."""
+        """Return whether the set contains problems in this data type and layout, or in similar ones."""
         return dtype in self.dtypes + self.alike and layout in self.layouts + self.alike
 
     def has_case(self, problem: Problem) -> bool:
-        """Return whether the recorded set covers a problem with these dimensions."""
+        """Return whether the set covers problems with the dimensions of this problem."""
         return self.is_case(problem.sizes)
 
     @cached_property
     def is_case(self) -> Callable[[Mapping[str, int]], bool]:
-        """Return the function that checks whether the recorded set covers given dimensions."""
+        """Return the predicate that decides whether the set covers given dimensions."""
         return features_of(self.op).CASES[self.case]
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
-        """Return the recorded GPUs, by catalog name."""
+        """Return the catalog names of all recorded GPUs, sorted."""
         return tuple(sorted({gpu for devices in self.backends.values() for gpu in devices}))
 
     def backends_on(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
-        """Return the backends with predictions on a GPU: backends recorded on this GPU with problems of this kind.
+        """Return the backends that the set can predict for a problem on a GPU.
 
-        On a GPU without recordings, return all backends that support it and were recorded with such problems anywhere,
-        except `local` backends. If the GPU cannot compute in the dtype, return all backends.
+        If the GPU was recorded, these are the backends that were recorded on this GPU with problems of the same kind.
+        Otherwise, these are all backends that support the GPU and were recorded with such problems on any GPU, except
+        `local` backends. If the GPU has no arithmetic in the data type, these are all backends.
         """
         return self.backends_recorded(gpu, problem) if rate_of(gpu, problem.dtype) else tuple(self.backends)
 
     def backends_recorded(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
-        """Return the backends as in `backends_on`, for a GPU that can compute in the dtype."""
+        """Return the result of `backends_on` for a GPU that has arithmetic in the problem's data type."""
         kind = kind_of(self.op, problem.dtype if problem.dtype in self.dtypes else self.dtypes[0], problem.sizes)
         if (backends := self._backends_on.get((gpu.name, kind))) is None:
             backends = self._backends_on[gpu.name, kind] = self._with_kind(gpu, kind)
@@ -146,13 +154,13 @@ class RecordedSet:
         )
 
     def refusal(self, backend: str, problem: Problem, gpu: GPU) -> str | None:
-        """Return the reason why a backend does not run a problem of the set; None if it runs the problem."""
+        """Return the reason why a backend cannot run a problem of the set, or None if it can run the problem."""
         if not rate_of(gpu, problem.dtype):
             return f"{gpu.title} has no {problem.dtype} arithmetic"
         return self.misaligned(backend, problem)
 
     def misaligned(self, backend: str, problem: Problem) -> str | None:
-        """Return the reason why a problem's sizes prevent a backend from running it; None if they do not."""
+        """Return the reason why a backend cannot run a problem of these sizes, or None if it can."""
         for name, step in self.multiples.get(backend, {}).items():
             if problem.sizes[name] % step:
                 return f"{name} = {problem.sizes[name]} is not a multiple of {step}, as {problem.dtype} needs there"
@@ -161,27 +169,31 @@ class RecordedSet:
 
 @dataclass(frozen=True)
 class Head:
-    """Trees of one quantity for one GPU, or for all GPUs without recordings."""
+    """Trees that predict one quantity on one GPU, on the GPUs of one architecture, or on all other GPUs."""
 
     columns: tuple[str, ...]
-    """Features of the trees, in order."""
+    """Names of the features, in the order in which the trees number them."""
     packed: Array = field(repr=False)
-    """Trees in the compressed form of the file."""
+    """Compressed trees, as stored in the model's file."""
     recorded: Interval
-    """Interval calibrated on held-out problems of recorded sizes; for unrecorded GPUs, on held-out GPUs."""
+    """Interval for recorded sizes, calibrated on held-out problems. For unrecorded GPUs, it is calibrated on held-out
+    GPUs.
+    """
     between: Interval
-    """Interval calibrated on held-out sizes of the grid."""
+    """Interval for sizes that were not recorded, calibrated on held-out sizes of the dimensions in
+    `RecordedSet.grid`.
+    """
     sustained: bool = False
-    """Whether the trees correct the bound at the rate that the GPU sustains (`Timing.sustained`)."""
+    """Whether the trees correct a bound at the rate that the GPU can sustain (`Timing.sustained`)."""
 
     @cached_property
     def column(self) -> dict[str, int]:
-        """Return the index of each feature among the columns."""
+        """Return the column index of each feature."""
         return {name: place for place, name in enumerate(self.columns)}
 
     @cached_property
     def trees(self) -> CompactTrees:
-        """Return the trees, expanded on first use. Raises `UsageError` if they are damaged."""
+        """Return the trees, which are decompressed on first use. Raises `UsageError` if they are damaged."""
         try:
             trees = expand(*decompressed(self.packed))
         except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -193,28 +205,33 @@ class Head:
 
 @dataclass(frozen=True)
 class SetModel:
-    """Trees and recorded region of one recorded set."""
+    """Trees that were trained on a recorded set, with the range of the recorded problems."""
 
     recorded: RecordedSet
     sizes: Mapping[str, tuple[int, ...]]
     """Recorded sizes of each dimension in `RecordedSet.grid`."""
     extent: Extent
-    """Recorded region of the logarithms of the dimensions."""
+    """Range of the recorded sizes, in logarithms to base 2."""
     heads: Mapping[tuple[str, str], Head]
-    """Trees by quantity (`latency` or `power`) and GPU, architecture or `OTHER`. Trees of an architecture predict only
-    power, for its GPUs without recordings.
+    """Trees by (quantity, key). The quantity is `latency` or `power`. The key is a GPU, an architecture or `OTHER`.
+
+    The trees of an architecture predict only power, on GPUs of the architecture that were not recorded.
     """
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Host seconds of a call that was timed alone, and the ratio of the GPU's work to the bound, by GPU. Empty if calls
-    were timed in a stream.
+    """For each GPU, the floor in seconds and the ratio of the GPU's work to the bound, if calls were timed one at a
+    time.
+
+    The mapping is empty if calls were timed in a stream.
     """
     work: Extent | None = None
-    """Recorded region of the logarithm of `Bound.work_s`, if there are floors."""
+    """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None
-    """Bases that trees of power correct, by GPU; None for the power limit."""
+    """Power models of the recorded GPUs, which the trees for power correct. None if they correct the power limit
+    instead.
+    """
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether a problem's size was not recorded, in a dimension with few recorded sizes."""
+        """Return whether a problem has a size that was not recorded, in a dimension of `RecordedSet.grid`."""
         return any(sizes[name] not in recorded for name, recorded in self._grid)
 
     @cached_property
@@ -222,7 +239,9 @@ class SetModel:
         return [(name, frozenset(sizes)) for name, sizes in self.sizes.items()]
 
     def outside(self, bound: Bound) -> Array | None:
-        """Return the distance of problems from the recorded sizes or work, (N,); None if all are inside."""
+        """Return the distance of each problem from the recorded sizes and work, (N,), or None if all problems are
+        inside.
+        """
         work = None if bound.work_s is None else self.work
         if len(bound.total_s) == 1:
             inside = self.extent.has(bound.log_sizes[:, 0].tolist())
@@ -234,7 +253,16 @@ class SetModel:
         return distances
 
     def streamed(self, call: Estimate, gpu: GPU, bound: Bound, number: int) -> Estimate:
-        """Convert the time of a single call to a call in a stream; unrecorded GPUs use the lowest floor and ratio."""
+        """Convert the time of a single call to the time in a stream of calls, if calls were timed one at a time.
+
+        For an unrecorded GPU, the lowest recorded floor and its ratio are used.
+
+        Args:
+            call: Latency of the call.
+            gpu: GPU that runs the call.
+            bound: Bound of several problems.
+            number: Index of the problem in `bound`.
+        """
         if not self.floors or bound.work_s is None:
             return call
         floor_s, ratio = self.floors.get(gpu.name) or self._least_floor
@@ -246,5 +274,5 @@ class SetModel:
 
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the logarithms of the dimensions, to base 2, (N, D), as in the extent of a recorded set."""
+    """Return the logarithms of sizes to base 2, (N, D), in the form that the extent of a recorded set uses."""
     return np.asarray(np.log2(np.maximum(np.stack(list(dims.values()), axis=1), query.LEAST_SIZE)))

@@ -1,4 +1,4 @@
-"""Predict times and powers of backends for problems of one kind on one GPU, in one pass over features and trees."""
+"""Predict the times and powers of backends for several problems of one kind on one GPU together."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -34,44 +34,49 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 _FAMILY = {"sm_103": "sm_100"}
-"""Architectures that use another architecture's trees: a B300 has the tensor cores of a B200."""
+"""Architectures that use the trees of another architecture. A B300 has the tensor cores of a B200."""
 _USED = tuple(f"share.used.{part}" for part in PARTS)
-"""Names of the features that `used` returns."""
+"""Names of the features that `bound.used` returns."""
 _NONE = np.empty((0, 1, 1))
 _FARTHEST = {"elementwise": 1 << 20}
-"""Largest number of items that bounds the time of fewer items, by op. For elementwise ops, this many items take longer
-than a launch."""
+"""Largest item count that is evaluated to limit the time of smaller counts, by op.
+
+A backend can pad a problem, so it never needs longer for fewer items (rows, images or sequences). Elementwise ops need
+a larger count than other ops before they take longer than a launch.
+"""
 _FARTHEST_ELSE = 1 << 14
-"""Largest number of items for other ops."""
+"""Largest item count that is evaluated for all other ops."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reader:
-    """Trees of a quantity, prepared to read the features of problems of one kind."""
+    """Trees of one quantity, prepared for problems of one kind."""
 
     in_engine: Any
-    """Trees with the features that problems of the kind share, in the engine's form."""
+    """Engine object that holds the trees and the values of the features that are equal for all problems of the kind."""
     backends: int
     """Number S of backends."""
     names: tuple[str, ...]
-    """Names of the features in a table."""
+    """Names of the features in the table that the trees read."""
     own: tuple[str, ...]
-    """Names of the features from `used` that the trees read; they differ between backends."""
+    """Names of the features of `bound.used` that the trees read. Their values differ between backends."""
     recorded: Interval
     between: Interval
-    """Interval of the trees, wider if another data type or layout was recorded."""
+    """Interval for sizes that were not recorded. Like `recorded`, it is wider if the data type or layout was not
+    recorded.
+    """
     transferred: bool
-    """Whether the quantity was not recorded on this GPU."""
+    """Whether the quantity was not recorded on this GPU, so that trees of other GPUs are used."""
 
     def corrected(self, table: Array, own: Mapping[str, Array], base: Array, least: Array, most: float) -> Array:
-        """Apply the trees' correction to `base`, (S, N).
+        """Return values corrected by the trees, (S, N).
 
         Args:
             table: Features, (F, N).
             own: Features that differ between backends, (S, N) each.
-            base: Values to correct, (S, N), or (1, N) if equal for all backends.
-            least: Minimum values, (N,).
-            most: Maximum value.
+            base: Values to correct, (S, N), or (1, N) if they are equal for all backends.
+            least: Minimum of the corrected values, (N,).
+            most: Maximum of the corrected values.
         """
         values = np.empty((self.backends, table.shape[1]))
         of_backends = np.array([own[name] for name in self.own]) if self.own else _NONE
@@ -79,7 +84,12 @@ class Reader:
         return values
 
     def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
-        """Return the factor from each problem's value to either end of its interval. See `Timed` for the arguments."""
+        """Return the factor between each problem's value and either end of its interval.
+
+        Args:
+            distances: `Timed.distances`.
+            off_grid: `Timed.off_grid`.
+        """
         if self.transferred:
             off_grid = [False] * len(off_grid)
         if distances is None:
@@ -93,14 +103,14 @@ class Reader:
         return exp(self.recorded.width), exp(self.between.width)
 
     def predicted(self, value: float, factor: float, most: float) -> Estimate:
-        """Return a value with its interval, limited to `most`."""
+        """Return a value with the interval that a factor defines. The upper end is at most `most`."""
         source = Source.TRANSFERRED if self.transferred else Source.LEARNED
         return Estimate(value, value / factor, min(value * factor, most), source)
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """Problems of one data type and layout in a set, on one GPU, and S backends that run them."""
+    """Problems of a recorded set that share a data type and layout, on one GPU, with S backends that can run them."""
 
     chosen: SetModel
     backends: tuple[str, ...]
@@ -115,14 +125,16 @@ class Kind:
 
     @cached_property
     def dims_of(self) -> Callable[[Mapping[str, int]], tuple[int, ...]]:
-        """Return a function that maps a problem to the sizes of the features' dimensions, in order."""
+        """Return a function that selects the sizes of the features' dimensions from a problem's sizes."""
         first, *others = self.features.DIMS
         return itemgetter(first, *others) if others else lambda sizes: (sizes[first],)
 
     @cached_property
     def items(self) -> tuple[int, int, int]:
-        """Return the dimension that counts the items of one matmul, and of several, -1 for none; and the largest count
-        that bounds the time of fewer items.
+        """Return (dimension that counts the items of a single matmul, that of batched matmuls, largest item count to
+        evaluate).
+
+        A dimension is an index into `DIMS`, or -1 if there is none.
         """
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
@@ -139,14 +151,18 @@ class Kind:
 
     @cached_property
     def alike(self) -> float:
-        """Return the additional logarithmic width of intervals if another data type or layout was recorded."""
+        """Return the logarithm of the factor that widens intervals, which is 0 if the data type and layout were
+        recorded.
+        """
         recorded = self.chosen.recorded
         exactly = self.dtype in recorded.dtypes and self.layout in recorded.layouts
         return 0.0 if exactly else recorded.alike_width
 
     @cached_property
     def versions(self) -> list[str | None]:
-        """Return each backend's version: the recorded version on the GPU, or the range of versions on other GPUs."""
+        """Return the version of each backend: the recorded version on this GPU, or else the range of versions on other
+        GPUs.
+        """
         recorded, name = self.chosen.recorded.backends, self.gpu.name
         every = (
             [devices[name]] if name in devices else devices.values()
@@ -156,22 +172,25 @@ class Kind:
 
     @property
     def _nearest(self) -> tuple[str, str, str]:
-        """Return the keys of the GPU's trees, nearest first: the GPU, its architecture, then `OTHER`."""
+        """Return the keys of trees for this GPU, nearest first: the GPU, its architecture, `OTHER`."""
         return self.gpu.name, _FAMILY.get(self.gpu.arch, self.gpu.arch), OTHER
 
     def head(self, quantity: str) -> Head:
-        """Return the nearest trees of a quantity."""
+        """Return the trees of a quantity that are nearest to the GPU."""
         heads = self.chosen.heads
         return next(heads[quantity, name] for name in self._nearest if (quantity, name) in heads)
 
     @cached_property
     def recorded_as(self) -> str | None:
-        """Return the recorded data type and layout, if they differ."""
+        """Return the recorded data type and layout, or None if they are those of the problems."""
         recorded = self.chosen.recorded
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
     def reader(self, quantity: str, bound: Bound) -> Reader:
-        """Return the trees of a quantity, prepared for a bound's table; cached for tables with the same names."""
+        """Return the trees of a quantity, prepared for the features in a bound's table.
+
+        The result is cached until a table has other features.
+        """
         reader = self._readers.get(quantity)
         if reader is None or reader.names != bound.names:
             reader = self._readers[quantity] = self._new_reader(quantity, bound)
@@ -203,22 +222,22 @@ class Kind:
 
 @dataclass(frozen=True, eq=False)
 class Timed:
-    """Times of N problems of a kind for each backend that runs them. Power is computed on demand."""
+    """Predicted times of N problems of a kind for each of S backends. Powers are computed on demand."""
 
     kind: Kind
     bound: Bound
     distances: Array | None
-    """Distances from the recordings, (N,); None if all are within them."""
+    """Distance of each problem from the recordings, (N,), or None if all problems are inside."""
     off_grid: list[bool]
-    """Whether the sizes of each problem were not recorded."""
+    """Whether each problem has a size that was not recorded, in a dimension of `RecordedSet.grid`."""
     seconds: Array
-    """Seconds of each backend and problem with the recorder's timing, (S, N)."""
+    """Predicted seconds of each backend and problem, (S, N), as the recorder would time them."""
     factors: list[float]
-    """Interval factors of each problem's seconds."""
+    """Factor between each problem's time and either end of its interval."""
 
     @classmethod
     def of(cls, kind: Kind, problems: Sequence[Problem]) -> "Timed":
-        """Compute features and times of problems."""
+        """Compute the features and times of problems."""
         chosen, flat, off_grid = kind.chosen, list[int](), list[bool]()
         for problem in problems:
             flat += kind.dims_of(problem.sizes)
@@ -226,11 +245,12 @@ class Timed:
         more = query.MoreItems(np.array(flat, dtype=float).reshape(len(problems), -1), *kind.items)
         sizes = more.sizes
         bound = kind.features.bound(kind.device, sizes.T, kind.layout)
-        if kind.device.timing.sustained:  # Power and the roof use the data sheet's rate.
+        # Convert arithmetic times to the data sheet's rate, because power and the roof are computed with this rate.
+        if kind.device.timing.sustained:
             share = kind.device.peak_flops / rate_of(kind.gpu, kind.dtype)
             bound = replace(bound, parts={**bound.parts, "math": bound.parts["math"] * share})
         reader = kind.reader("latency", bound)
-        # Trees trained on other GPUs could predict times below this GPU's roof.
+        # Trees that were trained on other GPUs could predict times below the roof of this GPU.
         least = bound.parts["math"] if reader.transferred else np.zeros(len(sizes))
         seconds = reader.corrected(bound.table, {}, bound.total_s[np.newaxis], least, inf)
         if len(sizes) > len(problems):
@@ -242,7 +262,7 @@ class Timed:
 
     @cached_property
     def power(self) -> tuple[Array, list[float]] | None:
-        """Return watts, (S, N), and the factors of their intervals; None if power was not recorded."""
+        """Return the powers in watts, (S, N), and the factors of their intervals, or None if no power was recorded."""
         chosen, gpu, seconds = self.kind.chosen, self.kind.gpu, self.seconds
         if ("power", OTHER) not in chosen.heads:
             return None
@@ -254,11 +274,19 @@ class Timed:
         return watts, reader.factors_at(self.distances, self.off_grid)
 
     def fastest(self, number: int) -> int:
-        """Return the index of the fastest backend for a problem; also valid if calls were timed one at a time."""
+        """Return the index of the fastest backend for a problem. It is also correct if calls were
+        timed one at a time.
+        """
         return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
 
     def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:
-        """Return a backend's name, its latency for a problem, and the seconds of the launch in this latency."""
+        """Return the name of a backend, its latency for a problem, and the seconds of the latency that the launch
+        takes.
+
+        Args:
+            place: Index of the backend.
+            number: Index of the problem.
+        """
         kind, chosen, bound = self.kind, self.kind.chosen, self.bound
         launch_s = NORMAL_S if chosen.floors else bound.parts["launch"].item(number)
         reader = kind.reader("latency", bound)
@@ -266,7 +294,7 @@ class Timed:
         return kind.backends[place], chosen.streamed(call, kind.gpu, bound, number), launch_s
 
     def predictions(self, number: int) -> Iterator[BaselinePrediction]:
-        """Yield the predictions for a problem."""
+        """Yield the prediction of each backend for the problem with this index."""
         kind, gpus = self.kind, self.kind.chosen.recorded.gpus
         busy = {name: seconds.item(number) for name, seconds in self.bound.parts.items()}
         for place in range(len(kind.backends)):

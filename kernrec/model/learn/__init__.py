@@ -1,1 +1,1 @@
-"""Boosted trees that correct the analytical model: features, intervals, model files, adaptation."""
+"""Boosted trees that correct the analytical model, with their features, intervals, model files and adaptation."""

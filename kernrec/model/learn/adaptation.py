@@ -1,22 +1,23 @@
 """Adapt predictions to a few measurements of a new GPU or problem, without training again.
 
-The error of these predictions, log(measured / predicted), is modeled as an offset plus a shape. The offset is the
-mean error, shrunk towards zero. The shape is a Gaussian process over the standardized features (Matern 3/2 kernel,
-Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, sections 4.2, 5.1 and 5.4).
+The logarithmic error of a prediction, log(measured / predicted), is modeled as the sum of an offset and a shape. The
+offset is the mean error, shrunk towards zero. The shape is a Gaussian process over the standardized features (Matern
+3/2 kernel, Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, sections 4.2, 5.1 and 5.4).
 
-    few rows    one length scale for all features and one noise level, with the greatest marginal likelihood on a grid;
-                for a handful of rows, the process stays near zero and only the offset remains
-    more rows   each feature has its own relevance (automatic relevance determination); a prior on the relevances keeps
-                them equal unless the rows distinguish them
+    few rows    one length scale for all features and one noise level, chosen on a grid by marginal likelihood;
+                with a handful of rows, the process stays near zero and only the offset remains
+    more rows   each feature has its own relevance (automatic relevance determination); a prior keeps the relevances
+                equal unless the measurements distinguish the features
 
-A query runs this code, so it uses NumPy: importing scikit-learn would take longer than the query.
+This code runs during a query, so it uses only NumPy: importing scikit-learn would take longer than the query itself.
 
-The method was chosen on the recorded spaces. These alternatives were rejected: the offset without a shape, continued
-boosting and an average with boosted trees, processes over tunables only, a linear term, and other Matern kernels. Noise
-with heavy tails was rejected too: its errors are smaller where a GPU changed its clock, but it ranks worse elsewhere.
+The method was chosen by its accuracy on recorded search spaces. These alternatives were rejected: an offset without a
+shape, continuing the boosting, averaging the process with boosted trees, processes over tunables only, an additional
+linear term, and other Matern kernels. A noise model with heavy tails was rejected too: it has smaller errors where a
+GPU changed its clock during the measurements, but ranks configs worse elsewhere.
 
-Leave-one-out errors have a closed form and determine the width of the interval. Each row's error uses relevances that
-were fitted without that row.
+The leave-one-out errors of the process, which have a closed form, determine the width of the interval. If features have
+their own relevances, each row's error is computed with relevances that were fitted without that row.
 """
 
 from collections.abc import Sequence
@@ -29,38 +30,42 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 MOST_ROWS = 1000
-"""Maximum number of measurements; an even selection is used if there are more. Training a model is then better."""
+"""Maximum number of measurements in a fit. Of a larger number, evenly spaced measurements are used; training a model is
+then a better choice.
+"""
 FEW_ROWS = 32
-"""Number of rows above which each feature has its own relevance. Fewer rows cannot distinguish features."""
+"""Maximum number of measurements for which all features share one length scale. With more measurements, each feature
+has its own relevance.
+"""
 _OFFSET_PRIOR = 0.5  # The offset is shrunk toward zero with the weight of this many measurements.
 _LENGTHS = (0.35, 0.7, 1.0, 1.8, 3.0)
-_NOISES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # Candidates for the ratio of noise variance to signal variance
-_RELEVANCE_SPREAD = 0.5  # Standard deviation of the prior of log relevances
+_NOISES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # Candidate values of noise variance divided by signal variance.
+_RELEVANCE_SPREAD = 0.5  # Standard deviation of the prior of the log relevances.
 _RELEVANCE_ROWS = 300  # Fitting relevances to more rows would take too long.
-_STEPS = 25  # Number of optimization steps for relevances
+_STEPS = 25  # Number of optimization steps that fit the relevances.
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """Correction of log predictions, fitted to M measurements with F features."""
+    """Correction of logarithmic predictions, fitted to M measurements of configs with F features."""
 
     offset: float
-    """Correction of candidates that are far from all measurements."""
+    """Correction of a candidate that is far from all measured configs."""
     center: Array
-    """Mean of each feature, (F,)."""
+    """Mean of each feature over the measured configs, (F,)."""
     scale: Array
-    """Spread of each feature, divided by its relevance, (F,); infinity for an unused feature."""
+    """Standard deviation of each feature divided by its relevance, (F,). Infinity marks an unused feature."""
     rows: Array
-    """Measured rows, standardized, (M, used features)."""
+    """Standardized features of the measured configs, (M, number of used features)."""
     weights: Array
-    """Weight of each measured row, (M,)."""
+    """Weight of each measured config in the Gaussian process, (M,)."""
     length: float
     """Length scale of the Gaussian process."""
     interval: Interval
-    """Interval around corrected predictions on this GPU and problem, from leave-one-out errors."""
+    """Interval around corrected predictions for this GPU and problem, from leave-one-out errors."""
 
     def correction(self, matrix: Array) -> Array:
-        """Return the correction to add to the log predictions of candidates, (C,).
+        """Return the correction to add to the logarithmic predictions of C candidates, (C,).
 
         Args:
             matrix: Features of the candidates, (C, F).
@@ -70,11 +75,11 @@ class Adaptation:
 
 
 def adapt(matrix: Array, residual: Array) -> Adaptation:
-    """Fit a correction to measurements.
+    """Fit a correction of predictions to measurements.
 
     Args:
-        matrix: Features of the measured configs, (M, F); M >= 1.
-        residual: log(measured / predicted), (M,).
+        matrix: Features of the measured configs, (M, F), with M >= 1.
+        residual: log(measured / predicted) of each config, (M,).
     """
     if len(residual) > MOST_ROWS:
         keep = thinned(len(residual), MOST_ROWS)
@@ -95,18 +100,18 @@ def adapt(matrix: Array, residual: Array) -> Adaptation:
         rows, scale = rows * relevance, scale.copy()
         scale[np.isfinite(scale)] /= relevance
     rank = int(np.ceil(LEVEL * (count + 1)))
-    # Too few rows for the level do not bound the next error, so use twice the largest error.
+    # The number of rows is too small to bound the next error at this level, so the width is twice the largest error.
     width = float(np.sort(left_out)[min(rank, count) - 1]) * (1.0 if rank <= count else 2.0)
     return Adaptation(offset, center, scale, rows, weights, length, Interval(width, count, "config"))
 
 
 def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float, Array, Array]:
-    """Fit a Gaussian process with the length scale and noise level of greatest marginal likelihood.
+    """Fit a Gaussian process. The length scale and the noise level maximize the marginal likelihood.
 
     Args:
         rows: Standardized features, (M, F).
-        error: Values that the process models, (M,).
-        lengths: Length scales to try.
+        error: Values to model, (M,).
+        lengths: Candidate length scales.
 
     Returns:
         The length scale, the weights of the rows (M,), and the absolute leave-one-out errors (M,).
@@ -129,10 +134,10 @@ def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float
 
 
 def _relevance(rows: Array, error: Array) -> Array:
-    """Return the factor of each feature, (F,), with the greatest posterior probability at length scale 1.
+    """Return the relevance of each feature, (F,): the factor of the feature that maximizes the posterior probability.
 
-    Log noise, log length scale and log relevances are optimized by Rprop (Riedmiller and Braun, 1993), whose steps
-    follow the signs of the gradient.
+    The length scale of the resulting process is 1. Rprop (Riedmiller and Braun, 1993) optimizes the noise, the length
+    scale and the relevances in logarithmic form. Its steps follow the signs of the gradient.
     """
     if len(error) > _RELEVANCE_ROWS:
         keep = thinned(len(error), _RELEVANCE_ROWS)
@@ -152,12 +157,14 @@ def _relevance(rows: Array, error: Array) -> Array:
 
 
 def _negative_log_posterior(parameters: Array, apart: Array, error: Array) -> tuple[float, Array]:
-    """Return the negative log posterior of a process and its gradient, at the most likely signal variance.
+    """Return the negative log posterior of a Gaussian process, and its gradient with respect to `parameters`.
+
+    The signal variance has its most likely value.
 
     Args:
-        parameters: log noise, log length scale, log relevances, (2 + F,).
-        apart: Squared differences of rows by feature, (F, M * M).
-        error: Values that the process models, (M,).
+        parameters: Log noise, log length scale and log relevances, (2 + F,).
+        apart: Squared differences between every two rows, for each feature, (F, M * M).
+        error: Values to model, (M,).
     """
     count = len(error)
     noise, length, relevance = np.exp(parameters[0]), parameters[1], parameters[2:]
@@ -181,7 +188,10 @@ def thinned(count: int, most: int) -> Array:
 
 
 def _frame(matrix: Array) -> tuple[Array, Array]:
-    """Return mean and spread of each feature; infinite spread for a feature that is constant or unknown in some row."""
+    """Return the mean and the standard deviation of each feature, (F,) each.
+
+    The standard deviation is infinite for a feature that is constant or is unknown in any row.
+    """
     complete = np.isfinite(matrix).all(axis=0)
     filled = np.where(complete, matrix, 0.0).astype(np.float64)
     spread = filled.std(axis=0)
@@ -189,7 +199,7 @@ def _frame(matrix: Array) -> tuple[Array, Array]:
 
 
 def _standardized(matrix: Array, center: Array, scale: Array) -> Array:
-    """Return the used features, standardized so that two random rows have a distance of about 1.4."""
+    """Return the used features, standardized so that two random rows are about sqrt(2) apart."""
     used = np.isfinite(scale)
     if not used.any():
         return np.zeros((len(matrix), 1))
@@ -197,12 +207,15 @@ def _standardized(matrix: Array, center: Array, scale: Array) -> Array:
 
 
 def matern(a: Array, b: Array, length: float) -> Array:
-    """Return the Matern 3/2 kernel between rows a (N, F) and b (M, F), (N, M)."""
+    """Return the Matern 3/2 kernel between the rows of a (N, F) and of b (M, F), as an array (N, M)."""
     distance = np.sqrt(3.0 * squared_distances(a, b)) / length
     return np.asarray((1.0 + distance) * np.exp(-distance))
 
 
 def squared_distances(a: Array, b: Array) -> Array:
-    """Return squared distances between rows a (N, F) and b (M, F), (N, M), without an array of N x M x F."""
+    """Return the squared distances between the rows of a (N, F) and of b (M, F), as an array (N, M).
+
+    No intermediate array has N x M x F elements.
+    """
     squared = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2.0 * a @ b.T
-    return np.asarray(np.maximum(squared, 0.0))  # Rounding can make it negative.
+    return np.asarray(np.maximum(squared, 0.0))  # Rounding can make a squared distance negative.

@@ -1,24 +1,26 @@
 """Calibrated intervals: hierarchical conformal prediction over held-out groups.
 
 Rows of one problem have correlated errors, so the exchangeable unit is the problem. For an unmeasured GPU or kernel,
-the unit is the GPU or kernel. Residuals come from models whose training and selection excluded the row's group. The
-factor around a prediction is the quantile of |log(measured / predicted)| over the pooled groups, each with the
-same weight, plus an additional group (pooled CDF of hierarchical conformal prediction: Dunn, Wasserman, Ramdas,
+the unit is the GPU or kernel. The residual of a row comes from a model whose training and selection excluded the row's
+group. The logarithm of the interval's factor is a quantile of |log(measured / predicted)| over all groups, which have
+equal weights, and one additional group (pooled CDF of hierarchical conformal prediction: Dunn, Wasserman, Ramdas,
 "Distribution-free prediction sets for two-layer hierarchical models", JASA 2022, section 3.2). In the paper, the
 additional group has unbounded errors. Here, it has the analytical model's errors, which are half-normal and exceed that
 model's interval in one of ten cases. With a dozen groups, unbounded errors would make intervals too wide.
 
-A 90 % interval needs 9 groups and the additional group. Missing groups are assumed to have the errors of the analytical
-model. Without groups, the interval is the analytical model's. Each held-out group moves it towards the residuals.
-An interval with missing groups is `pooled`: it depends on this assumption, and answers say so.
+A 90 % interval needs 9 groups and the additional group. If there are fewer groups, the missing groups are assumed to
+have the errors of the analytical model. Without any group, the interval is the analytical model's interval. Each
+held-out group moves the interval towards the residuals. An interval with missing groups is called `pooled`, because it
+depends on this assumption. Reports mention it.
 
 An interval widens with the distance d of a candidate from the training data (`Extent.distance`). Its
 logarithmic half-width is
 
-    w + s (hypot(w, p) - w)        s = d**2 / (1 + d**2), p: half-width of the analytical model's interval
+    w + s (hypot(w, p) - w)        s = d**2 / (1 + d**2)
 
-because far from the training data, the errors of both models add up. Before the quantile is taken, residuals are
-converted to the smallest w that covers them (normalized conformal prediction, Papadopoulos et al., 2008).
+where w is the half-width inside the training data, and p is the half-width of the analytical model's interval. Far from
+the training data, the errors of both models add up. Before the quantile is taken, each residual is converted to the
+smallest w whose interval covers it (normalized conformal prediction, Papadopoulos et al., 2008).
 """
 
 import math
@@ -38,27 +40,28 @@ Array = np.ndarray
 _LEAST_SPREAD = 0.05
 """Standard deviation below which a feature counts as constant."""
 _UNIT_SPREAD = 1.0
-"""Spread assumed for a constant feature: a factor of two for log2 features, or a fraction of 1."""
+"""Spread assumed for a constant feature: a factor of two for log2 features, or 1 for fractions."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Range and spread of each of F features in the training data; arrays (F,)."""
+    """Range and spread of each of F features in the training data, as arrays (F,)."""
 
     low: Array
     high: Array
-    """99th percentile. `low` is the first percentile."""
+    """99th percentile of each feature. `low` is the first percentile."""
     spread: Array
-    """Standard deviation; infinity for a feature without any known value."""
+    """Standard deviation of each feature; infinity for a feature without any known value."""
     part: Array
-    """Number of the feature's group (`features.GROUPS`)."""
+    """Index of each feature's group in `features.GROUPS`."""
 
     @classmethod
     def of(cls, matrix: Array, part: Array | None = None) -> "Extent":
-        """Return the extent of a training matrix (N, F).
+        """Return the extent of training data.
 
         Args:
-            part: Group of each feature, (F,). By default, all features form one group.
+            matrix: Features of the training rows, (N, F).
+            part: Index of each feature's group, (F,). By default, all features form one group.
         """
         with np.errstate(all="ignore"):
             finite = np.isfinite(matrix)
@@ -73,7 +76,7 @@ class Extent:
         return cls(low, high, np.where(some, spread, np.inf), part)
 
     def has(self, values: Sequence[float]) -> bool:
-        """Return whether all features of a candidate, (F,), are within their ranges, so that its distance is 0."""
+        """Return whether each feature of a candidate, (F,), is within its range. The distance is 0 in this case."""
         for (low, high), value in zip(self._ranges, values, strict=True):  # noqa: SIM110 - `all` takes twice as long
             if not low <= value <= high:
                 return False
@@ -84,10 +87,14 @@ class Extent:
         return list(zip(self.low.tolist(), self.high.tolist(), strict=True))
 
     def distance(self, matrix: Array) -> Array:
-        """Return how far candidates with features (C, F) lie outside the training data, (C,); 0 inside.
+        """Return the distance of candidates from the training data, (C,), or 0 for candidates within all ranges.
 
-        The distance is log(1 + r) / 2. Here r is the root mean square excess of a group of features, in standard
-        deviations. The group with the largest r counts, because a shape of another size differs in few features.
+        The distance is log(1 + r) / 2. Here, r is the root mean square, over the features of a group, of the excess
+        beyond the feature's range in standard deviations. The group with the largest r counts, because a shape of
+        another size differs in few features.
+
+        Args:
+            matrix: Features of the candidates, (C, F).
         """
         distances = np.empty(len(matrix))
         self.in_engine.fill(np.asarray(matrix, dtype=np.float64), distances)
@@ -102,9 +109,9 @@ class Extent:
 
 
 LEVEL = 0.90
-"""Coverage of intervals."""
+"""Fraction of true values that an interval covers."""
 NEW_GPU, NEW_KERNEL = "new GPU", "new kernel"
-"""Keys of a model's intervals for a GPU or kernel that is not in the training data."""
+"""Keys of a model's intervals for GPUs and for kernels that are not in the training data."""
 _PRIOR = math.log(INTERVAL)
 """Logarithmic half-width of the analytical model's 90 % interval."""
 _DEVIATION = _PRIOR / DEVIATIONS
@@ -112,38 +119,42 @@ _DEVIATION = _PRIOR / DEVIATIONS
 
 
 def on_dtype(gpu: str, dtype: str) -> str:
-    """Return the key of a model's interval for one data type on a GPU."""
+    """Return the key of a model's interval for a GPU and a data type."""
     return f"{gpu} {dtype}"
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the key of the interval of a row kind and a data type; without a row kind, of the data type."""
+    """Return the key of a model's interval for a GPU, a data type and a kind of rows.
+
+    If `row_kind` is empty, return the key for the GPU and the data type.
+    """
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Calibrated interval: `level` of the true values are within a factor exp(`width`) of the prediction. The factor
-    grows with the distance from the training data.
+    """Calibrated interval: a fraction `level` of the true values is within a factor exp(`width`) of the prediction.
+
+    The factor grows with the distance of a candidate from the training data.
     """
 
     width: float
-    """Logarithmic half-width inside the training data."""
+    """Logarithm of the factor for candidates inside the training data."""
     groups: int
-    """Number of held-out groups that determine the interval."""
+    """Number of held-out groups that the interval was calibrated on."""
     kind: str
-    """Kind of group: `problem`, `GPU`, `kernel`, or `config` after an adaptation."""
+    """Kind of the held-out groups: `problem`, `GPU` or `kernel`, or `config` after an adaptation."""
     level: float = LEVEL
-    """Coverage of the interval."""
+    """Fraction of true values that the interval covers."""
 
     @property
     def pooled(self) -> bool:
-        """Return whether the interval also depends on the analytical model's, because there were too few groups."""
+        """Return whether too few groups were held out, so the analytical model's interval was used as well."""
         return self.groups < groups_needed(self.level)
 
     @property
     def summary(self) -> str:
-        """Text that describes the data behind the interval."""
+        """Description of the held-out data behind the interval."""
         if not self.groups:
             return f"the analytical model: no {self.kind} was held out"
         held_out = f"{self.groups} held-out {self.kind}{'s' * (self.groups != 1)}"
@@ -152,17 +163,23 @@ class Interval:
         return f"{held_out} and the analytical model, which {groups_needed(self.level)} would replace"
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
-        """Return the lower and upper ends around predicted values.
+        """Return the lower and upper ends of the intervals around predicted values.
 
         Args:
-            distance: Distance of the candidates from the training data.
+            value: Predicted value of each candidate, (C,).
+            distance: Distance of each candidate from the training data, (C,) or one number.
         """
         factor = factor_at(self.width, distance)
         return value / factor, value * factor
 
 
 def factor_at(width: Array | float, distance: Array | float) -> Array:
-    """Return the factor from a prediction to either end of its interval, at a distance from the training data."""
+    """Return the factor between a prediction and either end of its interval.
+
+    Args:
+        width: `Interval.width`.
+        distance: Distance from the training data (`Extent.distance`).
+    """
     return np.asarray(np.exp(half_width_at(width, distance)))
 
 
@@ -174,7 +191,7 @@ def half_width_at(width: Array | float, distance: Array | float) -> Array:
 
 
 def interval_from(entry: Mapping[str, Any]) -> Interval:
-    """Return the interval in a model card. Raises `ValueError` if the interval is implausible."""
+    """Create an interval from its entry in a model card. Raises `ValueError` if the interval is implausible."""
     interval = Interval(float(entry["width"]), int(entry["groups"]), str(entry["kind"]), float(entry["level"]))
     if not (0.0 <= interval.width < np.inf and interval.groups >= 0 and 0.0 < interval.level < 1.0):
         raise ValueError(f"an interval is {dict(entry)!r:.80}")
@@ -182,12 +199,12 @@ def interval_from(entry: Mapping[str, Any]) -> Interval:
 
 
 def unknown_interval(kind: str) -> Interval:
-    """Return the analytical model's interval, for models without held-out groups of this kind."""
+    """Return the analytical model's interval, used if no group of this kind was held out."""
     return Interval(_PRIOR, 0, kind)
 
 
 def groups_needed(level: float = LEVEL) -> int:
-    """Return the minimum number of held-out groups for an interval that ignores the analytical model's."""
+    """Return the minimum number of held-out groups for an interval that does not depend on the analytical model."""
     return math.ceil(round(level / (1.0 - level), 9))
 
 
@@ -197,11 +214,11 @@ def calibrate(
     """Calibrate an interval on held-out residuals.
 
     Args:
-        residual: log(measured / predicted), (N,).
-        group: Number of each row's group, (N,).
+        residual: log(measured / predicted) of each row, (N,).
+        group: Number that identifies each row's group, (N,).
         kind: Kind of the groups: `problem`, `GPU` or `kernel`.
-        distance: Distance of each row from the training data, (N,).
-        level: Coverage of the interval.
+        distance: Distance of each row from the training data, (N,) or one number.
+        level: Fraction of true values that the interval must cover.
     """
     numbers, place, rows = np.unique(group, return_inverse=True, return_counts=True)
     if not len(numbers):
@@ -215,13 +232,18 @@ def calibrate(
 
 
 def _prior_share(distance: Array) -> Array:
-    """Return the share of the analytical model's error to add at a distance: 0 at distance 0, 1/2 at distance 1."""
+    """Return the weight of the analytical model's error at a distance: 0 at distance 0, 1/2 at distance 1."""
     squared = distance * distance
     return np.asarray(squared / (1.0 + squared))
 
 
 def _near_width(error: Array, distance: Array) -> Array:
-    """Return the smallest width whose interval at this distance covers an absolute log error, at least 0."""
+    """Return the smallest `Interval.width`, at least 0, whose interval covers an error at a distance.
+
+    Args:
+        error: Absolute log errors, (N,).
+        distance: Distances from the training data, (N,) or one number.
+    """
     s = _prior_share(distance)
     # This is the root of (1 - s) w + s hypot(w, p) = error, in a form that is never 0 / 0.
     beyond = np.maximum(error * error - (s * _PRIOR) ** 2, 0.0)
@@ -230,12 +252,14 @@ def _near_width(error: Array, distance: Array) -> Array:
 
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:
-    """Return the width w for which share(w) + prior_weight * P(analytical model's log error < w) reaches `level`.
+    """Return the smallest width w for which the interval's coverage reaches `level`.
+
+    The coverage is share(w) + prior_weight * P(absolute log error of the analytical model < w).
 
     Args:
-        score: Smallest width that covers each row, ascending, (N,).
+        score: Smallest width that covers each row, in ascending order, (N,).
         share: Cumulative weight of the rows up to each score, (N,).
-        prior_weight: Weight of the missing groups, which have the analytical model's errors.
+        prior_weight: Weight of the missing groups, which are assumed to have the analytical model's errors.
         level: Coverage to reach.
     """
 

@@ -1,24 +1,24 @@
-"""Features of a candidate for trained models: ratios with the same meaning on every GPU and shape.
+"""Features of a candidate for trained models: ratios that have the same meaning on every GPU and for every shape.
 
-A feature must not identify a GPU or a shape, because models would memorize absolute times, counts and sizes, which do
-not transfer to another GPU. So times are ratios to the roofline and to other parts of the analytical model, work is
-per output and per thread, and resources are fractions of the GPU's.
+Absolute times, counts and sizes would identify a GPU or a shape. Models would memorize them, and what they learned
+would not transfer to another GPU. Therefore, times are divided by the roofline or by other parts of the analytical
+model, work is per output or per thread, and resources are fractions of the GPU's resources.
 
-    schedule   the config: its tunables, threads, blocks, and the waves in which they run
-    static     the demand of its code on the GPU: pipe work over the roofline's, registers, shared memory
-    prior      how the analytical model divides the time
-    problem    the problem relative to the GPU: arithmetic intensity, compulsory bytes
+    schedule   the config: its tunables, threads and blocks, and the waves in which the blocks run
+    static     the resources that the config's code uses: registers, shared memory, and pipe times over the roofline
+    prior      the fraction of the analytical model's time that each part takes
+    problem    the problem relative to the GPU: arithmetic intensity and compulsory bytes
 
-`matrix` computes the features of a whole space, (C, F), with NaN for unknown features. A kernel without static profiles
-has only schedule and problem features. `FEATURES` documents all columns except the tunables. Tunables come last, each
-in two columns:
+`matrix` computes the features of a whole search space, (C, F). Unknown features are NaN. A kernel without static
+profiles has only schedule and problem features. `FEATURES` documents all columns except the tunables. Tunables come
+last, each in two columns:
 
     tunable.<name>    log2(1 + value)
-    alignment.<name>  log2 of the largest power of two that divides the value, 0 for values below 1: full warps, full
-                      sectors and conflict-free shared-memory banks depend on divisibility, not on size
+    alignment.<name>  log2 of the largest power of two that divides the value, or 0 for values below 1; full warps,
+                      full sectors and conflict-free shared-memory banks depend on divisibility, not on size
 
-Increase `VERSION` if the meaning, order or number of features changes, because a model needs the version that it was
-trained with.
+Increase `VERSION` if the meaning, order or number of features changes, because a model only works with the version of
+the features that it was trained on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ ALIGNMENT = "alignment."
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Inputs of the features of C candidates on one GPU and problem; arrays (C,), None if unknown."""
+    """Quantities of C candidates on one GPU, from which features are computed. Arrays are (C,), or None if unknown."""
 
     gpu: GPU
     flops: float | Array
@@ -51,55 +51,55 @@ class ModelInputs:
     bytes: float | Array
     """Compulsory bytes of the problem, or of each candidate's problem."""
     tunables: Mapping[str, Array]
-    """Value of each tunable."""
+    """Values of each tunable, (C,)."""
     latency_s: Array
-    """Latency by the analytical model in seconds."""
+    """Latency in seconds, as predicted by the analytical model."""
     power_w: Array
-    """Mean power by the analytical model in watts."""
+    """Mean power in watts, as predicted by the analytical model."""
     threads: Array | None = None
-    """Threads per block of the longest launch."""
+    """Threads per block in the longest launch."""
     blocks: Array | None = None
-    """Blocks of the longest launch."""
+    """Number of blocks in the longest launch."""
     resident: Array | None = None
-    """Number of blocks that an SM holds at the same time."""
+    """Number of blocks that an SM can hold at the same time."""
     registers: Array | None = None
     """Registers per thread."""
     shared_bytes: Array | None = None
-    """Shared memory per block."""
+    """Bytes of shared memory per block."""
     pipe_s: Array | None = None
-    """Seconds that each pipe is busy, (P, C)."""
+    """Seconds that each of P pipes is busy, (P, C)."""
     busy_s: Array | None = None
-    """Seconds that the pipes are busy, by the analytical model."""
+    """Seconds that the pipes are busy, as predicted by the analytical model."""
     wait_s: Array | None = None
-    """Seconds of latency, by the analytical model."""
+    """Seconds that blocks wait for latencies, as predicted by the analytical model."""
     l2_s: Array | None = None
     """Seconds that the traffic takes at L2 bandwidth."""
     dram_s: Array | None = None
     """Seconds that the traffic takes at DRAM bandwidth."""
     core_s: Array | None = None
-    """Seconds bound by the core clock domain."""
+    """Seconds that scale with the core clock."""
     fixed_s: Array | None = None
     """Seconds of launch overhead."""
     clock_hz: Array | None = None
-    """Core clock under the power limit; used for the lower bound, not a feature."""
+    """Core clock under the power limit in hertz. It is used for the lower bound on the time and is not a feature."""
     capped: Array | None = None
-    """Whether the power limit lowers the clock; used for the analytical model's interval, not a feature."""
+    """Whether the power limit lowers the clock. It is used for the analytical model's interval and is not a feature."""
     core_j: Array | None = None
-    """Joules of core events at nominal voltage; used for calibration, not a feature."""
+    """Joules of core events at nominal voltage. They are used for calibration and are not a feature."""
     dram_j: Array | None = None
-    """Joules of DRAM traffic; used for calibration, not a feature."""
+    """Joules of DRAM traffic. They are used for calibration and are not a feature."""
 
     def __len__(self) -> int:
         return len(self.latency_s)
 
     @classmethod
     def of(cls, gpu: GPU, quantities: Array, tunables: Mapping[str, Array]) -> "ModelInputs":
-        """Create inputs from the rows of `QUANTITIES`, (Q, C)."""
+        """Create model inputs from an array (Q, C) whose rows are the quantities in `QUANTITIES`."""
         rows = {name: quantities[row] for name, row in _OWN.items()}
         return cls(gpu, tunables=tunables, pipe_s=quantities[_PIPES], capped=quantities[_REGIME] == CAPPED, **rows)
 
     def quantities(self) -> Array:
-        """Return the rows of `QUANTITIES`, (Q, C), with the inputs, and NaN for unknown inputs."""
+        """Return an array (Q, C) with a row for each quantity in `QUANTITIES`; unknown and derived ones are NaN."""
         rows = np.full((len(QUANTITIES), len(self)), np.nan)
         for name, row in _OWN.items():
             if (values := getattr(self, name)) is not None:
@@ -111,17 +111,17 @@ class ModelInputs:
 
 @dataclass(frozen=True)
 class Feature:
-    """Column of the feature matrix: the ratio of two quantities in `QUANTITIES`."""
+    """Column of the feature matrix: the ratio of the quantities `above` and `below`, which `QUANTITIES` lists."""
 
     name: str
     group: str
     unit: str
-    """Unit; it begins with `log2` if the feature is the logarithm of the ratio."""
+    """Unit of the feature. It begins with `log2` if the feature is the logarithm of the ratio."""
     meaning: str
     above: str
     below: str = "1"
     bounded: bool = False
-    """Whether the ratio is limited to a factor of a million, because quantities may be 0."""
+    """Whether the ratio is limited to a factor of a million. It is limited if one of the quantities can be 0."""
 
     @property
     def logarithmic(self) -> bool:
@@ -130,7 +130,7 @@ class Feature:
 
     @property
     def formula(self) -> str:
-        """Return the formula in terms of `QUANTITIES`."""
+        """Return the feature's formula, written with the names in `QUANTITIES`."""
         ratio = self.above if self.below == "1" else f"{self.above} / {self.below}"
         return f"log2({ratio})" if self.logarithmic else ratio
 
@@ -165,16 +165,20 @@ QUANTITIES = (
     "max(flops, 1)", "compute_s", "traffic_s", "roofline_s", "warps", "lanes", "all_threads",
     "max(resident, 1)", "resident_warps", "resident_bytes", "waves", "rounds", "max(busy_s, 1e-30)",
 )  # fmt: skip
-"""Quantities whose ratios are features: the inputs, figures of the GPU, and derived quantities. `compute_s` at the f32
-peak and `traffic_s` of the problem's bytes bound the time of any kernel; the roofline is the larger bound. `lanes` are
-the lanes of a block's warps, `waves` the rounds of resident blocks, and `rounds` is `waves` as an integer.
+"""Names of the quantities whose ratios are features: the inputs, properties of the GPU, and derived quantities.
+
+`compute_s` (at the f32 peak) and `traffic_s` (of the problem's bytes) are lower bounds on the time of any kernel.
+`roofline_s` is the larger of the two. `lanes` is the number of lanes in a block's warps. `waves` is the number of
+rounds in which the SMs run the blocks, and `rounds` is `waves` rounded up to an integer.
 """
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
 LIMITED, NOMINAL, LAUNCH = slice(0, 7), slice(7, 12), slice(12, 16)
-"""Rows of inputs from `LimitedCosts`, from `NominalCosts`, and from the shape of the longest launch."""
+"""Rows of `QUANTITIES` that are filled from `LimitedCosts`, from `NominalCosts`, and from the shape of the longest
+launch.
+"""
 _REGIME, _PIPES = _ROW["regime"], slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))
 _OWN = {name: row for name, row in _ROW.items() if name in ModelInputs.__annotations__}
-"""Row of each input that has a single row."""
+"""Row of each input of `ModelInputs` that fills exactly one row of `QUANTITIES`."""
 
 FEATURES: tuple[Feature, ...] = (
     Feature("warps", "schedule", "log2", "warps of a block", "warps"),
@@ -209,11 +213,14 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature("footprint", "problem", "log2", "compulsory bytes over the L2's size", "bytes", "l2_bytes"),
 )  # fmt: skip
-"""All columns except for the tunables, in order."""
+"""All columns of the feature matrix except for the tunables, in order."""
 
 
 def names(tunables: Sequence[str] = (), groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
-    """Return the names of the columns: features of `groups` in order, then the tunables if `schedule` is included."""
+    """Return the names of the feature columns: the features of `groups` in order, then the columns of the tunables.
+
+    Columns of tunables are only included if `groups` contains `schedule`.
+    """
     fixed = tuple(feature.name for feature in FEATURES if feature.group in groups)
     if "schedule" not in groups:
         return fixed
@@ -224,12 +231,12 @@ _BY_NAME = {feature.name: feature for feature in FEATURES}
 
 
 def parts(columns: Sequence[str]) -> Array:
-    """Return the group of each column, (F,), as its index in `GROUPS`. Tunables belong to `schedule`."""
+    """Return the index in `GROUPS` of each column's group, (F,). Tunables belong to the group `schedule`."""
     return np.array([GROUPS.index(_BY_NAME[name].group if name in _BY_NAME else "schedule") for name in columns])
 
 
 def _alignment(values: Array) -> Array:
-    """Return log2 of the largest power of two that divides each value; 0 below 1, NaN for unknown values."""
+    """Return log2 of the largest power of two that divides each value; 0 for values below 1, NaN for unknown values."""
     whole = np.nan_to_num(values).astype(np.int64)
     power = np.log2(np.where(whole > 0, whole & -whole, 1))
     return np.where(np.isnan(values), np.nan, power)
@@ -239,11 +246,11 @@ def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
     """Return the feature matrix of candidates.
 
     Args:
-        inputs: The C candidates.
-        columns: Names of F features, as from `names`.
+        inputs: Quantities of the C candidates.
+        columns: Names of F feature columns, as returned by `names`.
 
     Returns:
-        The features, (C, F), float32; NaN if an input is unknown or the kernel lacks a tunable.
+        The features, (C, F), float32; NaN if an input is unknown or the kernel does not have the tunable.
     """
     filled = of_tunables(inputs.tunables, columns, len(inputs))
     plan_of(inputs.gpu, columns).fill(inputs.quantities(), filled)
@@ -251,7 +258,13 @@ def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
 
 
 def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: int) -> Array:
-    """Return the features in `columns` that depend only on a tunable, (C, F), NaN for other columns; C is `count`."""
+    """Return the features that depend only on a tunable, (C, F). All other columns are NaN.
+
+    Args:
+        tunables: Values of each tunable, (C,).
+        columns: Names of F feature columns.
+        count: Number of candidates C.
+    """
     filled = np.full((count, len(columns)), np.nan, dtype=np.float32)
     for place, name in enumerate(columns):
         kind, _, tunable = name.partition(".")
@@ -262,7 +275,7 @@ def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: in
 
 
 def plan_of(gpu: GPU, columns: Sequence[str]) -> Any:
-    """Return a plan, in the engine's form, to compute the features that depend on more than tunables."""
+    """Return an engine object that computes the features in `columns` that are not tunables."""
     limits = gpu.limits
     figures = (
         1.0, gpu.sms, limits.max_warps_per_sm, limits.max_registers_per_thread, limits.smem_per_sm, gpu.tdp_w,
@@ -273,7 +286,7 @@ def plan_of(gpu: GPU, columns: Sequence[str]) -> Any:
 
 @lru_cache(maxsize=64)
 def _ratios(columns: tuple[str, ...]) -> Array:
-    """Return numerator row, denominator row, column, boundedness and logarithm of ratio features, (F, 5)."""
+    """Return the ratios among F columns as rows: numerator row, denominator row, column, bounded, logarithmic."""
     ratios = [(_BY_NAME[name], place) for place, name in enumerate(columns) if "." not in name]
     rows = [(_ROW[f.above], _ROW[f.below], place, f.bounded, f.logarithmic) for f, place in ratios]
     return np.array(rows, dtype=np.int64).reshape(-1, 5)
@@ -281,12 +294,14 @@ def _ratios(columns: tuple[str, ...]) -> Array:
 
 _TUNABLE = "unaligned"
 ROW_KINDS = {0: "rows of 16 elements", 8: "rows of 16 bytes"}
-"""Granularity of all rows, by value of the tunable `unaligned`."""
+"""Kinds of row lengths that occur in the data, by value of the tunable `unaligned`."""
 OTHER_ROWS = "other rows"
 
 
 def row_kind(tunables: Mapping[str, np.ndarray], row: int = 0) -> str:
-    """Return the kind stored in the tunable `unaligned` of config `row`; empty without this tunable or without configs.
+    """Return the kind of rows that the tunable `unaligned` of a config states.
+
+    Return an empty text if there is no such tunable or no such config.
 
     Args:
         tunables: Values of each tunable, (C,).

@@ -1,7 +1,7 @@
 """Evaluate boosted trees without XGBoost, for queries.
 
-Importing XGBoost takes longer than a whole recommendation. So training converts each tree to a complete binary tree, in
-which a step down takes one comparison and no pointers, and stores the arrays.
+Importing XGBoost takes longer than a whole recommendation. Therefore, training converts each tree to a complete binary
+tree and stores it in arrays. Each level of a complete tree costs one comparison, and no pointers are needed.
 """
 
 import json
@@ -21,36 +21,42 @@ Array = np.ndarray
 _MOST_LEVELS = 10  # A complete tree doubles in size with each level.
 _MOST_TREES = 1 << 16
 _LARGEST = 25.0
-"""Maximum absolute leaf or base; a plausible log ratio never exceeds 25."""
+"""Maximum absolute value of a leaf or of the base. The logarithm of a plausible ratio never exceeds 25."""
 _EIGHT = 8  # The engine evaluates eight trees at a time.
 _MOST_FEATURES = 1 << 15  # A column index has two bytes, one bit of which is a flag.
 
 
 @dataclass(frozen=True)
 class Forest:
-    """Complete binary trees of L levels over F features. Empty trees pad their number T to a multiple of eight.
+    """Complete binary trees with L levels of splits, over F features.
 
-    Nodes are stored level by level, and in each level tree by tree: the root of tree t is node t, and the children of
-    node n are nodes 2 n + T and 2 n + T + 1.
+    T is the number of trees, rounded up to a multiple of eight with empty trees. Nodes are stored level by level, and
+    tree by tree within a level: the root of tree t is node t, and the children of node n are nodes 2 n + T and 2 n + T
+    + 1.
     """
 
     features: int
     trees: int
-    """Number of trees, without padding."""
+    """Number of trees, without the empty trees."""
     levels: int
     column: Array
-    """Feature of each split, uint16, (T (2**L - 1),); increased by F if missing values go right."""
+    """Index of the feature that each split compares, uint16, (T (2**L - 1),). F is added to the index if missing values
+    go right.
+    """
     value: Array
-    """Threshold of each split (equal values go right), followed by the leaves; float32, (T (2**(L + 1) - 1),)."""
+    """Threshold of each split, followed by the values of the leaves, float32, (T (2**(L + 1) - 1),).
+
+    A value equal to the threshold goes right.
+    """
     base: float
-    """Constant added to every sum of leaves."""
+    """Constant added to the sum of leaves."""
 
     @classmethod
     def of_booster(cls, booster: Any) -> "Forest":
-        """Return the trees of an `xgboost.Booster` for squared errors.
+        """Convert an `xgboost.Booster` that was trained with squared errors.
 
         Raises:
-            ValueError: A tree is too deep, or has an implausible number.
+            ValueError: A tree is too deep, or a number in it is implausible.
         """
         learner = json.loads(booster.save_raw("json"))["learner"]
         shape = learner["learner_model_param"]
@@ -59,7 +65,7 @@ class Forest:
 
     @classmethod
     def laid_out(cls, trees: list[Mapping[str, Any]], features: int, base: float) -> "Forest":
-        """Convert trees in XGBoost's JSON to complete trees. Raises `ValueError` if a tree is malformed."""
+        """Convert trees in XGBoost's JSON format to complete trees. Raises `ValueError` if a tree is malformed."""
         levels = max((_levels(tree) for tree in trees), default=0)
         if features > _MOST_FEATURES:
             raise ValueError(f"{features} features")
@@ -71,7 +77,7 @@ class Forest:
             left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
             split, condition = np.asarray(tree["split_indices"]), np.asarray(tree["split_conditions"])
             missing_left = np.asarray(tree["default_left"])
-            node = np.zeros(1, np.int64)  # This holds the tree's node at each index of the level.
+            node = np.zeros(1, np.int64)  # Index in the original tree of each node of the level.
             for level in range(levels):
                 place = _place(width, number, level)
                 inner = left[node] >= 0
@@ -83,13 +89,13 @@ class Forest:
                 splits = splits + np.where(missing_left[node] != 0, 0, features)
                 column[place] = np.where(inner, splits, 0)
                 value[place] = np.where(inner, condition[node], np.inf)
-                # All nodes below a leaf repeat the leaf.
+                # Below a leaf, every node of the complete tree repeats the leaf.
                 node = np.stack([np.where(inner, left[node], node), np.where(inner, right[node], node)], 1).ravel()
             value[_place(width, number, levels)] = condition[node]
         return cls(features, len(trees), levels, column, value, base)._checked()
 
     def _checked(self) -> "Forest":
-        """Return the forest. Raises `ValueError` if its trees are malformed or would predict impossible values."""
+        """Return this forest. Raises `ValueError` if its trees are malformed or could predict impossible values."""
         splits, nodes = (_width(self.trees) * ((1 << levels) - 1) for levels in (self.levels, self.levels + 1))
         if self.column.shape != (splits,) or self.value.shape != (nodes,):
             raise ValueError("levels of wrong lengths")
@@ -103,7 +109,7 @@ class Forest:
         return self
 
     def predict(self, matrix: Array) -> Array:
-        """Return the prediction for each row of a matrix (C, F), whose NaNs are missing values; float64 (C,)."""
+        """Return the prediction for each row of a matrix (C, F), as float64 (C,). NaN marks a missing value."""
         sums = np.empty(len(matrix))
         self.in_engine.predict(np.asarray(matrix, dtype=np.float32), sums)
         return sums
@@ -113,14 +119,15 @@ class Forest:
         return query.Forest(self.features, _width(self.trees), self.levels, self.column, self.value, self.base)
 
     def packed(self) -> bytes:
-        """Return the trees in the format of an array file."""
+        """Return the trees as bytes in the format of `kernrec.util.array_file`."""
         header = {"features": self.features, "trees": self.trees, "levels": self.levels, "base": self.base}
         return pack(header, {"column": self.column, "value": self.value})
 
     @classmethod
     def unpacked(cls, data: bytes | mmap.mmap) -> "Forest":
-        """Read the result of `packed`. The caller has already verified a hash of the whole file. Raises `ValueError`
-        if the data is damaged.
+        """Create a forest from the bytes that `packed` returned. Raises `ValueError` if the data is damaged.
+
+        The caller must already have verified a hash of the whole file.
         """
         header, arrays = unpack(data, intact=True)
         try:
@@ -146,7 +153,7 @@ def _place(width: int, tree: int, level: int) -> slice:
 
 
 def _levels(tree: Mapping[str, Any]) -> int:
-    """Return the number of splits on the longest path down a tree."""
+    """Return the number of splits on the longest path from the root to a leaf."""
     left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
     nodes, levels = np.zeros(1, np.int64), 0
     while len(nodes := nodes[left[nodes] >= 0]):

@@ -3,10 +3,11 @@
 `kernrec.training.train_model` trains models, and `kernrec.model.learn.model_file` stores them. Using a model needs
 neither XGBoost nor scikit-learn.
 
-A correction makes some configs faster than predicted. On a GPU with recordings, the recordings limit it. On another
-GPU, only physics does (`least_seconds`): every multiprocessor must perform the arithmetic of its blocks at the rate of
-its pipes, the compulsory bytes must pass between DRAM and L2 once, and the launch has an overhead. (The fastest config
-of each recorded problem of Triton's matmul, on an A100 and an H100, took at least 0.95 times this minimum.)
+A correction can make a config faster than the analytical model predicts. On a GPU with recordings, the trees learned
+from the recordings how far. On other GPUs, only a physical minimum limits the correction (`least_seconds`): every SM
+must do the arithmetic of its blocks at the rate of its pipes, the compulsory bytes must pass once between DRAM and L2,
+and a launch has an overhead. The fastest recorded config of each Triton matmul on an A100 and an H100 took at least
+0.95 times this minimum.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,17 +27,19 @@ Array = np.ndarray
 
 _LATENCY = QUANTITIES.index("latency_s")
 _SHARPNESS = 16.0
-"""Exponent of the smooth maximum of a corrected time and the bound. For equal times, it is 2**(1/16) = 1.04 times them,
-because no kernel reaches the peak. Configs near the bound keep their order. Among 4, 8, 16 and 32, this exponent ranked
-recorded f32 matmuls best without larger errors of their times.
+"""Exponent of the smooth maximum of a corrected time and its lower bound.
+
+If both times are equal, the result is 2**(1/16) = 1.04 times their value, because no kernel reaches the peak. Configs
+near the bound keep their order. Of the exponents 4, 8, 16 and 32, this one ranked recorded f32 matmuls best without
+increasing the errors of their times.
 """
 
 
 def least_seconds(inputs: ModelInputs) -> Array:
-    """Return the minimum seconds of the candidates, (C,).
+    """Return the minimum time of each candidate in seconds, (C,).
 
-    The bound counts the code's arithmetic at the clock under the power limit, in the modeled rounds of blocks. Unknown
-    parts of the time count as zero.
+    The minimum assumes that blocks run in the modeled number of rounds and that arithmetic runs at the clock under the
+    power limit. Unknown parts of the time count as zero.
     """
     return _least_seconds(inputs.gpu, inputs.quantities())
 
@@ -48,63 +51,66 @@ def _least_seconds(gpu: GPU, quantities: Array) -> Array:
 
 
 def least_log_ratio(inputs: ModelInputs) -> Array:
-    """Return log(minimum time / analytical model's time) of the candidates, (C,)."""
+    """Return log(minimum time / analytical model's time) of each candidate, (C,)."""
     return least_log_ratio_of(inputs.gpu, inputs.quantities())
 
 
 def least_log_ratio_of(gpu: GPU, quantities: Array) -> Array:
-    """Return `least_log_ratio` for rows of `features.QUANTITIES` with the inputs, (Q, C)."""
+    """Return the result of `least_log_ratio` for quantities (Q, C) with the rows of `features.QUANTITIES`."""
     return np.asarray(np.log(_least_seconds(gpu, quantities) / quantities[_LATENCY]))
 
 
 def bounded(log_ratio: Array, least: Array) -> Array:
-    """Return log(expected / analytical), (C,), raised if the expected time would be near or below the minimum.
+    """Return log(corrected time / analytical time), raised where the corrected time is near or below the minimum, (C,).
 
     Args:
-        log_ratio: Predicted logarithm of the ratio.
-        least: Result of `least_log_ratio`.
+        log_ratio: Predicted log(corrected time / analytical time), (C,).
+        least: Result of `least_log_ratio`, (C,).
     """
     return np.logaddexp(_SHARPNESS * log_ratio, _SHARPNESS * least) / _SHARPNESS
 
 
 HEADS = ("latency", "power")
-"""Predicted quantities with their own trees: log(measured / analytical) of latency and of power."""
+"""Quantities with their own trees, which predict log(measured / analytical) of the latency or the power."""
 SHAPE = "shape"
-"""Key of the trees for unmeasured GPUs, which predict latency differences between a problem's configs."""
+"""Key of the trees for unmeasured GPUs, which predict how the latencies of a problem's configs differ."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """Boosted trees for each head, with intervals and scores on held-out data."""
+    """Boosted trees for latency and power, with intervals and with scores on held-out data."""
 
     columns: tuple[str, ...]
-    """Names of the features, in the order of the trees' columns."""
+    """Names of the features, in the order in which the trees number them."""
     extent: Extent
     """Region of feature space that the training data covers."""
     intervals: Mapping[str, Mapping[str, Interval]]
-    """Intervals by quantity (`latency` or `energy`) and key. A key is a GPU with its own interval, `conformal.on_dtype`
-    (GPU and data type), `conformal.on_rows` (GPU, data type and kind of rows), `*` for all GPUs together,
-    `conformal.NEW_GPU` or `conformal.NEW_KERNEL`.
+    """Intervals by quantity (`latency` or `energy`), then by key.
+
+    A key is a GPU, a GPU and a data type (`conformal.on_dtype`), a GPU, a data type and a kind of rows
+    (`conformal.on_rows`), `*` for all GPUs together, `conformal.NEW_GPU` or `conformal.NEW_KERNEL`.
     """
     scores: Mapping[str, float | str]
     """Scores on held-out groups, by name."""
     gpus: tuple[str, ...]
-    """GPUs in the training data. `kernels` (name -> source hash) and `ops` also describe the training data."""
+    """GPUs in the training data. `kernels` (source hash of each kernel by name) and `ops` also describe the training
+    data.
+    """
     kernels: Mapping[str, str]
     ops: tuple[str, ...]
     helps_new_kernels: bool = False
-    """Whether the model was better than the analytical model on every held-out kernel; False if the training data has
-    only one kernel.
+    """Whether the model had smaller errors than the analytical model on every held-out kernel. False if the training
+    data has only one kernel.
     """
     forests: Mapping[str, Forest] = field(repr=False, default_factory=dict)
-    """Trees by head or `SHAPE`."""
+    """Trees by quantity (`HEADS`), or by `SHAPE`."""
 
     @property
     def helps_new_gpus(self) -> bool:
-        """Return False if GPUs were held out and the analytical model was better on them.
+        """Return whether the model was at least as good as the analytical model on held-out GPUs.
 
-        If trees correct differences between the configs of a problem, the model also must not have recommended worse
-        configs.
+        Return True if no GPU was held out. The errors must not be larger and the top recommendations must not be worse.
+        If the model has `SHAPE` trees, the errors are those of the differences between a problem's configs.
         """
         judged = self._judged
         ascending = (judged("GPU"), judged("GPU", " of the prior")), (top1_score(" of the prior"), top1_score(""))
@@ -112,7 +118,7 @@ class Model:
 
     @property
     def tried_on_new_gpus(self) -> bool:
-        """Return whether any GPU was held out, so that `helps_new_gpus` was tested."""
+        """Return whether any GPU was held out. Otherwise, `helps_new_gpus` was not tested."""
         return self._judged("GPU") in self.scores
 
     @property
@@ -120,24 +126,24 @@ class Model:
         return difference_score if SHAPE in self.forests else transfer_score
 
     def rows(self, inputs: ModelInputs) -> Array:
-        """Return the model's features of candidates, (C, F)."""
+        """Return the features of candidates that the model's trees use, (C, F)."""
         return matrix(inputs, self.columns)
 
     def log_ratio(
         self, rows: Array, gpu_known: bool = True, least: Array | None = None
     ) -> tuple[dict[str, Array], Array]:
-        """Predict the correction of candidates.
+        """Predict the correction of each candidate's latency and power.
 
         Args:
-            rows: Features, (C, F), as from `rows`.
-            gpu_known: False for a GPU outside the training data. Trees for unknown GPUs only correct the differences
-                between the configs of a problem, and less with distance.
-            least: Lower bound of the correction by these trees from `lower_bound.least_log_ratio`, (C,); None for no
-                bound.
+            rows: Features of the candidates, (C, F), from the method `rows`.
+            gpu_known: Whether the GPU is in the training data. For other GPUs, `SHAPE` trees only correct the
+                differences between the configs of a problem. This correction shrinks with the distance from the
+                training data.
+            least: Lower bound on the correction by the `SHAPE` trees, (C,), from `least_log_ratio`. None for no bound.
 
         Returns:
-            log(expected / analytical) by head, arrays (C,); and the distance of each candidate from the training data,
-                (C,).
+            log(corrected / analytical) by quantity, (C,) each, and the distance of each candidate from the training
+            data, (C,).
         """
         distance = self.extent.distance(rows)
         parts = self.parts(gpu_known)
@@ -147,7 +153,7 @@ class Model:
         return {head: self.forests[head].predict(rows) for head in parts}, distance
 
     def parts(self, gpu_known: bool) -> tuple[str, ...]:
-        """Return the keys in `forests` of the trees that `log_ratio` uses."""
+        """Return the keys of the trees in `forests` that `log_ratio` uses."""
         return self._parts[0 if gpu_known else 1]
 
     @cached_property
@@ -157,24 +163,28 @@ class Model:
 
 
 def transfer_score(kind: str, by: str = "") -> str:
-    """Return the name of the score for the median latency error on held-out GPUs or kernels.
+    """Return the name of the score that is the median latency error on held-out GPUs or kernels.
 
     Args:
-        by: ` of the prior` for the analytical model, otherwise the trained model.
+        kind: `GPU` or `kernel`.
+        by: Empty for the trained model, or ` of the prior` for the analytical model.
     """
     return f"median latency error{by} on held-out {kind}s"
 
 
 def difference_score(kind: str, by: str = "") -> str:
-    """Return the name of the score for the median error of differences between a problem's configs (`SHAPE` trees)."""
+    """Return the name of the score that is the median error of differences between a problem's configs (`SHAPE` trees).
+
+    The arguments are those of `transfer_score`.
+    """
     return f"median error of differences{by} on held-out {kind}s"
 
 
 def top1_score(by: str) -> str:
-    """Return the name of the score for the top recommendation's efficiency on held-out GPUs."""
+    """Return the name of the score that is the efficiency of the top recommendation on held-out GPUs."""
     return f"efficiency@1{by} on held-out GPUs"
 
 
 def faded(correction: Array, distance: Array) -> Array:
-    """Return a correction on an unmeasured GPU, (C,), reduced with the distance from the training data."""
+    """Return a correction for an unmeasured GPU, (C,), reduced according to the distance from the training data."""
     return np.asarray(correction * np.exp(-distance))

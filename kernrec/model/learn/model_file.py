@@ -1,12 +1,12 @@
-"""Model files: the trees of each head as arrays, and a JSON card that describes the model.
+"""Model files: arrays with the trees of each predicted quantity, and a JSON card that describes the model.
 
     models/<name>.json                  the card: features, extent, intervals, scores, training data, versions, and the
                                         SHA-256 of every other file
-    models/<name>.latency.<hash>.trees  the trees of a head
+    models/<name>.latency.<hash>.trees  the trees of one quantity, here of the latency
 
-Loading unpickles nothing. All files are written atomically, the card last, so a reader sees either the old or the new
-model. A file that does not match causes a one-line error. Cards of kernrec 0.1.0 also name a `.ubj` file, which is
-ignored.
+Loading a model unpickles nothing. Each file is written atomically, and the card is written last, so a reader sees
+either the old or the new model. If a file does not match the card, loading raises a one-line error. The cards of
+kernrec 0.1.0 also name a `.ubj` file, which is ignored.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from kernrec.version import __version__
 FORMAT = 2
 """Version of the card's format."""
 TREES = ".trees"
-"""Ending of the files of trees."""
+"""File name extension of files with trees."""
 _PARTS = (*HEADS, SHAPE)
 _EXTENT = ("low", "high", "spread")
 _MOST_BYTES = 64 << 20
@@ -47,7 +47,7 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
     Args:
         folder: Folder to write to, created if missing.
         name: Name of the model, such as `matmul` or `matmul@rtx4090`. A model of this name is replaced.
-        training: Origin of the rows, stored in the card unchanged.
+        training: Description of the training data, stored in the card unchanged.
 
     Raises:
         KernrecError: The files cannot be written.
@@ -62,7 +62,7 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
         with _only_writer(folder):
             for head, forest in model.forests.items():
                 trees = forest.packed()
-                # The name contains a hash of the content, so an old card never refers to new trees.
+                # The file name contains a hash of the content, so an old card never refers to new trees.
                 digest = hashlib.sha256(trees).hexdigest()
                 heads[head] = {"file": f"{name}.{head}.{digest[:12]}{TREES}", "sha256": digest}
                 write_whole(folder / heads[head]["file"], trees, shared=True)
@@ -96,7 +96,10 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
 
 @contextmanager
 def _only_writer(folder: Path) -> Iterator[None]:
-    """Wait until no other process writes models to a folder, because it would delete trees that no card names yet."""
+    """Lock a folder until this process has written a model, waiting for other writers.
+
+    Another writer would delete trees that no card names yet.
+    """
     descriptor = lock_path(folder / ".lock", wait_s=math.inf)
     assert descriptor is not None
     try:
@@ -106,23 +109,24 @@ def _only_writer(folder: Path) -> Iterator[None]:
 
 
 def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
-    """Delete the trees of a model that are not current, and leftovers of a killed training."""
+    """Delete trees of a model that are not in `current`, and temporary files that a killed training process left."""
     trees = rf"{re.escape(name)}\.(?:{'|'.join(_PARTS)})\.[0-9a-f]{{12}}\.(?:ubj|trees)"
-    left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # Files of `write_whole`
+    left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # Temporary files of `write_whole`.
     for path in folder.iterdir():
         if left.fullmatch(path.name) or (path.name not in current and re.fullmatch(trees, path.name)):
             path.unlink(missing_ok=True)
 
 
 def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
-    """Load a model; return the model and its card.
+    """Load a model. Return the model and its card.
 
     Args:
         path: Path of the card.
-        trees: Whether to read the trees now; else the first use reads them, and may raise these errors.
+        trees: Whether to read the trees now. If False, the trees are read on first use, which can raise the same
+            errors.
 
     Raises:
-        UsageError: The files cannot be read, are damaged, or do not fit this version of kernrec.
+        UsageError: A file cannot be read, is damaged, or does not fit this version of kernrec.
     """
     card = _json(path)
     if "format" in card and card["format"] != FORMAT:
@@ -177,7 +181,7 @@ _FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "training.data_sha256": str, "training.prior": dict, "training.prior.probe": list,
     "training.prior.calibrations": dict,
 }  # fmt: skip
-"""Required fields of a card with their types, outer fields first."""
+"""Required fields of a card and their types. Outer fields come before the fields inside them."""
 _TYPE_NAMES: Mapping[type | tuple[type, ...], str] = {
     int: "a number", str: "a text", dict: "an object", list: "a list", bool: "true or false",
     (list, int): "a list or a number",
@@ -185,13 +189,13 @@ _TYPE_NAMES: Mapping[type | tuple[type, ...], str] = {
 
 
 def problem_count(training: Mapping[str, Any]) -> int:
-    """Return the number of problems in the training data. Cards of shipped models contain only the number."""
+    """Return the number of problems in a card's `training` entry. Cards of shipped models only store the number."""
     problems = training["problems"]
     return problems if isinstance(problems, int) else len(problems)
 
 
 def _check_complete(path: Path, card: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if a card lacks a field, or if a field has another type."""
+    """Raise `UsageError` if a card lacks a required field, or if a field has the wrong type."""
     for field, kind in _FIELDS.items():
         part: Any = card
         *above, last = field.split(".")
@@ -213,7 +217,7 @@ def _extent(path: Path, entry: Mapping[str, Any], columns: Sequence[str]) -> Ext
 
 
 class _Forests(Mapping[str, Forest]):
-    """Trees of each head of a model; read on first use."""
+    """Trees of a model by predicted quantity, each read from its file on first use."""
 
     def __init__(self, card: Path, heads: Mapping[str, Any], features: int) -> None:
         for head in heads:
@@ -249,7 +253,12 @@ def _first_line(error: Exception) -> str:
 
 
 def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
-    """Read the trees of a head. Raises `UsageError` if the file does not match the card, or its trees are invalid."""
+    """Read the trees of one quantity. Raises `UsageError` if the file does not match the card or the trees are invalid.
+
+    Args:
+        card: Path of the card.
+        entry: Entry of the quantity in the card's `heads`.
+    """
     file = str(entry["file"])
     if Path(file).name != file:
         raise UsageError(f"{card} names trees outside of its folder: {file!r:.60}")

@@ -40,12 +40,12 @@ class DefUse:
         return uses
 
     def writer(self, name: str) -> int | None:
-        """Return the only instruction that writes a register; None if there are several or none."""
+        """Return the only instruction that writes a register, or None if there are several or none."""
         places = self.writers.get(name, ())
         return places[0] if len(places) == 1 else None
 
     def only_reader(self, name: str) -> int | None:
-        """Return the only instruction that reads a register; None if there are several or none."""
+        """Return the only instruction that reads a register, or None if there are several or none."""
         places = self.readers.get(name, ())
         return places[0] if len(places) == 1 else None
 

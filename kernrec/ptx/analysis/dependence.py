@@ -199,7 +199,7 @@ _POINTER_BYTES = 8
 
 
 def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]] | None:
-    """Return (pointers that are read, pointers that are written) as parameter and variable names; None if some are
+    """Return (pointers that are read, pointers that are written) as parameter and variable names, or None if some are
     unknown.
 
     An atomic operation whose result is unused counts as a write. The function caches the result.
@@ -228,7 +228,7 @@ def _global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]
 
 
 def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
-    """Return the parameters and variables that an instruction's addresses derive from; None if some are unknown."""
+    """Return the parameters and variables that an instruction's addresses derive from, or None if some are unknown."""
     writers = DefUse.of(function).writers
     sizes = {parameter.name: parameter.size for parameter in function.parameters}
     pointers = _symbols(ins)

@@ -87,7 +87,8 @@ _NOTHING: Cost = ()
 
 
 def folded_costs(function: Function, def_use: DefUse, divergent: set[str]) -> list[Cost]:
-    """Return the machine instructions of each PTX instruction of a function without calls; empty if it is folded.
+    """Return the machine instructions of each PTX instruction of a function without calls. The result is empty if it is
+    folded.
 
     Args:
         function: the function.

@@ -37,7 +37,8 @@ class _Value:
 
     pointers: frozenset[str] = frozenset()
     loaded: frozenset[tuple[str, Step | None]] = frozenset()
-    """(buffer, factor) of each loaded value that is a term of the register; None if the register is not linear in it.
+    """(buffer, factor) of each loaded value that is a term of the register, or None if the register is not linear in
+    it.
     """
     factor: Step | None = None
     """Value of the register if it is a product of numbers and parameters."""

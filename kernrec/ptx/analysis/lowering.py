@@ -133,7 +133,7 @@ def _entered(function: Function) -> dict[int, int]:
 
 
 def _target(function: Function, block: BasicBlock) -> int | None:
-    """Return the target block of the branch at the end of a basic block; None without a branch."""
+    """Return the target block of the branch at the end of a basic block, or None without a branch."""
     last = block.instructions[-1]
     if last.opcode != "bra" or not isinstance(last.operands[0], Symbol):
         return None
@@ -141,7 +141,7 @@ def _target(function: Function, block: BasicBlock) -> int | None:
 
 
 def _skips(function: Function, block: BasicBlock) -> int | None:
-    """Return the target block of the conditional branch at the end of a basic block; None without one."""
+    """Return the target block of the conditional branch at the end of a basic block, or None without one."""
     return None if block.instructions[-1].predicate is None else _target(function, block)
 
 

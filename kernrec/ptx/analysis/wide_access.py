@@ -241,7 +241,7 @@ class _KnownBits:
 
 
 def _agreed(all_bits: Sequence[_LowBits | None]) -> _LowBits | None:
-    """Return the low bits that all values share; None if none is known."""
+    """Return the low bits that all values share, or None if none is known."""
     common: _LowBits | None = None
     for bits in all_bits:
         if common is None or bits is None:

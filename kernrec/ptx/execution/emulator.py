@@ -48,7 +48,7 @@ def emulate(
     Args:
         module: module from `parse`.
         launch: kernel, grid, block, arguments and memory.
-        blocks: linear numbers of the blocks to run (x fastest), with whole clusters; None for all.
+        blocks: linear numbers of the blocks to run (x fastest), with whole clusters, or None for all.
         count: whether to count events.
         budget: maximum number of PTX instructions of a batch of blocks before the kernel counts as an endless loop.
         check_races: whether a race is an error: two threads access a byte of shared memory with no barrier between the
@@ -111,7 +111,7 @@ class Emulation:
         self.blocks_per_batch = -(-most // min(batches, most) // together) * together
         """Number of thread blocks that run together."""
         self.lowered = None if options.lowering is None else options.lowering(function)
-        """Machine instructions by class of each basic block; None without a lowering."""
+        """Machine instructions by class of each basic block, or None without a lowering."""
         self.pieces = [[block] for block in function.blocks]
         """Basic blocks of the kernel; the assembler merges the blocks of each group."""
         if self.lowered is not None:
@@ -167,7 +167,7 @@ class Emulation:
 
     @property
     def sites(self) -> list[engine.SiteCounts]:
-        """Return the data that each instruction has moved so far; empty without checks."""
+        """Return the data that each instruction has moved so far. The result is empty without checks."""
         return self._engine.sites
 
     def activity(self) -> list[tuple[BasicBlock, int, int]]:
@@ -188,7 +188,7 @@ class Emulation:
 
     @property
     def issue(self) -> list[Mapping[str, float]]:
-        """Machine instructions by class of each basic block; empty for blocks that no warp ran."""
+        """Machine instructions by class of each basic block, or empty for blocks that no warp ran."""
         blocks, lowered = self.function.blocks, self.lowered
         return [
             {}

@@ -60,7 +60,7 @@ class RawFinding(NamedTuple):
     source: int
     """Index of the instruction in the function."""
     other: int
-    """Index of the other access's instruction; -1 if there is none."""
+    """Index of the other access's instruction, or -1 if there is none."""
     block: str
     thread: str
     other_block: str
@@ -175,7 +175,7 @@ class EngineLaunch:
 
     @property
     def sites(self) -> list[SiteCounts]:
-        """Data moved by the accesses of each instruction so far; empty without checks."""
+        """Data moved by the accesses of each instruction so far, or empty without checks."""
         return [SiteCounts(*counts) for counts in self._kernel.sites()]
 
     def set_parameters(self, parameters: bytes) -> None:

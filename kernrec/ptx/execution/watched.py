@@ -146,7 +146,7 @@ class EmulationOptions:
     check_races: bool = False
     """Whether a data race is an error, in shared memory or in global memory that blocks hand over."""
     checked: CheckedMemory | None = None
-    """Checks beyond fatal errors (`Emulation.findings`); None for none."""
+    """Checks beyond fatal errors (`Emulation.findings`), or None for none."""
     watched: Sequence[int] = ()
     """Linear numbers of blocks whose global memory accesses are recorded (`Emulation.accesses`). If there are any, the
     engine also counts `global.<buffer>.{read,write,atomic}_passes` (L1 clocks) and `global.<buffer>.atomic_turns`

@@ -43,11 +43,11 @@ class _Body:
     names: dict[str, str]
     """New names of the body's variables, parameters and labels."""
     suffix: str
-    """Suffix for the body's register names; empty to keep them."""
+    """Suffix for the body's register names, or empty to keep them."""
     callers: tuple[str, ...]
     """Functions that are being inlined; the body's own function comes last."""
     end: str | None
-    """Label to branch to instead of `ret`; None to keep `ret`."""
+    """Label to branch to instead of `ret`, or None to keep `ret`."""
 
 
 class _Inliner:

@@ -68,7 +68,7 @@ class Variable:
     align: int
     """Alignment in bytes."""
     size: int
-    """Size in bytes; 0 for the unsized `extern .shared` array."""
+    """Size in bytes, or 0 for the unsized `extern .shared` array."""
     data: bytes | None = None
     external: bool = False
     """Whether the variable is declared `.extern`."""
@@ -298,7 +298,7 @@ class SourceLines:
         self._places.append(place)
 
     def of(self, line: int) -> Place | None:
-        """Return the source line of a PTX line; None if there is none."""
+        """Return the source line of a PTX line, or None if there is none."""
         position = bisect_right(self._starts, line) - 1
         return self._places[position] if position >= 0 else None
 

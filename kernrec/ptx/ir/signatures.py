@@ -22,7 +22,7 @@ class Slot:
     wider: bool = False
     """Whether a register may have more bits than the type."""
     vector: int = 1
-    """Elements of the operand `{a, b, ...}`; 0 for as many as fit, as in `mov.b64 %rd1, {%r1, %r2}`."""
+    """Elements of the operand `{a, b, ...}`, or 0 for as many as fit, as in `mov.b64 %rd1, {%r1, %r2}`."""
     optional: bool = False
     """Whether the operand and all following ones may be missing."""
 
@@ -48,7 +48,7 @@ _PREDICATE = Slot("read", "pred")
 
 @cache
 def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
-    """Return the operands of an instruction; None if the instruction is not covered.
+    """Return the operands of an instruction, or None if the instruction is not covered.
 
     Raises:
         ValueError: the instruction names several types instead of one, or lacks a type at its end.

@@ -47,7 +47,7 @@ def verify(module: Module, undefined: frozenset[str] | None = frozenset()) -> No
 
     Args:
         module: the parsed module.
-        undefined: registers that may be read without being written; None for any. LLVM leaves irrelevant registers
+        undefined: registers that may be read without being written, or None for any. LLVM leaves irrelevant registers
             undefined without always marking them, and the assembler accepts them.
 
     Raises:

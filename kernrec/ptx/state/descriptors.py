@@ -134,7 +134,7 @@ class TensorMap:
     swizzle: int = 0
     """Span in bytes in which 16-byte pieces of shared memory are permuted: 0 (none), 32, 64 or 128."""
     element_strides: tuple[int, ...] = ()
-    """Element stride along each dimension; empty for 1 everywhere."""
+    """Element stride along each dimension, or empty for 1 everywhere."""
     fill_nan: bool = False
     """Whether elements outside of the tensor read as NaN instead of zero."""
     interleave: int = 0

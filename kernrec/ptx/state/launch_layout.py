@@ -107,7 +107,7 @@ class LaunchLayout:
 
 
 def impossible_shape(grid: Sequence[int], block: Sequence[int]) -> str:
-    """Return why no GPU can run a grid and block of these extents (x first); empty if one can."""
+    """Return why no GPU can run a grid and block of these extents (x first). The result is empty if one can."""
     threads = prod(block)
     if any(extent < 1 for extent in (*grid, *block)):
         return f"the grid {tuple(grid)} of blocks {tuple(block)} is empty"

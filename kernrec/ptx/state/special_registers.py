@@ -51,7 +51,7 @@ def warps_of(block: Sequence[int]) -> int:
 
 
 def registers_at_launch(directives: Mapping[str, tuple[int, ...]]) -> int | None:
-    """Return the registers per thread at the start of a kernel; None if its directives do not determine them."""
+    """Return the registers per thread at the start of a kernel, or None if its directives do not determine them."""
     if "maxnreg" in directives:
         return -(-directives["maxnreg"][0] // _UNIT) * _UNIT
     threads = directives.get("reqntid") or directives.get("maxntid")

@@ -3,10 +3,10 @@
 untrusted file -> child (read_file.py): open, check the tables, check every row (row_checks.py), write plain Parquet ->
 parent (`kernrec.store.reader`): add the rows
 
-The database that gets the rows is opened after they were checked. While a process writes to a DuckDB file, no other
-process can read it, and adding a million rows takes longer than a query waits. So many rows are added to a copy, and
-queries use the old file until the copy takes its name. Two locks exclude other writers: the original stays open for
-reading, so nobody writes to it before its replacement, and the copy is locked, so that two processes do not replace the
+The database that receives the rows is opened only after the rows were checked: while a process writes to a DuckDB file,
+no other process can read it. Adding a million rows takes longer than a query waits. So kernrec adds many rows to a
+copy, and queries use the old file until the copy replaces it. Two locks exclude other writers. The original stays open
+for reading, so nobody writes to it before it is replaced. The copy is locked, so that two processes do not replace the
 same file.
 """
 
@@ -28,10 +28,10 @@ from kernrec.util.human import counted
 
 @contextmanager
 def rewritten(path: Path) -> Iterator[Database]:
-    """Open a copy of a database for writing; it replaces the file at the end, unless there is an error.
+    """Open a copy of a database for writing. At the end, the copy replaces the database, unless there was an error.
 
     Raises:
-        UsageError: Another process writes to the file, or it cannot be copied.
+        UsageError: Another process writes to the file, or the file cannot be copied.
     """
     path = Path(os.path.realpath(path))
     beside = path.with_name(f".{path.name}.new")
@@ -42,9 +42,9 @@ def rewritten(path: Path) -> Iterator[Database]:
     try:
         os.ftruncate(locked, 0)
         Path(f"{beside}.wal").unlink(missing_ok=True)
-        if Path(f"{path}.wal").exists():  # A killed process's log must not stay beside the new file.
+        if Path(f"{path}.wal").exists():  # The log of a killed process must not stay beside the new file.
             Database.open(path, read_only=False).close()
-        # Closing any descriptor of a file releases DuckDB's lock, so this descriptor is closed last.
+        # Close this descriptor last: closing any descriptor of a file releases DuckDB's lock.
         with path.open("rb") as source, Database.open(path):
             with file_errors(beside, "written"), beside.open("r+b") as target:
                 shutil.copyfileobj(source, target, 2**20)
@@ -63,16 +63,17 @@ def rewritten(path: Path) -> Iterator[Database]:
 
 
 _MANY_BYTES = 2**24
-"""Bytes of checked rows above which kernrec adds them to a copy of the database; fewer take less than a second."""
+"""If the files of checked rows have more bytes than this, kernrec adds the rows to a copy of the database. Adding fewer
+rows takes less than a second."""
 
 
 def merge(database: Database, other: Path, note: Callable[[str], object] = str) -> int:
-    """Add the rows of another database file that `database` lacks, all or nothing.
+    """Add the rows of another database file that `database` does not have yet, all or nothing.
 
     Args:
-        database: Open database that gets the rows.
+        database: Open database that receives the rows.
         other: An untrusted file, which is not changed. Its withdrawals are ignored.
-        note: Function that gets a line about ignored withdrawals.
+        note: Function that receives a line of text if withdrawals were ignored.
 
     Returns:
         Number of new rows.
@@ -85,7 +86,10 @@ def merge(database: Database, other: Path, note: Callable[[str], object] = str) 
 
 
 def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> int:
-    """Merge a file into the database at a path, which is created if needed and opened only to add rows."""
+    """Add the rows of the file `other` to the database at `path`, like `merge`.
+
+    The database is created if needed. It is opened only after the rows were checked.
+    """
     with _checked(other, path, note) as checked, adding_to(path, checked) as database:
         return add_checked(database, checked)
 
@@ -102,24 +106,31 @@ def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> It
 
 
 def add_checked(database: Database, checked: Path, signer: str = "", apart_from: Sequence[str] = ()) -> int:
-    """Add checked rows of others from a folder, all or nothing; return the number of new rows.
+    """Add other people's checked rows from a folder, all or nothing, and return the number of new rows.
 
-    Files of the rows are moved out of the folder. `signer` and `apart_from` are those of `Database.add_from`.
+    Args:
+        database: Open database that receives the rows.
+        checked: Folder with files of checked rows. The files are moved out of this folder.
+        signer: See `Database.add_from`.
+        apart_from: See `Database.add_from`.
     """
     return database.add_from(lambda folder: move_checked(checked, folder), apart_from=apart_from, signer=signer)
 
 
 @contextmanager
 def adding_to(path: Path, checked: Path | None = None) -> Iterator[Database]:
-    """Open a database to add rows of a file; create it if needed, and delete it again if the file is refused.
+    """Open a database to add rows.
+
+    The database is created if needed. If an error occurs, a database that was created here is deleted again.
 
     Args:
         path: Path of the database.
-        checked: Folder with the rows to add. If there are many, queries use the old file until the end.
+        checked: Folder with the rows to add. If there are many, kernrec works on a copy, and queries use the old file
+            until the end.
     """
     existed = path.exists()
     size = sum(file.stat().st_size for file in checked.iterdir()) if checked else 0
-    if existed and size > _MANY_BYTES and os.name != "nt":  # Windows cannot replace an open file
+    if existed and size > _MANY_BYTES and os.name != "nt":  # Windows cannot replace an open file.
         with rewritten(path) as database:
             yield database
         return

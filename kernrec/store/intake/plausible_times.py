@@ -1,7 +1,7 @@
-"""Bound the plausible time of a problem on a GPU: a floor below any kernel, and a ceiling above any kernel.
+"""Compute which times are plausible for a problem on a GPU: at least a floor, and at most a ceiling.
 
-A row with a wrong shape, unit or kernel would distort answers and models. Both bounds are far from the times of real
-kernels, so that no true recording is refused.
+No kernel is faster than the floor or slower than the ceiling. A row with a wrong shape, unit or kernel would distort
+answers and models. Both bounds are far from the times of real kernels, so that no true recording is refused.
 """
 
 from kernrec.gpu import GPU
@@ -10,20 +10,24 @@ from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.human import human
 
 _MARGIN = 0.7
-"""Margin for boards above the data sheet: an RTX 3090 reached 1.1 times its f32 peak and 1.2 times its bandwidth."""
+"""Factor on the floor, for boards that exceed the data sheet: an RTX 3090 reached 1.1 times its f32 peak and 1.2 times
+its bandwidth."""
 _LEAST_S = 0.3e-6
-"""Minimum time of a launch in seconds: a kernel that does nothing takes about a microsecond."""
+"""Minimum time of a launch in seconds. In comparison, a kernel that does nothing takes about a microsecond."""
 _WINOGRAD = 4.0
-"""Largest speedup by Winograd: F(4x4, 3x3) saves 3 of 4 multiplications (Lavin and Gray, arXiv 1509.09308)."""
+"""Largest speedup of a convolution by Winograd's algorithm: F(4x4, 3x3) saves 3 of 4 multiplications (Lavin and Gray,
+arXiv 1509.09308)."""
 _SERIAL_FLOP_S, _SERIAL_ACCESS_S, _SERIAL_START_S = 50e-9, 2e-6, 1e-3
-"""Seconds of a single thread: per operation (50 clocks), per memory element (twice DRAM latency), to start."""
+"""Seconds that a single thread needs per operation (50 clocks), per memory element (twice the latency of DRAM), and to
+start."""
 
 
 def floor_s(problem: Problem, gpu: GPU) -> float:
-    """Return a lower bound of any kernel's time in seconds.
+    """Return a lower bound, in seconds, for the time of any kernel for a problem on a GPU.
 
-    The bound is the larger of two times: the compulsory bytes beyond L2 at DRAM bandwidth, and the operations at the
-    highest peak of any type of eight bits or more. A margin allows for boards above their data sheet.
+    The bound is the larger of two times. The first is the time to transfer the compulsory bytes that do not fit in the
+    L2 cache at DRAM bandwidth. The second is the time of the operations at the highest peak of any type of at least
+    eight bits. A margin allows for boards that exceed their data sheet.
     """
     dtypes = ("f16", "bf16", "tf32") if ELEMENT_BYTES[problem.dtype] > 1 else ("f16", "fp8", "i8")
     beyond_l2 = max(problem.bytes - gpu.l2_bytes, 0)
@@ -37,7 +41,10 @@ def floor_s(problem: Problem, gpu: GPU) -> float:
 
 
 def ceiling_s(problem: Problem) -> float | None:
-    """Return the seconds that a single thread would need; None if the spec does not state the number of operations."""
+    """Return an upper bound for the time of any kernel: the seconds that a single thread would need.
+
+    Return None if the problem's definition does not state the number of operations.
+    """
     if not problem.flops:
         return None
     elements = sum(tensor.touched for tensor in problem.tensors.values())
@@ -45,7 +52,13 @@ def ceiling_s(problem: Problem) -> float | None:
 
 
 def implausible(times_s: list[float], problem: Problem, gpu: GPU) -> str | None:
-    """Return in one line why recorded times are implausible; None if they are plausible."""
+    """Return the reason, in one line, why recorded times are implausible, or None if they are plausible.
+
+    Args:
+        times_s: Recorded times in seconds.
+        problem: Problem that was recorded.
+        gpu: GPU on which the problem was recorded.
+    """
     least, most = floor_s(problem, gpu), ceiling_s(problem)
     below = [time for time in times_s if time < least]
     if below:

@@ -1,7 +1,7 @@
 """Run as a child process: read one untrusted file, check every row, and write valid rows to a database and to Parquet.
 
-`kernrec.store.reader` starts it. It reads a request from standard input and prints one JSON object, `{"found": ...}` or
-`{"refused": text}`. Tasks:
+The parent process (`kernrec.store.reader`) starts this module. The child reads a request from standard input and prints
+one JSON object, `{"found": ...}` or `{"refused": text}`. A request names one of these tasks:
 
     database      check the rows of a database: measurements stay in a copy of it, other rows go to `<table>.parquet`
     segments      check groups of Parquet files of our tables, as in bundles; measurements go to a new database
@@ -35,15 +35,16 @@ if TYPE_CHECKING:
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 _PLAIN = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "DOUBLE", "FLOAT", "BOOLEAN", "VARCHAR", "TIMESTAMP")
 _ROUNDS = 8
-"""Maximum passes over the user's own rows: a pass finds rows that refer to rows skipped in the pass before."""
+"""Maximum number of passes over the user's own rows. Each pass finds rows that refer to rows that the previous pass
+excluded."""
 _ALL = 10**9
 _LARGEST_TABLE = 512 * 2**20
 _ORDER = {"measurement": " ORDER BY gpu, problem_id"}
-"""Order of stored rows, so that a query about one problem reads only a part of the log."""
+"""Order in which rows are stored, by table. A query about one problem then reads only a part of the log."""
 
 
 def main() -> int:
-    """Perform the request on standard input; return the exit status."""
+    """Run the task that standard input requests, print its answer, and return the exit status."""
     request = json.loads(sys.stdin.read())
     limits = Limits(**request["limits"])
     limits.apply()
@@ -53,7 +54,7 @@ def main() -> int:
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Return the answer to a request, or the one-line reason for refusing its file."""
+    """Run the requested task, and return its answer or, if the task refuses the file, the reason in one line."""
     try:
         return {"found": _TASKS[request["task"]](request, Path(request["folder"]), limits)}
     except KernrecError as error:
@@ -63,9 +64,12 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
-    """Write the rows of a database to a folder in the form of `exchange.add_rows`; return the row count of each table.
+    """Check all rows of a database, and write them to a folder in the form that `exchange.add_rows` reads.
 
     Measurements stay in a copy of the file, which nobody can change after the check.
+
+    Returns:
+        Number of rows in each table.
     """
     with _opened(path, folder, limits, copied=True) as connection:
         counts = _check_taken(connection, path, limits)
@@ -80,8 +84,9 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: 
         path: Path of the file.
         folder: Folder for temporary files.
         limits: Limits of this process.
-        rows: Whether to check the rows, too. Otherwise they are only read, so that a damaged file crashes here.
-        state: State of the file to check.
+        rows: Whether to check the rows, too. Otherwise they are only read, so that a damaged file crashes this process
+            and not its parent.
+        state: State that the file must have (`marks.file_state`).
     """
     with _opened(path, folder, limits, copied=False, state=state) as connection:
         try:
@@ -95,10 +100,11 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: 
 
 
 def find_faults(path: Path, folder: Path, limits: Limits, state: str) -> dict[str, dict[str, list[str]]]:
-    """Return the impossible rows of the user's own database: keys by table and fault.
+    """Return the keys of the impossible rows in the user's own database, by table and fault.
 
-    Skipping a row can make a row that refers to it impossible, so the remaining rows are checked repeatedly. If the
-    clock is slow, all rows would seem to come from the future. So the time of the file's last change counts, too.
+    A row may refer to a row that is excluded, which makes it impossible, too. So the remaining rows are checked again
+    until no fault is found. If the system clock is slow, all rows would seem to come from the future. So a row may also
+    be as recent as the last change of the file.
     """
     now = datetime.now(UTC)
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
@@ -132,14 +138,16 @@ def _faults(connection: "DuckDBPyConnection", latest: datetime) -> Iterator[tupl
 def _opened(
     path: Path, folder: Path, limits: Limits, *, copied: bool, state: str = "", filtered: bool = False
 ) -> "Iterator[DuckDBPyConnection]":
-    """Open a database with the present schema. If the schema is older or `copied` is set, open and migrate a copy.
+    """Yield a connection to a database that has the present schema.
+
+    If the file has an older schema, it is copied, and the copy is migrated.
 
     Args:
         path: Path of the file.
         folder: Folder for temporary files.
         limits: Limits of this process.
-        copied: Whether to open a copy in any case.
-        state: State of the file (`marks.file_state`); empty for any state.
+        copied: Whether to open a copy even if the file has the present schema.
+        state: State that the file must have (`marks.file_state`). If empty, any state is accepted.
         filtered: See `connect_untrusted`.
     """
     with closing(connect_untrusted(path, folder, limits)) as connection, one_line(path):
@@ -165,7 +173,7 @@ def _version(connection: "DuckDBPyConnection", path: Path) -> int:
 
 def _copied(path: Path, folder: Path) -> Path:
     copy = folder / CHECKED
-    for suffix in (".wal", ""):  # After a crash, DuckDB's log has changes that are not in the file yet.
+    for suffix in (".wal", ""):  # After a crash, DuckDB's log contains changes that are not in the file yet.
         if (file := path.with_name(path.name + suffix)).exists():
             try:
                 shutil.copyfile(file, copy.with_name(copy.name + suffix))
@@ -177,20 +185,28 @@ def _copied(path: Path, folder: Path) -> Path:
 def read_segments(
     groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits
 ) -> list[dict[str, Any]]:
-    """Write the checked rows of groups of Parquet files, like `read_database`; write a row of several groups once.
+    """Check all rows of groups of Parquet files, and write them to a folder in the same form as `read_database`.
 
-    Each group must contain all rows that its measurements refer to. `SOURCES` lists the groups of each measurement.
+    A row that occurs in several groups is written once. Each group must contain all configs and problems that its
+    measurements refer to. The file `SOURCES` in the folder lists the groups of each measurement.
+
+    Args:
+        groups: For each group, the paths of its files by table.
+        title: Name of the files, for messages.
+        folder: Folder for the checked rows.
+        limits: Limits of this process.
 
     Returns:
-        For each group: `rows` per table (a row in two files counts twice), the `gpus` of its measurements, and whether
-        some measurements are `replayed`.
+        A dictionary for each group: `rows` is the number of rows per table (a row in two files counts twice), `gpus`
+        lists the GPUs of the measurements, and `replayed` states whether any measurement was replayed.
     """
     counts: list[dict[str, int]] = [{} for _ in groups]
     with _segments_opened(groups, title, folder, limits) as connection:
         for table in TABLES:
             for group, count in connection.execute(f"SELECT number, count(*) FROM {table}_rows GROUP BY 1").fetchall():
                 counts[group][table] = count
-        # Only several segments can repeat a row. Otherwise skip DISTINCT, which takes as long as reading.
+        # A row can only be repeated if there are several segments. Otherwise skip DISTINCT, which takes as long as
+        # reading.
         again = "DISTINCT " if _double_keys(connection, "measurement", "db.measurement_read") else ""
         _check_taken(connection, title, limits)
         if len(groups) > 1:
@@ -199,7 +215,7 @@ def read_segments(
         _write(connection, f"SELECT {again}measurement_id, number FROM measurement_rows", folder / SOURCES)
         seen = "SELECT number, list_sort(list(DISTINCT gpu)), coalesce(bool_or(replayed), false) FROM measurement_rows"
         facts = {number: fact for number, *fact in connection.execute(f"{seen} GROUP BY 1").fetchall()}
-        if not again:  # The parent reads only tables, not views.
+        if not again:  # The parent process reads tables but not views.
             connection.execute("DROP VIEW db.measurement; ALTER TABLE db.measurement_read RENAME TO measurement")
     read: list[dict[str, Any]] = []
     for number, each in enumerate(counts):
@@ -227,13 +243,15 @@ def _segments_opened(
     folder: Path,
     limits: Limits,
 ) -> "Iterator[DuckDBPyConnection]":
-    """Open `db.<table>` with the distinct rows of all files, and `<table>_rows` with the `number` of each row's groups.
+    """Yield a connection to the rows of all files.
 
-    The files are read only once, so that nobody can change them between check and use.
+    The connection has a relation `db.<table>` with the distinct rows of each table, and a relation `<table>_rows` that
+    also has the `number` of each group that contains the row. Each file is read only once, so that nobody can change it
+    between the check and its use.
 
     Args:
-        groups: Files of each group by table.
-        title: Name of the files in messages.
+        groups: For each group, the paths of its files by table.
+        title: Name of the files, for messages.
         folder: Folder for temporary files.
         limits: Limits of this process.
     """
@@ -270,7 +288,8 @@ def _segments_opened(
 
 
 def _rows_of_files(connection: "DuckDBPyConnection", files: Sequence[str], table: str, title: str) -> str:
-    """Check the columns of Parquet files; return SQL for their rows with the number of each row's file."""
+    """Check the columns of Parquet files, and return an SQL query for their rows, with the number of each row's
+    file."""
     kinds = layout_of().columns[table]
     if not files:
         columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
@@ -305,7 +324,7 @@ def _count(connection: "DuckDBPyConnection", source: str, table: str, path: Path
 
 
 def _double_keys(connection: "DuckDBPyConnection", table: str, source: str) -> list[str]:
-    # Counting hashes takes half the memory of counting keys. Keys are compared only if two hashes are equal.
+    # Counting hashes takes half the memory of counting keys. So keys are compared only if two hashes are equal.
     ((some,),) = connection.execute(f"SELECT count(*) > count(DISTINCT hash({table}_id)) FROM {source}").fetchall()
     if not some:
         return []
@@ -321,8 +340,10 @@ def _check_taken(connection: "DuckDBPyConnection", path: Path | str, limits: Lim
 
 
 def _write_tables(connection: "DuckDBPyConnection", tables: Iterable[str], folder: Path) -> None:
-    """Write the rows of tables, omitting columns that are NULL everywhere. For measurements, write only the column
-    names."""
+    """Write the rows of tables to Parquet files, without the columns that are NULL in all rows.
+
+    For the table `measurement`, write only the names of the columns, because its rows stay in the database.
+    """
     for table in dict.fromkeys(("measurement", *tables)):
         names = list(used_columns(connection, f"db.{table}", layout_of().columns[table]))
         if table == "measurement":
@@ -337,7 +358,17 @@ def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> None:
 
 
 def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None:
-    """Rewrite a Parquet file of plain columns as `table.parquet` in a folder."""
+    """Rewrite a Parquet file as a file `table.parquet` that has only columns of plain types.
+
+    Args:
+        path: Path of the untrusted file.
+        folder: Folder for the new file.
+        limits: Limits of this process.
+        most_rows: Maximum number of rows.
+
+    Raises:
+        UsageError: The file states that it has more rows or bytes than any recording.
+    """
     with closing(connect_files([path], folder, limits)) as connection, one_line(path):
         name = quoted(path.absolute())
         measure = (
@@ -345,7 +376,8 @@ def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None
             f"FROM parquet_metadata({name})"
         )
         rows, size = connection.execute(measure).fetchone() or (0, 0)
-        # Check the file's own row and byte counts before reading it, because a few bytes can encode any number of rows.
+        # Check the row and byte counts that the file states before reading it, because a few bytes can encode any
+        # number of rows.
         if (rows or 0) > most_rows or (size or 0) > _LARGEST_TABLE:
             raise UsageError(f"{path} holds {rows:.0f} rows, {size} bytes, more than any recording; it is not read")
         described = connection.execute(f"DESCRIBE FROM read_parquet({name})").fetchall()

@@ -1,6 +1,6 @@
-"""Check that untrusted rows are complete, in range and plain text, and that each key is the hash of its row's content.
+"""Check untrusted rows: they must be complete, in range and plain text, and their keys must be hashes of their content.
 
-The schema checks ranges (`db/schema`); this module adds checks that a schema cannot express.
+The schema contains checks of ranges (`db/schema`). This module adds checks that cannot be part of a schema.
 """
 
 import json
@@ -37,22 +37,22 @@ _LONGEST = {
 _LONGEST_TEXT = 8192
 _LONGEST_LIST = 2**20
 _LARGEST = "1e30"
-# Control characters and marks of text direction: a row must not control somebody's terminal.
+# Control characters and marks of text direction. A row must not control the terminal of the user who prints it.
 _CONTROL = r"\x{00}-\x{08}\x{0e}-\x{1f}\x{7f}-\x{9f}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}"
 _LINES = r"\t\n\v\f\r"
-# Zero-width characters: names that look equal could mean different sessions, devices, drivers or licenses.
+# Zero-width characters. With them, names that look equal could denote different sessions, devices, drivers or licenses.
 _INVISIBLE = (
     r"\x{ad}\x{34f}\x{61c}\x{115f}\x{1160}\x{17b4}\x{17b5}\x{180b}-\x{180f}\x{200b}-\x{200d}\x{2060}-\x{2065}"
     r"\x{206a}-\x{206f}\x{3164}\x{fe00}-\x{fe0f}\x{feff}\x{ffa0}\x{fff0}-\x{fffb}\x{e0000}-\x{e0fff}"
 )
 _SEVERAL_LINES = ("spec", "source")
-# Accept only numbers that programs and indexes can hold, and text without escaped control characters.
+# Accept only numbers that Python and indexes can hold, and only text without escaped control characters.
 _NUMBER = r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?"
 _SCALAR = rf'({_NUMBER}|true|false|"([^"\\]|\\["\\])*")'
 _FLAT_OBJECT = rf'^\{{("[^"\\]*":{_SCALAR}(,"[^"\\]*":{_SCALAR})*)?\}}$'
 _FLAT = {"config": ("tunables",), "problem": ("dims",), "profile": ("code",), "measurement": ("event_reasons",)}
 _CANONICAL = {"config": ("tunables",), "problem": ("dims",)}
-"""JSON columns that must be canonical: otherwise equal rows could have different keys."""
+"""Columns with JSON that must be canonical, by table. Otherwise equal rows could have different keys."""
 _REFERENCES = {"config_id": "config", "problem_id": "problem"}
 _PROBLEM_KEY = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]([^,\[\]]*),([^,\[\]]*)")
 _NAMES = {
@@ -63,11 +63,12 @@ _NAMES = {
     "measurement": ("kernel", "session"),
 }
 _LONGEST_DIM = 15
-"""Maximum digits of a dimension: no tensor is larger, and products of three dimensions must not overflow."""
+"""Maximum number of digits of a dimension. No tensor is larger, and the product of three dimensions must not
+overflow."""
 _LEAST_POWER_W, _LEAST_CLOCK_HZ = 0.5, 1e7
 _ABOVE_BOARD = 2.0
-"""Factor over the catalog's highest power limit: some makers' boards allow 1.3 times the limit, and sensors
-overshoot."""
+"""Maximum power, as a multiple of the highest power limit in the GPU catalog. The boards of some makers allow 1.3 times
+this limit, and sensors overshoot."""
 _ABOVE_BOOST = 1.5
 _OPS = frozenset(op.name for op in all_ops())
 _MOST_NAMED = 3
@@ -75,8 +76,7 @@ _FIRST, _LAST = datetime(2026, 1, 1, tzinfo=UTC), datetime(2041, 1, 1, tzinfo=UT
 
 
 def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout) -> None:
-    """Raise a `UsageError` that names some faulty rows and their fault, unless all rows of `db.<table>` are
-    acceptable."""
+    """Raise a `UsageError` that names some faulty rows and their fault, unless all rows of `db.<table>` are valid."""
     for problem, rows in faults(connection, table, layout):
         some = ", ".join(rows[:_MOST_NAMED]) + (", ..." if len(rows) > _MOST_NAMED else "")
         raise UsageError(f"rows of the table {table} {problem} ({some})")
@@ -90,19 +90,23 @@ def faults(
     most: int = _MOST_NAMED + 1,
     latest: datetime | None = None,
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield (description of a fault, keys of its rows); faults after the first may be consequences of it.
+    """Find the faulty rows of a table. Faults after the first may be consequences of the first.
 
     Args:
         connection: Connection with the rows in `db.<table>`.
         table: One of `schema.TABLES`.
         layout: Layout of the schema.
-        most: Maximum number of keys to name.
-        latest: Latest plausible time of a measurement, to which a day is added; None for the present time.
+        most: Maximum number of keys to list for each fault.
+        latest: Latest plausible time of a measurement, by default the present time. One day is added to it, because
+            clocks differ.
+
+    Yields:
+        (description of a fault, keys of the rows that have it)
     """
     kinds = used_columns(connection, f"db.{table}", layout.columns[table])
     yield from _violated(connection, table, kinds, list(_conditions(table, layout, kinds, latest)), most)
-    # Search the joined texts of a row with one pattern; on a match, a second query finds the column. Keys that are
-    # hashes need no check.
+    # Join the texts of each row, and search them with one pattern. Only if it matches, a second query finds the column.
+    # Keys that are hashes need no check.
     texts = [name for name, kind in kinds.items() if kind == "VARCHAR" and name != f"{table}_id"]
     for names, control in (
         (set(texts) - {*_SEVERAL_LINES}, _CONTROL + _LINES + _INVISIBLE),
@@ -137,7 +141,8 @@ def faults(
 
 
 def _conditions_of_gpu(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (fault, SQL condition that valid rows meet) for powers, energies and clocks of a GPU."""
+    """Yield (description of a fault, SQL condition that valid rows meet) for the powers, energies and clocks of a
+    GPU."""
     other = f"gpu <> '{gpu.name}'"
     most_w, most_hz = _ABOVE_BOARD * gpu.power_max_w, _ABOVE_BOOST * max(gpu.boost_clock_hz, gpu.tensor_clock_hz)
     bounds = {
@@ -163,14 +168,14 @@ def _conditions_of_gpu(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str
 
 
 def _latency_faults(connection: "DuckDBPyConnection", most: int) -> Iterator[tuple[str, list[str]]]:
-    """Find latencies that a GPU's peaks rule out, for problems of kernrec's ops."""
+    """Find latencies that are too short for the peak performance of the GPU, for problems of kernrec's own ops."""
     rows = "db.measurement AS measurement JOIN db.problem AS problem USING (problem_id) WHERE outcome = 'ok'"
     least = f"SELECT gpu, problem.key, min(latency_s) FROM {rows} GROUP BY gpu, problem.key ORDER BY ALL"
     for gpu, key, least_s in connection.execute(least).fetchall():
         try:
             problem = problem_from_key(key)
         except UsageError:
-            continue  # A kernel's spec declares these problems.
+            continue  # This problem is not one of kernrec's ops. The spec of a kernel declares it.
         floor = floor_s(problem, find_gpu(gpu))
         if least_s < floor:
             query = (
@@ -207,9 +212,10 @@ def _listed(names: Iterable[str]) -> str:
 def _conditions(
     table: str, layout: Layout, kinds: Mapping[str, str], latest: datetime | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield (fault, SQL condition that valid rows meet); NULL counts as true.
+    """Yield (description of a fault, SQL condition that valid rows meet) for a table. A condition that is NULL counts
+    as met.
 
-    A condition on a column outside `kinds` is omitted, because the column is NULL in all rows.
+    There is no condition on a column outside `kinds`, because the column is NULL in all rows.
     """
     for expression in layout.checks[table]:
         yield f"are not {expression}", expression
@@ -217,7 +223,7 @@ def _conditions(
         yield f"have no {name}", f'"{name}" IS NOT NULL'
     for name in _NAMES.get(table, ()):
         yield f"have an empty {name}", f"{name} <> ''"
-        if name != "session":  # Names must not look alike.
+        if name != "session":  # The characters are restricted so that different names do not look alike.
             yield f"have non-ASCII characters in {name}", f"regexp_matches({name}, '^[ -~]*$')"
     for name, kind in kinds.items():
         column = f'"{name}"'
@@ -258,18 +264,19 @@ def _conditions(
             yield f"refer to a {start} that is missing", f"{name} IN (SELECT {name} FROM db.{start})"
         of_kernel = "concat(config_id, ' ', kernel)"
         yield "have a config of another kernel", f"{of_kernel} IN (SELECT {of_kernel} FROM db.config)"
-        # Imported recordings without a date have the beginning of 1970.
+        # Imported recordings without a date have this time.
         unknown_time = "measured_at = TIMESTAMP '1970-01-01'"
         yield "were measured at an impossible time", f"({unknown_time} OR {_possible('measured_at', latest)})"
 
 
 def is_possible(moment: datetime) -> bool:
-    """Return whether the system clock may be right: it must be within the years in which this version is in use."""
+    """Return whether a time of the system clock may be right: it must be in the years in which this version can be in
+    use."""
     return _FIRST <= moment < _LAST
 
 
 def _possible(moment: str, latest: datetime | None) -> str:
-    tomorrow = ((latest or datetime.now(UTC)) + timedelta(days=1)).replace(tzinfo=None)  # clocks differ
+    tomorrow = ((latest or datetime.now(UTC)) + timedelta(days=1)).replace(tzinfo=None)  # Clocks may differ by a day.
     return f"{moment} BETWEEN TIMESTAMP '2000-01-01' AND TIMESTAMP '{tomorrow:%Y-%m-%d %H:%M:%S}'"
 
 
@@ -291,16 +298,17 @@ def _problem_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, lis
 
 
 def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
-    """Return (name, layout) of the problems that stored kernels declare.
+    """Return (name, layout) of the problems that the stored kernels declare.
 
-    A declared problem may share its name with an op. Queries about the op never find its rows, because the op lacks the
-    layout.
+    A declared problem may have the same name as one of kernrec's ops. Queries about the op never find rows of the
+    declared problem, because the op does not have its layout.
     """
     cursor = connection.cursor().execute("SELECT name, spec FROM db.kernel")
     declared = set()
     while rows := cursor.fetchmany(10):
         for name, spec in rows:
-            with suppress(ValueError, TypeError, AttributeError, RecursionError):  # reported by `_kernel_faults`
+            # `_kernel_faults` reports this fault.
+            with suppress(ValueError, TypeError, AttributeError, RecursionError):
                 if isinstance(json.loads(spec).get("problem"), dict):
                     declared.add((name, ANY_LAYOUT))
     return declared

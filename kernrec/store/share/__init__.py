@@ -1,4 +1,5 @@
-"""Share rows in places: stores of immutable signed bundles, each named by a hash of its content.
+"""Share rows through places: stores of immutable signed bundles of rows, in which a hash of its content names each
+bundle.
 
 A bundle is a zip file or a folder:
 
@@ -12,9 +13,10 @@ A place is a folder, an object store, a web location or a git folder:
     withdrawn/<sha256>.json                                                     rows that their signer withdraws, signed
     index.json                                                                  the names, for readers who cannot list
 
-Files never change, so writers need no lock. `place.py` and `servers.py` read, write and list names;
-`push`, `pull` and `withdraw` work with any of them. All pulled rows enter one database (`pulled.py`).
+Files never change, so writers need no lock. The modules `place.py` and `servers.py` read, write and list the files of a
+place; `push`, `pull` and `withdraw` work with any kind of place. All pulled rows are added to one database
+(`pulled.py`).
 
-All input is untrusted until it is checked: names and numbers in documents (`manifest.py`), sizes and hashes of files
-(`bundle.py`), and the rows (`kernrec.store.intake`).
+All input is untrusted until it is checked. This applies to names and numbers in documents (`manifest.py`), to sizes and
+hashes of files (`bundle.py`), and to the rows (`kernrec.store.intake`).
 """

@@ -1,4 +1,4 @@
-"""Write bundles to folders or zip files, read them, and import their rows."""
+"""Write bundles of rows to folders or zip files, read them, and import their rows."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -16,32 +16,33 @@ from kernrec.store.share.place import MANIFEST, Place, ZipFile
 from kernrec.util.files import scratch_folder
 
 _MOST_UNPACKED = 4
-"""Maximum unpacked bytes per byte of a zip file: its files are not compressed, and Parquet hardly compresses."""
+"""Maximum number of unpacked bytes per byte of a zip file. The files in it are stored uncompressed, and Parquet files
+can hardly be compressed."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle whose manifest was read, but not its segments."""
+    """A bundle of which only the manifest was read, and not its segments of rows."""
 
     place: Place
     manifest: Manifest
     content: bytes
-    """Bytes of the manifest."""
+    """Content of the manifest's file."""
 
     @property
     def signer(self) -> str:
-        """Public key of the valid signature; the caller decides whether to trust the key."""
+        """Public key that made the valid signature. The caller decides whether to trust this key."""
         return self.manifest.owner
 
 
 def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], signer: Signer) -> Manifest:
-    """Write a bundle: its segments first, then the signature, and the manifest last.
+    """Write a bundle. The segments are written first, then the signature, and the manifest last.
 
     Args:
-        place: Place of the bundle's files.
+        place: Folder or zip file for the bundle's files.
         manifest: Manifest without an owner.
-        files: Files of the segments by `Segment.name`.
-        signer: Owner of the bundle.
+        files: Paths of the segments' files, keyed by `Segment.name`.
+        signer: Owner of the bundle, who signs the manifest.
 
     Returns:
         The manifest with its owner.
@@ -55,7 +56,7 @@ def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], si
 
 
 def write_content(place: Place, name: str, content: bytes) -> None:
-    """Write a small file to a place."""
+    """Write a small file, given by its content, to a place."""
     with scratch_folder() as folder:
         (file := folder / "document").write_bytes(content)
         place.write(name, file)
@@ -65,8 +66,8 @@ def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
     """Check a manifest and its signature, and return the bundle.
 
     Args:
-        place: Place of the bundle's files.
-        name: Name of its manifest.
+        place: Folder, zip file or other store that contains the bundle's files.
+        name: Name of the manifest.
 
     Raises:
         UsageError: The file is not a manifest, or its signature does not match.
@@ -78,10 +79,15 @@ def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
 
 
 def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> tuple[Any, bytes]:
-    """Return a signed document of a place, and its bytes; the signature is in a file beside the document.
+    """Return a signed document, and its bytes. The signature is in a file beside the document.
+
+    Args:
+        place: Store of files that contains the document.
+        name: Name of the document.
+        parse: Function that converts the document's bytes, given a title for messages.
 
     Raises:
-        UsageError: `parse` refuses the document, or its owner has not signed it.
+        UsageError: `parse` refuses the document, or the document's owner did not sign it.
     """
     content = b"".join(place.read(name, LARGEST_DOCUMENT))
     document = parse(content, f"{name} of {place.title}")
@@ -94,10 +100,10 @@ def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> 
 
 
 def import_to(path: Path, bundle: Bundle) -> int:
-    """Add the rows of a bundle that the database at `path` lacks, all or nothing; return the number of new rows.
+    """Add the rows of a bundle to the database at `path`, all or nothing, and return the number of new rows.
 
-    The rows are checked before the database is opened. The database's own rows that return without their private
-    columns are not new. Withdrawals in a bundle of kernrec 0.1 are ignored.
+    The rows are checked before the database is opened. A row that differs from a stored row only in private columns is
+    the same measurement, so it is not added. Withdrawals in a bundle of kernrec 0.1 are ignored.
 
     Raises:
         UsageError: A file does not match the manifest, or a row is refused.
@@ -109,16 +115,18 @@ def import_to(path: Path, bundle: Bundle) -> int:
 
 
 def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: bool = False) -> None:
-    """Write the checked rows of bundles to a folder, in the form of `exchange.add_rows`.
+    """Check the rows of bundles, and write them to a folder in the form that `exchange.add_rows` reads.
 
-    Each bundle must contain the configs and problems of its measurements. `exchange.SOURCES` lists the numbers of the
-    bundles that contain a measurement. The folder is private to this program.
+    Each bundle must contain the configs and problems of its measurements. For each measurement, the file
+    `exchange.SOURCES` lists the bundles that contain it, as positions in `bundles`. Only this program may access the
+    folder.
 
     Args:
         bundles: At least one bundle.
-        folder: Folder for the rows.
-        title: Name of all bundles in messages.
-        placed: Whether the bundles are at a place, so that their rows must be measurements of the manifest's GPU.
+        folder: Folder for the checked rows.
+        title: Name for all bundles together, in messages.
+        placed: Whether the bundles come from a place for shared bundles. The rows of such bundles must be measurements
+            of the GPU that the manifest names, not replayed.
 
     Raises:
         UsageError: A file does not match the manifest, or a row is refused.
@@ -146,7 +154,16 @@ def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: 
 
 
 def fetch(place: Place, item: Segment, target: Path) -> None:
-    """Copy a segment from a place; raise `UsageError` if its size or hash differs from the manifest."""
+    """Copy a segment of a bundle to a file.
+
+    Args:
+        place: Store that contains the bundle's files.
+        item: The segment.
+        target: Path of the new file.
+
+    Raises:
+        UsageError: The size or hash of the segment differs from the manifest.
+    """
     digest = hashlib.sha256()
     with target.open("xb") as file:
         for piece in place.read(item.name, item.size):

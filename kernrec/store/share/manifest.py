@@ -1,4 +1,4 @@
-"""Parse and write the signed documents of places: manifests of bundles, and withdrawals. Documents are untrusted."""
+"""Parse and write signed documents: manifests of bundles of rows, and withdrawals of rows. Documents are untrusted."""
 
 import hashlib
 import json
@@ -13,22 +13,22 @@ from kernrec.errors import UsageError
 from kernrec.store.rows import KEY_DIGITS
 
 LICENCE = "CC0-1.0"
-"""License of shared rows, unless their owner names another license."""
+"""License of shared rows if their owner does not choose another license."""
 TABLES = ("config", "problem", "profile", "measurement", "retraction")
-"""Tables of bundles. Kernels are not shared, because their source is code. Only bundles of kernrec 0.1 have
-retractions."""
+"""Tables whose rows bundles may contain. The table of kernels is not among them, because the source of a kernel is
+code. Only bundles of kernrec 0.1 have rows of the table `retraction`."""
 
 LARGEST_DOCUMENT = 2**22
-"""Maximum bytes of a manifest, a withdrawal or a list of names."""
+"""Maximum size in bytes of a manifest, a withdrawal or a list of names."""
 MOST_WITHDRAWN = 50_000
-"""Maximum rows of one withdrawal, so that it fits into `LARGEST_DOCUMENT`."""
+"""Maximum number of rows in one withdrawal, so that the document fits in `LARGEST_DOCUMENT`."""
 MOST_TEXTS = 1000
-"""Maximum number of GPUs, ops or kernels that a manifest names."""
+"""Maximum number of GPUs, of ops or of kernels that a manifest names."""
 TEXT = re.compile(
     r"[^\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     r"\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]{0,200}"
 )
-"""Matches one line without control characters and zero-width characters."""
+"""Matches one line of text without control characters and zero-width characters."""
 
 _VERSION = 1
 _BUNDLE, _WITHDRAWAL, _OLD_WITHDRAWAL = "kernrec bundle", "kernrec withdrawal", "kernrec retraction"
@@ -44,86 +44,89 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 
 @dataclass(frozen=True)
 class Segment:
-    """One Parquet file of rows."""
+    """Entry of a manifest for one Parquet file, which contains rows of one table."""
 
     table: str
     sha256: str
     size: int
-    """Bytes."""
+    """Size of the file in bytes."""
     rows: int
 
     @property
     def name(self) -> str:
-        """Name of the file in its bundle."""
+        """Name of the file in the bundle."""
         return f"segments/{self.sha256}.parquet"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The segments of a bundle, and their owner."""
+    """List of the segments of a bundle, with facts about them and their owner."""
 
     segments: tuple[Segment, ...]
     models: tuple[str, ...] = ()
-    """Names of model files in bundles of kernrec 0.1; these files are never read."""
+    """Names of model files in bundles of kernrec 0.1. These files are never read."""
     created_at: str = ""
-    """UTC."""
+    """Time at which the manifest was made, in UTC."""
     made_by: str = ""
-    """Program and version."""
+    """Name and version of the program that made the manifest."""
     licence: str = LICENCE
     provenance: Mapping[str, list[str]] = field(default_factory=dict)
-    """GPUs, ops and tools of the measurements, and the first and last day."""
+    """Origin of the measurements: lists of their GPUs, ops and kernels, and their first and last day."""
     schema: int = 0
     owner: str = ""
-    """Public key of the required signature; empty until the bundle is written."""
+    """Public key that must have signed the manifest, or empty until the bundle is written."""
 
     @property
     def size(self) -> int:
-        """Total bytes of the segments."""
+        """Total size of the segments in bytes."""
         return sum(segment.size for segment in self.segments)
 
     @property
     def rows(self) -> dict[str, int]:
-        """Number of rows of each table."""
+        """Number of rows in the bundle, by table."""
         return {table: sum(each.rows for each in self.segments if each.table == table) for table in TABLES}
 
     def to_bytes(self) -> bytes:
-        """Return the content of the manifest's file; equal manifests give equal bytes."""
+        """Return the content of the manifest's file. Equal manifests give equal bytes."""
         document = {"version": _VERSION, "format": _BUNDLE, **asdict(self), "rows": self.rows}
         return json.dumps(document, sort_keys=True, indent=1, ensure_ascii=True).encode() + b"\n"
 
 
 @dataclass(frozen=True)
 class Withdrawal:
-    """Measurements that their signer withdraws; a withdrawal applies only to rows that the same signer shared."""
+    """List of measurements that their signer withdraws. It applies only to rows that the same signer shared."""
 
     sessions: Mapping[str, list[str]]
-    """Measurements by session, as `outgoing.likeness_key`; kernrec 0.1 stored row keys under an empty session."""
+    """Measurements by session. Each measurement is named by its `outgoing.likeness_key`. Withdrawals of kernrec 0.1
+    contain the keys of rows instead, under an empty session."""
     created_at: str
-    """UTC."""
+    """Time at which the withdrawal was made, in UTC."""
     made_by: str
-    """Program and version."""
+    """Name and version of the program that made the withdrawal."""
     reason: str
     owner: str
-    """Public key of the required signature."""
+    """Public key that must have signed the withdrawal."""
     by_key: bool = False
-    """Whether measurements are named by key (kernrec 0.1)."""
+    """Whether the measurements are named by the keys of their rows, as in kernrec 0.1."""
 
     def to_bytes(self) -> bytes:
-        """Return the signed line of the withdrawal's file."""
+        """Return the line of the withdrawal's file that is signed."""
         document = asdict(self)
         del document["by_key"]
         return json.dumps({"version": _VERSION, "format": _WITHDRAWAL, **document}, sort_keys=True).encode()
 
 
 def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
-    """Return the name of a bundle at a place: `<gpu>/<day>-<8 digits of the key>-<12 digits of its hash>.zip`.
+    """Return the name of a bundle in a place for shared bundles.
+
+    The name is `<gpu>/<day>-<8 digits of the key>-<12 digits of the manifest's hash>.zip`.
 
     Args:
         manifest: Manifest of the bundle.
-        content: Content of the manifest's file; None: `Manifest.to_bytes`.
+        content: Content of the manifest's file. By default, `manifest.to_bytes()`.
 
     Raises:
-        UsageError: The manifest has several GPUs, or none.
+        UsageError: The manifest names several GPUs, or none.
     """
     gpus = manifest.provenance.get("gpus", [])
     if len(gpus) != 1:
@@ -133,7 +136,15 @@ def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
 
 
 def parse_manifest(content: bytes, title: str) -> Manifest:
-    """Parse an untrusted manifest; raise a one-line `UsageError` if anything in it is invalid."""
+    """Parse an untrusted manifest.
+
+    Args:
+        content: Content of the manifest's file.
+        title: Name of the manifest, for messages.
+
+    Raises:
+        UsageError: The content is not a valid manifest. The message has one line.
+    """
     with parsing(title, "the manifest of a bundle"):
         document = json.loads(content)
         if not isinstance(document, dict) or document.get("format") != _BUNDLE:
@@ -158,7 +169,15 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
 
 
 def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
-    """Parse an untrusted withdrawal, including those of kernrec 0.1; raise a one-line `UsageError` if it is invalid."""
+    """Parse an untrusted withdrawal, also one of kernrec 0.1.
+
+    Args:
+        content: Content of the withdrawal's file.
+        title: Name of the withdrawal, for messages.
+
+    Raises:
+        UsageError: The content is not a valid withdrawal. The message has one line.
+    """
     with parsing(title, "a withdrawal"):
         document = json.loads(content)
         old = document["format"] == _OLD_WITHDRAWAL
@@ -185,7 +204,12 @@ def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
 
 @contextmanager
 def parsing(title: str, kind: str) -> Iterator[None]:
-    """Convert each error in an untrusted document to a one-line `UsageError`."""
+    """Convert any error that occurs while a document is parsed to a one-line `UsageError`.
+
+    Args:
+        title: Name of the document, for the message.
+        kind: What the document should be, such as "a withdrawal".
+    """
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -194,7 +218,8 @@ def parsing(title: str, kind: str) -> Iterator[None]:
 
 
 def listed(document: Mapping[str, Any], name: str, most: int) -> list[Any]:
-    """Return a document's list called `name`, which may have at most `most` values."""
+    """Return the list that a document has under `name`. Raises `ValueError` if it is not a list or has more than `most`
+    values."""
     values = document[name]
     if not isinstance(values, list) or len(values) > most:
         raise ValueError(f"its {name} are not a list of at most {most}")

@@ -1,9 +1,11 @@
 """Write the rows that leave a machine: segments of selected measurements, and the manifest that lists the segments.
 
-A segment is a Parquet file of rows of one table, named by a hash of its content. Private values are removed, so a row's
-key may change when it leaves: folders, UUIDs of GPUs, and the names of user and host go from errors and compiler
-options. A row contains a hash of the GPU's UUID, which distinguishes the rows of several GPUs. This hash is combined
-with a secret beside the database and hashed again, so that nobody else can link the row to the GPU.
+A segment is a Parquet file of rows of one table, named by a hash of its content. Private values are removed from errors
+and compiler options: folders, UUIDs of GPUs, and the names of user and host. So the key of a row may change when the
+row leaves the machine.
+
+A row contains a hash of the GPU's UUID, to distinguish several GPUs. Before a row leaves the machine, this hash is
+combined with a secret that is stored beside the database, and hashed again. So nobody else can link the row to the GPU.
 """
 
 import getpass
@@ -25,18 +27,23 @@ from kernrec.store.share.manifest import LICENCE, MOST_TEXTS, TEXT, Manifest, Se
 from kernrec.version import __version__
 
 PRIVATE = ("device_uuid_hash", "error", "compiler_flags", "measured_by")
-"""Columns of `measurement` that may change; rows that differ only in these columns are the same measurement."""
+"""Columns of `measurement` that may contain private values. Rows that differ only in these columns are the same
+measurement."""
 
 _FOLDERS = r"(?:[A-Za-z]:)?(?:[\\/]+[^\\/\s:\"'']+)+[\\/]+"
-"""Matches the folders of an absolute path, before its last part."""
+"""Matches all folders of an absolute path, but not the last part of the path."""
 _UUID = r"(?i)\b(?:(?:GPU|MIG)-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
-"""Matches the UUID of a GPU or MIG slice in drivers' errors."""
+"""Matches the UUID of a GPU or of a MIG slice, which drivers put in their errors."""
 
 _CONTROL = r"[\x00-\x1f\x7f-\x9f]+"
 
 
 def secret_of(database: Path) -> str:
-    """Return the secret beside a database, created on first use; raise `UsageError` if there is no database."""
+    """Return the secret that is stored beside a database. It is created at the first call.
+
+    Raises:
+        UsageError: There is no database at this path.
+    """
     if not database.exists():
         raise UsageError(f"there is no database at {database}")
     path = database.with_name(f"{database.name}.secret")
@@ -49,17 +56,22 @@ def secret_of(database: Path) -> str:
 
 
 def private_names() -> list[str]:
-    """Return the names of the user and of this machine, which must not leave."""
+    """Return the names of the user and of this machine, which must not leave the machine."""
     names = {socket.gethostname(), socket.gethostname().partition(".")[0], Path.home().name}
-    with suppress(Exception):  # Some containers have no user name.
+    with suppress(Exception):  # In some containers, the user has no name.
         names.add(getpass.getuser())
-    # Keep common words and single letters, which identify nobody: removing `root` would make errors unreadable.
+    # Keep common words and single letters, because they identify nobody. Removing `root` would make errors unreadable.
     words = [name for name in names if len(name) > 1 and name not in ("root", "home", "localhost")]
     return sorted(words, key=len)[::-1]
 
 
 def public_column(name: str, secret: str) -> str:
-    """Return SQL for a column of `measurement` without private values."""
+    """Return an SQL expression for the values of a column of `measurement`, without their private parts.
+
+    Args:
+        name: Name of the column.
+        secret: Secret of the database (`secret_of`).
+    """
     column = f'"{name}"'
     if name == "device_uuid_hash":
         return f"substr(sha256({quoted(secret)} || {column}), 1, 16)"
@@ -79,24 +91,24 @@ def _without(text: str, pattern: str, instead: str = "") -> str:
 
 MADE_BY = f"kernrec {__version__}"
 SEGMENT_ROWS = 250_000
-"""Maximum rows of a segment; a measurement takes some 200 bytes."""
+"""Maximum number of rows in a segment. A measurement takes about 200 bytes."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Selection of measurements to share; a field that is None selects all."""
+    """Conditions on the measurements to share. A condition that is None selects all measurements."""
 
     gpu: str | None = None
     op: str | None = None
     kernel: str | None = None
     fresh: bool = False
-    """Whether to select only measurements that `keep_fresh` stored."""
+    """Whether to select only the measurements that `keep_fresh` stored before."""
 
     def condition(self) -> str:
         """Return the selection as an SQL condition on `measurement JOIN problem`."""
         parts = [
             "measurement_id NOT IN (SELECT measurement_id FROM db.retraction)",
-            "replayed IS DISTINCT FROM true",  # A replayed row only repeats a recording.
+            "replayed IS DISTINCT FROM true",  # A replayed row only repeats a recording, so it is not shared.
         ]
         for column, value in (("gpu", self.gpu), ("op", self.op), ("kernel", self.kernel)):
             if value is not None:
@@ -106,8 +118,10 @@ class Selection:
         return " AND ".join(parts)
 
     def source(self) -> str:
-        """Return the SQL of the selection from `FROM` on; it follows `SELECT` and columns of `measurement` or the
-        op."""
+        """Return the part of an SQL query that starts with `FROM` and selects these measurements.
+
+        The preceding `SELECT` may use the columns of `measurement`, and `op`.
+        """
         return (
             "FROM db.measurement AS measurement JOIN (SELECT problem_id, op FROM db.problem) USING (problem_id) "
             f"WHERE {self.condition()}"
@@ -116,21 +130,21 @@ class Selection:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Rows that would leave the machine."""
+    """Rows that would leave the machine, as files of segments."""
 
     manifest: Manifest
     files: Mapping[str, Path]
-    """Files of the manifest's segments, by name."""
+    """Paths of the segments' files, keyed by `Segment.name`."""
     changed: Mapping[str, int]
-    """Number of measurements with a changed value, by private column."""
+    """Number of measurements in which a private column changes, by the column's name."""
 
     @property
     def measurements(self) -> int:
-        """Number of measurements that would leave."""
+        """Number of measurements that would leave the machine."""
         return self.manifest.rows["measurement"]
 
     def by_table(self, tables: Iterable[str]) -> dict[str, list[Path]]:
-        """Return the segments' files by table."""
+        """Return the paths of the segments' files by table, for some tables."""
         segments = self.manifest.segments
         return {table: [self.files[each.name] for each in segments if each.table == table] for table in tables}
 
@@ -142,17 +156,17 @@ def outgoing(
     folder: Path,
     licence: str | None = None,
 ) -> Outgoing:
-    """Write the rows that would leave a database to a folder.
+    """Write the rows that would leave the machine to a folder.
 
     Args:
         database: Database to read.
         selection: Measurements to write.
-        secret: Secret of the database (`privacy.secret_of`).
+        secret: Secret of the database (`secret_of`).
         folder: Folder for the segments.
-        licence: License of the rows; None: `LICENCE`.
+        licence: License of the rows. By default, `LICENCE`.
 
     Raises:
-        UsageError: Other people could not read the manifest.
+        UsageError: The license is not one line of text, or other people's kernrec would refuse the manifest.
     """
     if licence is not None and not TEXT.fullmatch(licence):
         raise UsageError("--licence: expected one line of at most 200 visible characters")
@@ -166,20 +180,22 @@ def outgoing(
         provenance(database, selection),
         database.schema,
     )
-    parse_manifest(manifest.to_bytes(), "what would leave")  # Rows that others would refuse stay here.
+    # Raises an error for a manifest that other people's kernrec would refuse.
+    parse_manifest(manifest.to_bytes(), "what would leave")
     files = {segment.name: folder / f"{segment.sha256}.parquet" for segment in segments}
     return Outgoing(manifest, files, taken_out(database, selection, secret))
 
 
 def now() -> str:
-    """Return the present UTC time in the format of a manifest."""
+    """Return the present time in UTC, in the format of a manifest."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def write_segments(database: Database, selection: Selection, secret: str, folder: Path) -> list[Segment]:
     """Write the selected measurements without private values, with their configs, problems and profiles.
 
-    Files have the names of their segments; segments with equal rows are equal.
+    Returns:
+        The segments. Each file is named by the hash of its content, so segments with equal rows have equal names.
     """
     segments = []
     for table, query in _queries(database, selection, secret).items():
@@ -192,11 +208,11 @@ def write_segments(database: Database, selection: Selection, secret: str, folder
 
 
 def _queries(database: Database, selection: Selection, secret: str) -> dict[str, str]:
-    """Return by table the query for the rows that leave, sorted by key."""
+    """Return the SQL queries for the rows that leave the machine, by table. Their rows are sorted by key."""
     kinds = database.columns("measurement")
     key = next(iter(kinds))
     chosen = f"SELECT measurement.* {selection.source()}"
-    # A row without private values keeps its key.
+    # A row that has no private values keeps its key.
     same = " AND ".join(f'"{name}" IS NOT DISTINCT FROM {public_column(name, secret)}' for name in PRIVATE)
     rows = f"SELECT {key} AS here, {same} AS same, {_public(kinds, secret)} FROM ({chosen})"
     shared = f"CASE WHEN same THEN here ELSE {key_expression('measurement', kinds)} END AS {key}"
@@ -227,23 +243,28 @@ def provenance(database: Database, selection: Selection) -> dict[str, list[str]]
 
 
 def taken_out(database: Database, selection: Selection, secret: str) -> dict[str, int]:
-    """Return by private column the number of selected measurements whose value changes."""
+    """Count, for each private column, the selected measurements in which the column's value changes.
+
+    Columns that do not change are omitted.
+    """
     changed = [f'count(*) FILTER ("{name}" IS DISTINCT FROM {public_column(name, secret)})' for name in PRIVATE]
     (counts,) = database.query(f"SELECT {', '.join(changed)} {selection.source()}")
     return {name: count for name, count in zip(PRIVATE, counts, strict=True) if count}
 
 
 def keep_fresh(database: Database, selection: Selection, stale: Mapping[str, Sequence[Path]]) -> None:
-    """Store which selected measurements a place lacks, for a later `Selection(fresh=True)`.
+    """Find the selected measurements that a place lacks, and store them for a later `Selection(fresh=True)`.
 
-    Rows are compared without private columns. If another person's row came in a bundle, it would leave with another
-    hash for the GPU, although it is the same measurement. Both versions would contradict each other.
+    Measurements are compared without their private columns. Otherwise, another person's measurement that came in a
+    bundle would be pushed again: it would leave with another hash of the GPU's UUID, and the two versions would
+    contradict each other.
 
     Args:
         database: Database to read.
         selection: Measurements to compare.
-        stale: Parquet files of measurements to exclude: `likeness` (`likeness_hash`) of measurements at the place, and
-            `withdrawn` (`likeness_key`) of withdrawn measurements.
+        stale: Parquet files that name the measurements to exclude. The files under `likeness` contain the
+            `likeness_hash` of measurements at the place. The files under `withdrawn` contain the `likeness_key` of
+            withdrawn measurements.
     """
     kinds = database.columns("measurement")
     conditions = {"likeness": likeness_hash(kinds), "withdrawn": likeness_key(kinds)}
@@ -253,13 +274,24 @@ def keep_fresh(database: Database, selection: Selection, stale: Mapping[str, Seq
 
 
 def likeness_hash(kinds: Mapping[str, str]) -> str:
-    """Return SQL for a fast hash of a measurement without private columns; the hash depends on DuckDB's version."""
+    """Return an SQL expression for a fast hash of a measurement without its private columns.
+
+    The hash may differ between versions of DuckDB.
+
+    Args:
+        kinds: SQL types of the columns of `measurement` by name, the key first.
+    """
     _, *names = kinds
     listed = ", ".join(f'"{name}"' for name in names if name not in PRIVATE)
     return f"hash({listed})"
 
 
 def likeness_key(kinds: Mapping[str, str]) -> str:
-    """Return SQL for a measurement's key without private columns, stable across versions of DuckDB and of the
-    schema."""
+    """Return an SQL expression for a key of a measurement that ignores its private columns.
+
+    The key is the same in all versions of DuckDB and of the schema.
+
+    Args:
+        kinds: SQL types of the columns of `measurement` by name, the key first.
+    """
     return key_expression("measurement", {name: kind for name, kind in kinds.items() if name not in PRIVATE})

@@ -1,6 +1,7 @@
-"""Read and write places of bundles: folders and zip files; see servers.py for other places.
+"""Read and write places, which are stores of bundles, in folders, and bundles in folders and zip files.
 
-`checked_name` restricts names, so that no text from outside is ever used as a path.
+Other kinds of places are in `servers.py`. The function `checked_name` restricts the names of files, so that no text
+from outside is ever used as a path.
 """
 
 import io
@@ -15,37 +16,38 @@ from kernrec.util.files import open_input, write_whole
 
 MANIFEST, INDEX = "manifest.json", "index.json"
 BUNDLE = re.compile(r"[a-z0-9][a-z0-9-]{0,60}/\d{4}-\d\d-\d\d-([0-9a-f]{8})-[0-9a-f]{12}\.zip")
-"""Matches the name of a bundle at a place; the group is the beginning of the signer's key."""
+"""Matches the name of a bundle in a place. The group matches the first digits of the signer's key."""
 WITHDRAWAL = re.compile(r"withdrawn/[0-9a-f]{64}\.json")
 OLD = re.compile(r"manifests/[0-9a-f]{64}\.(?:json|sig)")
-"""Matches the name of a manifest or signature at a remote of kernrec 0.1, which stored bundles in parts."""
+"""Matches the name of a manifest or signature in a remote of kernrec 0.1. A remote stored the files of bundles
+separately."""
 _CHANGES = re.compile(r"manifest\.json|manifest\.sig|index\.json")
 _PART = re.compile(r"segments/[0-9a-f]{64}\.parquet")
 _NAME = re.compile("|".join(each.pattern for each in (_CHANGES, _PART, OLD, WITHDRAWAL, BUNDLE)))
 MOST_NAMES = 20_000
-"""Maximum number of files at a place."""
+"""Maximum number of files in a place."""
 _CHUNK = 2**20
 _LARGEST_DIRECTORY = 2**22
-"""Maximum bytes of a zip file's directory, enough for 40,000 files of a bundle."""
+"""Maximum size in bytes of the list of files in a zip file. This is enough for the 40,000 files of a bundle."""
 
 
 class MissingFileError(UsageError):
-    """The place has no file with this name."""
+    """The store has no file with this name."""
 
 
 class Place(Protocol):
-    """A store of files by name, which writes each file atomically."""
+    """A store of files by name: a place with many bundles, or a single bundle. Each file is written atomically."""
 
     @property
     def title(self) -> str:
-        """Name of the place in messages."""
+        """Name of the store, for messages."""
 
     def read(self, name: str, most: int) -> Iterator[bytes]:
-        """Yield the pieces of a file.
+        """Yield the content of a file in pieces.
 
         Args:
             name: Name of the file.
-            most: Maximum bytes of the file.
+            most: Maximum size of the file in bytes.
 
         Raises:
             MissingFileError: The file does not exist.
@@ -53,21 +55,31 @@ class Place(Protocol):
         """
 
     def write(self, name: str, source: Path) -> None:
-        """Write a file atomically; an existing segment stays."""
+        """Write a file atomically. An existing file is replaced only if `stays(name)` is False.
+
+        Args:
+            name: Name of the file.
+            source: Path of a local file with the content.
+        """
 
     def names(self, under: str = "") -> list[str]:
-        """Return the sorted names of files that begin with `under`, ignoring names that no bundle or place can have."""
+        """Return the sorted names of the files that begin with `under`. Names that neither a bundle nor a place can
+        have are ignored."""
 
 
 def checked_name(name: str) -> str:
-    """Return a name; raise `UsageError` if no bundle or place can have it."""
+    """Return the name unchanged. Raises `UsageError` if a file in a bundle or in a place cannot have this name."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name[:80]!r} is not the name of a file in a bundle")
     return name
 
 
 def bundle_names(names: Iterable[str], under: str) -> list[str]:
-    """Return those `names` that begin with `under` and that a bundle or place can have, sorted."""
+    """Return the sorted `names` that begin with `under`, without names that neither a bundle nor a place can have.
+
+    Raises:
+        UsageError: There are more names than a place may have.
+    """
     chosen = sorted(name for name in names if name.startswith(under) and _NAME.fullmatch(name))
     if len(chosen) > MOST_NAMES:
         raise UsageError(f"more than {MOST_NAMES} files are listed, more than any place has")
@@ -75,12 +87,12 @@ def bundle_names(names: Iterable[str], under: str) -> list[str]:
 
 
 def stays(name: str) -> bool:
-    """Return whether a file never changes, because its name contains a hash of its content."""
+    """Return whether the file of this name never changes, because the name contains a hash of the content."""
     return not _CHANGES.fullmatch(name)
 
 
 class Folder:
-    """A bundle or a place in a folder."""
+    """A bundle or a place that is stored in a folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,11 +126,11 @@ class Folder:
 
 
 class ZipFile:
-    """A bundle in a zip file; its files are stored uncompressed, because Parquet is compressed already.
+    """A bundle that is stored in a zip file, uncompressed, because Parquet files are compressed already.
 
     Args:
-        path: Path of the file.
-        title: Name of the file in messages; empty: the path.
+        path: Path of the zip file.
+        title: Name of the file, for messages. By default, the path.
     """
 
     def __init__(self, path: Path, title: str = "") -> None:
@@ -140,8 +152,9 @@ class ZipFile:
             raise UsageError(f"{name} of {self.title} cannot be read: {error}") from None
 
     def write(self, name: str, source: Path) -> None:
-        """See `Place.write`; the zip file is complete once the manifest is written, which must be last."""
-        entry = zipfile.ZipInfo(checked_name(name), (1980, 1, 1, 0, 0, 0))  # no clock: equal bundles have equal bytes
+        """See `Place.write`. The manifest must be written last, because then the zip file is complete."""
+        # Use no clock, so that equal bundles have equal bytes.
+        entry = zipfile.ZipInfo(checked_name(name), (1980, 1, 1, 0, 0, 0))
         self._archive = None
         with file_errors(self.path, "written"), zipfile.ZipFile(self.path, "a", zipfile.ZIP_STORED) as archive:
             if name not in archive.namelist():
@@ -163,10 +176,11 @@ class ZipFile:
 
 
 class _Bounded(io.BufferedReader):
-    """A file that limits the size of each read, because an untrusted zip file can claim any length of its directory."""
+    """A file that limits the size of each read. An untrusted zip file can claim that its list of files has any
+    length."""
 
     def read(self, size: int | None = -1) -> bytes:
-        """See `io.BufferedReader.read`; raises `BadZipFile` if `size` exceeds the limit."""
+        """See `io.BufferedReader.read`. Raises `BadZipFile` if `size` or the content exceeds the limit."""
         piece = b""
         if size is None or size <= _LARGEST_DIRECTORY:
             piece = super().read(_LARGEST_DIRECTORY + 1 if size is None or size < 0 else size)
@@ -176,7 +190,8 @@ class _Bounded(io.BufferedReader):
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, without following links to folders, which could lead anywhere."""
+    """Yield the files in a folder and in its direct subfolders. Links to folders are not followed, because they could
+    lead anywhere."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink() or not path.is_dir():
             yield path
@@ -185,14 +200,17 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def place_at(path: Path) -> Folder | ZipFile:
-    """Return the folder or zip file at a path; a path that does not exist is a zip file if its name ends in .zip."""
+    """Return the folder or zip file at a path.
+
+    If the path does not exist, the result is a zip file if the name ends in `.zip`, otherwise a folder.
+    """
     if path.is_dir() or (not path.exists() and path.suffix != ".zip"):
         return Folder(path)
     return ZipFile(path)
 
 
 def pieces(file: IO[bytes], most: int, title: str) -> Iterator[bytes]:
-    """Yield the content of an open file in pieces; raise `UsageError` if it exceeds `most` bytes."""
+    """Yield the content of an open file in pieces. Raises `UsageError` if the content exceeds `most` bytes."""
     size = 0
     while piece := file.read(_CHUNK):
         size += len(piece)

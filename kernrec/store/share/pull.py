@@ -1,6 +1,7 @@
-"""Pull bundles by trusted signers from a place, and check their rows like all untrusted rows.
+"""Pull bundles of rows from a place if a trusted key signed them, and check their rows like all untrusted rows.
 
-A pull only adds: bundles that a place no longer lists stay. Rows are removed only if their signer withdraws them.
+A pull only adds rows. If a place no longer lists a bundle, the rows that were pulled from it stay. Rows are removed
+only if their signer withdraws them.
 """
 
 import hashlib
@@ -25,12 +26,12 @@ from kernrec.util.files import scratch_folder
 from kernrec.util.human import counted
 
 LARGEST_BUNDLE = 2**28
-"""Maximum bytes of a bundle at a place, enough for a million rows."""
+"""Maximum size of a bundle at a place in bytes. This is enough for a million rows."""
 BATCH_BYTES = 2**28
-"""Bytes that are checked and added together, because starting a checking process takes longer than checking a few
-bundles. Complete batches survive an interruption."""
+"""Maximum total size in bytes of the bundles that are checked and added together. Starting a process that checks takes
+longer than checking a few bundles. If a pull is interrupted, batches that were complete stay."""
 _SHOWN = 5
-"""Maximum number of unknown keys that are listed separately."""
+"""Maximum number of unknown keys to list one by one."""
 
 
 @dataclass
@@ -38,20 +39,20 @@ class PullReport:
     """Result of a pull."""
 
     measurements: int = 0
-    """Number of new measurements."""
+    """Number of measurements that were added to the database of pulled rows."""
     withdrawn: int = 0
-    """Number of measurements that are no longer used because their signer withdrew them."""
+    """Number of measurements that are no longer used, because their signer withdrew them."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Reason for refusing a bundle or withdrawal, by its name."""
+    """Reason for refusing each bundle or withdrawal that was refused, by its name."""
     missing: list[str] = field(default_factory=list)
-    """A line for each listed file that is missing."""
+    """One line of text for each file that the place lists but does not have."""
     unknown: Counter[str] = field(default_factory=Counter)
-    """Number of skipped bundles by untrusted key."""
+    """Number of skipped bundles, by the untrusted key that signed them."""
     notes: list[str] = field(default_factory=list)
 
     @property
     def left(self) -> list[str]:
-        """Return a line for each skipped item; all missing files share one line."""
+        """Lines of text that describe everything that was skipped. All missing files share one line."""
         lines = [*self.notes, *(f"{name}: {reason}" for name, reason in self.refused.items())]
         for signer, count in self.unknown.most_common(_SHOWN):
             lines.append(f"skipped: {counted(count, 'bundle')}, signed by an unknown key, {signer}")
@@ -68,10 +69,10 @@ def pull(place: Place, *, untrusted: bool = False) -> PullReport:
 
     Args:
         place: Place to read.
-        untrusted: Whether to also accept bundles of unknown keys.
+        untrusted: Whether to accept bundles that are signed with unknown keys, too.
 
     Raises:
-        KernrecError: The place cannot be reached; rows that were pulled before stay.
+        KernrecError: The place cannot be reached. Rows that were pulled before the error stay.
     """
     with working_on(paths.pulled()):
         keys = {key for key in (*trusted(), own_key()) if key}
@@ -79,13 +80,13 @@ def pull(place: Place, *, untrusted: bool = False) -> PullReport:
 
 
 def take_new(place: Place, path: Path, keys: Collection[str] | None = None, names: Sequence[str] = ()) -> PullReport:
-    """Pull new bundles and withdrawals by some signers; the caller holds `working_on`.
+    """Pull new bundles and withdrawals that are signed with some keys. The caller must hold the lock `working_on`.
 
     Args:
         place: Place to read.
         path: Path of the database of pulled rows.
-        keys: Public keys of the signers; None for any signer.
-        names: Names of the place, if the caller has listed it.
+        keys: Public keys of the signers, or None for any signer.
+        names: Names of the files in the place, if the caller has already listed them.
     """
     report, already = PullReport(), taken(path)
     new = [name for name in names or place.names() if name not in already]
@@ -110,7 +111,11 @@ def _bundles(
     keys: Collection[str] | None,
     report: PullReport,
 ) -> Iterator[tuple[str, Bundle]]:
-    """Yield the wanted bundles, oldest day first; read only one bundle of each unknown key."""
+    """Yield (name, bundle) for the new bundles that are signed with `keys`, oldest day first.
+
+    Only one bundle is read for each unknown key. Other bundles whose names contain the first digits of this key are
+    only counted.
+    """
     if any(map(_is_old, new)):
         report.notes.append(
             f"{place.title} is a remote of kernrec 0.1, which is only read: `kernrec db push` to a new place moves your"
@@ -143,7 +148,7 @@ def _bundles(
 
 
 def _batches(bundles: Iterable[tuple[str, Bundle]]) -> Iterator[list[tuple[str, Bundle]]]:
-    """Yield bundles in order, in batches of at most `BATCH_BYTES` or of one larger bundle."""
+    """Group bundles, in order, into batches of at most `BATCH_BYTES`. A single larger bundle is a batch of its own."""
     batch: list[tuple[str, Bundle]] = []
     size = 0
     for name, bundle in bundles:
@@ -157,12 +162,16 @@ def _batches(bundles: Iterable[tuple[str, Bundle]]) -> Iterator[list[tuple[str, 
 
 
 def placed_bundle(place: Place, name: str, folder: Path) -> Bundle:
-    """Return the bundle with this name at a place; raise `UsageError` if the name does not match the content.
+    """Fetch a bundle from a place.
 
     Args:
         place: Place to read.
         name: Name of the bundle.
         folder: Private folder for fetched bundles.
+
+    Raises:
+        MissingFileError: The place does not have the bundle.
+        UsageError: The bundle is too large, is not valid, or has content that does not match its name.
     """
     if isinstance(place, Folder):
         file = place.path / name

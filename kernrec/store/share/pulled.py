@@ -1,9 +1,11 @@
-"""Manage the database of pulled rows, an ordinary database whose rows all came in bundles.
+"""Manage the database of pulled rows. It is an ordinary database, but all its rows came in bundles.
 
-The table `merged` records each row's bundle and signer, `bundle` lists the pulled bundles, and `withdrawn` the
-withdrawn rows. A row stays while at least one signer shares it without withdrawing it. A bundle's rows and its record
-enter in one transaction: after a kill, a bundle is either missing or complete. Large bundles are added to a copy, which
-then replaces the database, so that queries continue meanwhile.
+The table `merged` records the bundle and the signer of each row. The table `bundle` lists the pulled bundles, and the
+table `withdrawn` the withdrawn measurements. A row stays while at least one signer shares it without withdrawing it.
+
+The rows of a bundle and its entry in `bundle` are added in one transaction. So if the process is killed, a bundle is
+either missing or complete. Large bundles are added to a copy, which then replaces the database, so that queries can
+continue in the meantime.
 """
 
 import os
@@ -27,14 +29,15 @@ from kernrec.store.share.outgoing import likeness_hash, likeness_key
 from kernrec.util.files import lock_path
 
 _UNSETTLED = "CREATE OR REPLACE TABLE db.settled (rule VARCHAR)"
-"""SQL that marks scales as outdated: `settled` is empty until `settle` derives them from all rows."""
+"""SQL statement that marks the scales of GPUs as outdated. It empties the table `settled`, which `settle` fills again
+after it has estimated the scales from all rows."""
 _IS_SETTLED = "SELECT count(*) FROM duckdb_tables() WHERE database_name = 'db' AND table_name = 'settled'"
 _WAIT_S = 10.0
-"""Maximum seconds to wait for another process that pulls or pushes."""
+"""Maximum time to wait for another process that pulls or pushes, in seconds."""
 
 
 def taken(path: Path) -> set[str]:
-    """Return the names of all pulled bundles and withdrawals."""
+    """Return the names of all bundles and withdrawals that were pulled."""
     if not path.exists():
         return set()
     with Database.open(path) as database:
@@ -42,12 +45,12 @@ def taken(path: Path) -> set[str]:
 
 
 def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int:
-    """Add the rows of bundles, all or nothing; return the number of new measurements.
+    """Add the rows of bundles, all or nothing, and return the number of new measurements.
 
     Args:
         path: Path of the database, which is created if needed.
-        bundles: Bundles by name, in the order of their numbers in `exchange.SOURCES`.
-        checked: Folder with their checked rows (`take_groups`), which are moved away.
+        bundles: Bundles by name, in the order of their numbers in the file `exchange.SOURCES`.
+        checked: Folder with the checked rows of these bundles (`take_groups`). The files are moved out of this folder.
     """
 
     def then(exchange: Path) -> list[str]:
@@ -58,7 +61,7 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
         rows = f"{MEASUREMENTS} JOIN read_parquet({quoted(exchange / SOURCES)}) USING (measurement_id)"
         return [
             f"INSERT INTO db.merged BY NAME SELECT DISTINCT measurement_id, gpu, problem_id, signer, bundle FROM {rows}"
-            # Use the order of the measurements, so that a query about a problem reads only a part of both tables.
+            # Sort like the measurements, so that a query about one problem reads only a part of both tables.
             f" JOIN (VALUES {numbers}) AS shared(number, bundle, signer) USING (number) ORDER BY gpu, problem_id",
             *_without_duplicates(likeness, bundles),
             *(_note(name, bundle.manifest, bundle.manifest.rows["measurement"]) for name, bundle in bundles.items()),
@@ -75,9 +78,14 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
 
 
 def _without_duplicates(likeness: str, names: Iterable[str]) -> list[str]:
-    """Return SQL that removes duplicates of a measurement that one signer shared in several forms.
+    """Return SQL statements that remove duplicates of measurements that one signer shared in several forms.
 
-    Duplicates differ only in private columns: a later push removed more values. They would contradict each other.
+    Such duplicates differ only in private columns, because a later push removed more private values. Without their
+    removal, they would contradict each other.
+
+    Args:
+        likeness: SQL expression from `likeness_hash`.
+        names: Names of the new bundles.
     """
     listed = ", ".join(map(quoted, names))
     new = (
@@ -100,7 +108,16 @@ def _without_duplicates(likeness: str, names: Iterable[str]) -> list[str]:
 
 
 def apply_withdrawal(path: Path, name: str, withdrawal: Withdrawal) -> int:
-    """Apply a withdrawal to rows that its owner shared; return the number of measurements that are no longer used."""
+    """Apply a withdrawal to the rows that its owner shared.
+
+    Args:
+        path: Path of the database of pulled rows, which is created if needed.
+        name: Name of the withdrawal at its place.
+        withdrawal: The withdrawal.
+
+    Returns:
+        Number of measurements that are no longer used.
+    """
     with Database.open(path, read_only=False, create=True) as database:
         before = database.counts()["measurement"]
         rows = [(row, session) for session, rows in withdrawal.sessions.items() for row in rows]
@@ -144,7 +161,8 @@ def _note(name: str, document: Any, measurements: int) -> str:
 
 
 def drop_signer(path: Path, signer: str) -> int:
-    """Delete the rows that no other signer shared; return their number."""
+    """Delete all rows that a signer shared and no other signer shared, and return the number of deleted
+    measurements."""
     if not path.exists():
         return 0
     with working_on(path), Database.open(path, read_only=False) as database:
@@ -161,7 +179,7 @@ def drop_signer(path: Path, signer: str) -> int:
 
 
 def settle(path: Path) -> None:
-    """Update the scales of GPUs and the query file if rows were added or removed."""
+    """If rows were added or removed, estimate the scales of GPUs again. Then update the database's query file."""
     if path.exists():
         with Database.open(path) as database:
             settled = database.query(_IS_SETTLED)[0][0] and database.query("FROM db.settled") == [(_rule(),)]
@@ -174,7 +192,8 @@ def settle(path: Path) -> None:
 def _settle(database: Database) -> None:
     dropped = [f"DROP TABLE IF EXISTS db.kept{name}" for name in ("", "_answers", "_failures", "_signers")]
     done = [_UNSETTLED, f"INSERT INTO db.settled VALUES ('{_rule()}')"]
-    database.change([*scale_statements(), *dropped, *done])  # Earlier versions stored answers in the database.
+    # Also delete the answers that earlier versions stored in the database.
+    database.change([*scale_statements(), *dropped, *done])
 
 
 def _rule() -> str:
@@ -182,7 +201,7 @@ def _rule() -> str:
 
 
 def pulled_bundles(path: Path) -> Sequence[tuple[Any, ...]]:
-    """Return a row for each signer: key, bundles, measurements, licenses, first and last day."""
+    """Return a row for each signer: key, number of bundles, number of measurements, licenses, first and last day."""
     with Database.open(path) as database:
         return database.query(
             "SELECT signer, count(*), sum(measurements), list_sort(list(DISTINCT licence)),"
@@ -193,7 +212,11 @@ def pulled_bundles(path: Path) -> Sequence[tuple[Any, ...]]:
 
 @contextmanager
 def working_on(path: Path) -> Iterator[None]:
-    """Let only one process at a time pull or push on this machine; other processes wait up to `_WAIT_S`."""
+    """Hold a lock that lets only one process at a time pull or push on this machine.
+
+    Raises:
+        UsageError: Another process held the lock for `_WAIT_S` seconds.
+    """
     lock = path.with_name(f"{path.name}.lock")
     with file_errors(lock, "written"):
         lock.parent.mkdir(parents=True, exist_ok=True)

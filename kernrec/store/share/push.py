@@ -1,7 +1,7 @@
-"""Push the rows that a place lacks, as one signed bundle per GPU.
+"""Push rows that a place does not have yet, as one signed bundle per GPU.
 
-Existing files never change, so several people may push at once. Each bundle is written atomically: a killed push leaves
-complete bundles, and the next push continues.
+Existing files never change, so several people may push at the same time. Each bundle is written atomically. A push that
+is killed leaves only complete bundles, and the next push adds the rest.
 """
 
 import json
@@ -27,7 +27,7 @@ from kernrec.util.files import scratch_folder
 from kernrec.util.human import counted
 
 _CHECKED = "checked"
-"""Folder of a GPU's checked rows, beside its segments."""
+"""Name of the folder for the checked rows of a GPU. It is in the folder of the GPU's segments."""
 
 
 def push(
@@ -39,27 +39,30 @@ def push(
     *,
     agree: Callable[[Sequence[Outgoing], int], bool],
 ) -> tuple[int, int] | None:
-    """Push the measurements of a database that a place lacks.
+    """Push the measurements of a database that a place does not have yet.
 
     Args:
         place: Place to write to.
         database: Database to read.
-        selection: Measurements to push. Rows that were withdrawn in the database are also withdrawn at the place.
-        signer: Owner of the rows.
-        licence: License of the rows; None: the usual one.
-        agree: Function that gets each GPU's outgoing rows and the number of withdrawals; returns whether to push.
+        selection: Measurements to push. If measurements that were pushed before have been withdrawn in the database,
+            they are also withdrawn at the place.
+        signer: Owner of the rows, who signs the bundles.
+        licence: License of the rows. By default, the usual license.
+        agree: Function that receives the outgoing rows of each GPU and the number of withdrawals, and returns whether
+            to push.
 
     Returns:
-        Number of pushed and of withdrawn measurements; None if nothing was new or `agree` returned False.
+        Number of pushed measurements and number of withdrawn measurements, or None if there was nothing new or `agree`
+        returned False.
 
     Raises:
-        KernrecError: The place cannot be reached or written, or others would refuse the rows.
+        KernrecError: The place cannot be reached or written, or other people's kernrec would refuse the rows.
     """
     names = place.names()
     if any(map(OLD.fullmatch, names)):
         raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is only read; push to a new place")
     with working_on(path := paths.pulled()), scratch_folder() as temporary:
-        # Include bundles of an earlier push with this key that was killed before it recorded them here.
+        # Pull the bundles of an earlier push with this key that was killed before it recorded them on this machine.
         take_new(place, path, {signer.key}, names)
         with Database.open(path, read_only=False, create=True):
             pass
@@ -104,7 +107,8 @@ def _leaving(database: Database, selection: Selection, path: Path, folder: Path,
             " part of them at a time (--gpu)"
         )
     (checked := folder / _CHECKED).mkdir()
-    checked_segments([leaving.by_table(TABLES)], checked, str(path))  # Rows that others would refuse stay here.
+    # Raises an error for rows that other people's kernrec would refuse.
+    checked_segments([leaving.by_table(TABLES)], checked, str(path))
     return leaving
 
 
@@ -117,13 +121,17 @@ def _write(place: Place, path: Path, leaving: Outgoing, signer: Signer, folder: 
 
 
 def write_list(place: Place, without: Mapping[str, str] | None = None) -> int:
-    """Write the list of names for readers of a web server; return the list's length.
+    """Write the list of the place's files, for people who read the place through a web server.
 
-    Two writers may run at once: each checks the names again after writing, so the last list is complete.
+    Two processes may write the list at the same time. Each lists the files again after writing, so the last list is
+    complete.
 
     Args:
         place: Place to list.
         without: Names to exclude.
+
+    Returns:
+        Number of names in the list.
     """
     while True:
         names = _listed(place, without or {})
@@ -141,15 +149,15 @@ class PlaceReport:
     """Result of checking a place."""
 
     bundles: int = 0
-    """Number of good bundles."""
+    """Number of valid bundles."""
     bad: dict[str, str] = field(default_factory=dict)
-    """Reason for refusing a file, by its name."""
+    """Reason for refusing each file that was refused, by its name."""
     rows: list[dict[str, object]] = field(default_factory=list)
-    """Contents of the good bundles (`coverage.contributed`)."""
+    """Summary of the rows in the valid bundles, as returned by `coverage.contributed`."""
 
 
 def check_place(place: Place) -> PlaceReport:
-    """Check every bundle and withdrawal of a place, and list their contents.
+    """Check every bundle and every withdrawal at a place, and summarize their rows.
 
     Raises:
         KernrecError: The place cannot be read.

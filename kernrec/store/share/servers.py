@@ -1,12 +1,12 @@
-"""Open places by URL: `s3://` and `gs://` through obstore, web servers and folders.
+"""Open places for shared bundles by URL: object stores (`s3://`, `gs://`) through obstore, web servers, and folders.
 
 URLs and kernrec's settings never contain credentials. Object stores read credentials from the same sources as their own
 tools: environment variables such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, or
 the machine's role.
 
-A web server lists the files in `index.json`. A read fails if the server sends no byte for 30 s. Redirects are followed
-only on the same host: the user did not agree to another host, and a redirect could reach servers that are private to
-this machine's network.
+On a web server, the file `index.json` lists the files of the place. A read fails if the server sends no byte for 30 s.
+Redirects are followed only on the same host. The user did not agree to another host, and a redirect could reach servers
+that are private to the network of this machine.
 """
 
 import json
@@ -37,7 +37,7 @@ from kernrec.store.share.place import (
 from kernrec.util.optional import import_optional
 
 SILENCE_S = 30.0
-"""Seconds without a byte after which a read fails."""
+"""A read fails if no byte arrives for this many seconds."""
 _TRIES, _PAUSE_S = 3, 1.0
 _PIECE = 2**16
 _TRANSIENT = (429, 500, 502, 503, 504)
@@ -45,7 +45,7 @@ _TRANSIENT = (429, 500, 502, 503, 504)
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        """See `HTTPRedirectHandler`; raises `UsageError` for another host, port or scheme."""
+        """See `HTTPRedirectHandler`. Raises `UsageError` if the redirect leads to another host, port or scheme."""
         here, there = urlsplit(req.full_url), urlsplit(newurl)
         if (here.scheme, here.netloc) != (there.scheme, there.netloc):
             raise UsageError(
@@ -56,10 +56,10 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
 
 
 class WebServer:
-    """A read-only place below a URL of `http://` or `https://`."""
+    """A read-only place at a URL of `http://` or `https://`."""
 
     def __init__(self, url: str) -> None:
-        """Prepare a place, without network access."""
+        """Prepare access to the place, without using the network."""
         self.title = url
         self._host = f"{urlsplit(url).scheme}://{urlsplit(url).netloc}"
         self._opener = urllib.request.build_opener(_SameHost)
@@ -88,7 +88,7 @@ class WebServer:
             ) from None
 
     def _opened(self, name: str) -> HTTPResponse:
-        """Request a file, and return the response."""
+        """Request a file, and return the response. Repeat the request after an error that may be temporary."""
         for tried in range(1, _TRIES + 1):
             try:
                 response: HTTPResponse = self._opener.open(f"{self.title}/{name}", timeout=SILENCE_S)
@@ -129,10 +129,10 @@ _CHUNK = 2**20
 
 
 def checked_url(text: str) -> str:
-    """Return the URL of a place; a folder's path is made absolute.
+    """Check the URL of a place, and return it in a uniform form. The path of a folder is made absolute.
 
     Raises:
-        UsageError: The scheme is unknown, or the URL contains a password.
+        UsageError: The text is not a URL, has an unknown scheme, or contains a user or password.
     """
     scheme, separator, _ = text.partition("://")
     if not text.strip():
@@ -162,11 +162,11 @@ def checked_url(text: str) -> str:
 
 
 def place_of(url: str) -> Place:
-    """Return the place at a URL or in a folder.
+    """Return the place at a URL or at the path of a folder.
 
     Raises:
-        KernrecError: The client library is not installed.
-        UsageError: The URL has an unknown scheme, or the folder does not exist.
+        KernrecError: The client library for the scheme is not installed.
+        UsageError: The URL is not valid, or the folder does not exist.
     """
     url = checked_url(url)
     scheme = url.partition("://")[0]
@@ -179,10 +179,10 @@ def place_of(url: str) -> Place:
 
 
 class ObjectStore:
-    """A place in a bucket, or in a folder of a bucket."""
+    """A place in a bucket of an object store, or in a folder of the bucket."""
 
     def __init__(self, url: str) -> None:
-        """Prepare the client, without network access."""
+        """Prepare access to the object store, without using the network."""
         self._obstore = import_optional("obstore", f"a place of {url.partition('://')[0]}://", "remote")
         stores = import_optional("obstore.store", "a place", "remote")
         self.title = url
@@ -203,7 +203,7 @@ class ObjectStore:
                 yield bytes(piece)
 
     def write(self, name: str, source: Path) -> None:
-        """See `Place.write`. A file that never changes is written only if it does not exist."""
+        """See `Place.write`. A file that never changes is written only if it does not exist yet."""
         mode = "create" if stays(checked_name(name)) else "overwrite"
         with _reaching(self.title, name):
             try:
@@ -235,7 +235,7 @@ def _reaching(title: str, name: str) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise MissingFileError(f"{title} has no {name}") from None
-    except Exception as error:  # Network clients raise many types of errors from their transport.
+    except Exception as error:  # Network clients raise many types of errors from their transport layer.
         if type(error).__name__ in ("UnauthenticatedError", "PermissionDeniedError"):
             raise KernrecError(f"{title}: no access to {name}; check your credentials") from None
         raise KernrecError(f"{title}: {_reason(error)}") from None

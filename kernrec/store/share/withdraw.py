@@ -1,10 +1,11 @@
-"""Withdraw measurements in the user's database, at a place, and in copies of the rows.
+"""Withdraw measurements in the user's database, at a place for shared bundles, and in copies of the rows.
 
-In a database, a row of the table `retraction` names a measurement by its key. The measurement stays in the log, but
-answers no longer use it. Retractions apply only to their own database: merges and bundles omit them.
+In a database, a row of the table `retraction` contains the key of a withdrawn measurement. The measurement stays in the
+log, but answers no longer use it. Rows of `retraction` apply only to their own database: merges and bundles omit them.
 
-At a place, a withdrawal names measurements by a hash of their public columns (`outgoing.likeness_key`). So it applies
-to every copy, regardless of its key. A push writes a withdrawal for measurements that were withdrawn here.
+At a place, the file of a withdrawal names measurements by a hash of their public columns (`outgoing.likeness_key`). So
+it applies to every copy of a measurement, even if the copy has another key. A push also writes a withdrawal for the
+measurements that were withdrawn on this machine after they had been pushed.
 """
 
 import hashlib
@@ -30,20 +31,25 @@ from kernrec.util.files import scratch_folder
 
 
 def retraction_rows(keys: Iterable[str], reason: str) -> list[Row]:
-    """Return rows of the table `retraction` that withdraw the measurements with these keys now."""
+    """Return rows of the table `retraction` that withdraw measurements as of now.
+
+    Args:
+        keys: Keys of the measurements.
+        reason: Note for people who read the log.
+    """
     row = {"reason": reason, "signer": "", "signature": ""}
     row["retracted_at"] = datetime.now(UTC).replace(microsecond=0, tzinfo=None).isoformat()
     return [{"measurement_id": key, **row} for key in keys]
 
 
 def retracted(database: Database) -> int:
-    """Return the number of withdrawn measurements of a database."""
+    """Return the number of withdrawn measurements in a database."""
     ((count,),) = database.query(RETRACTED)
     return int(count)
 
 
 def forget(database: Database, signer: str) -> int:
-    """Ignore a signer's withdrawals from now on; return the number of measurements that are used again."""
+    """Delete the withdrawals by a signer from a database, and return the number of measurements that are used again."""
     before = retracted(database)
     database.change([f"DELETE FROM db.retraction WHERE signer = {quoted(signer)}"])
     database.rescale()
@@ -51,22 +57,22 @@ def forget(database: Database, signer: str) -> int:
 
 
 Agree = Callable[[Sequence[Row]], bool]
-"""Function that gets the rows before anything is written; if it returns False, nothing is written."""
+"""Function that receives the measurements before anything is written. If it returns False, nothing is written."""
 Sessions = Mapping[str, list[str]]
-"""Measurements by session, as `likeness_key`."""
+"""Measurements by session. Each measurement is named by its `likeness_key`."""
 
 _SHOWN = ("measurement_id", "measured_at", "session", "gpu", "kernel", "key", "tunables", "latency_s")
 _COPIED = ("measurement_id", "signer", "reason", "retracted_at")
 
 
 def withdraw_here(path: Path, condition: str, reason: str, *, agree: Agree) -> int:
-    """Withdraw measurements of a database; return their number.
+    """Withdraw measurements in a database, and return their number.
 
     Args:
         path: Path of the database.
-        condition: SQL condition on `measurement JOIN problem JOIN config`.
-        reason: Note for readers of the log.
-        agree: See `Agree`.
+        condition: SQL condition on `measurement JOIN problem JOIN config` that selects the measurements.
+        reason: Note for people who read the log.
+        agree: Function that receives the selected measurements and returns whether to withdraw them.
     """
     with Database.open(path, read_only=False) as database:
         rows = _chosen(database, condition)
@@ -79,15 +85,18 @@ def withdraw_here(path: Path, condition: str, reason: str, *, agree: Agree) -> i
 def withdraw_there(
     place: Place, condition: str, signer: Signer, reason: str, *, agree: Agree, own: Path | None = None
 ) -> int:
-    """Withdraw measurements that this key pushed to a place; return their number.
+    """Withdraw measurements that the user pushed to a place, and return their number.
 
     Args:
         place: Place to which the measurements were pushed.
-        condition: See `withdraw_here`.
-        signer: The user's key.
-        reason: See `withdraw_here`.
-        agree: See `withdraw_here`.
-        own: Database in which to withdraw the same measurements.
+        condition: SQL condition on `measurement JOIN problem JOIN config` that selects the measurements.
+        signer: Signer with the user's key.
+        reason: Note for people who read the log.
+        agree: Function that receives the selected measurements and returns whether to withdraw them.
+        own: Path of the user's database, in which to withdraw the same measurements. None for no database.
+
+    Raises:
+        UsageError: The user has not pushed such measurements, or the place is a remote of kernrec 0.1.
     """
     names = place.names()
     if any(map(OLD.fullmatch, names)):
@@ -117,7 +126,17 @@ def withdraw_there(
 
 
 def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason: str) -> None:
-    """Write withdrawals to a place and apply them to the database of pulled rows; the caller holds `working_on`."""
+    """Write withdrawals to a place, and apply them to the database of pulled rows.
+
+    The caller must hold the lock `working_on`.
+
+    Args:
+        place: Place to write to.
+        path: Path of the database of pulled rows.
+        sessions: Measurements to withdraw.
+        signer: Owner of the measurements.
+        reason: Note for people who read the log.
+    """
     pairs = [(session, row) for session, rows in sessions.items() for row in rows]
     for start in range(0, len(pairs), MOST_WITHDRAWN):
         part = _by_session(pairs[start : start + MOST_WITHDRAWN])
@@ -129,7 +148,14 @@ def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason
 
 
 def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequence[str]) -> dict[str, Sessions]:
-    """Return by reason the measurements of these bundles that the signer has since withdrawn in a database."""
+    """Return the measurements in some bundles that their signer has withdrawn in a database since, by reason.
+
+    Args:
+        path: Path of the database of pulled rows.
+        database: Database in which the measurements were withdrawn.
+        signer: Signer of the bundles.
+        names: Names of the bundles.
+    """
     mine = (
         "SELECT measurement_id, any_value(reason) AS reason FROM db.retraction "
         f"WHERE signer IN ('', {quoted(signer.key)}) GROUP BY ALL"
@@ -148,11 +174,15 @@ def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequen
 
 
 def withdraw_copies(path: Path) -> dict[str, int]:
-    """Apply pulled withdrawals to the copies of measurements in a database.
+    """Apply the withdrawals that were pulled from places to copies of the same measurements in a database.
 
-    Copies enter a database through bundles, colleagues' files and the file of pulled rows. A copy stays in the log, but
-    is no longer used once a trusted key withdraws its measurement. An exception is a measurement that the user or
-    another pulled signer still shares. `kernrec db trust KEY --remove` ends the withdrawal.
+    Copies of measurements enter a database through bundles, files of colleagues and the file of pulled rows. If the
+    signer of a measurement withdraws it, and the user trusts this signer, its copy stays in the log but is no longer
+    used. A measurement is still used if the user or another pulled signer still shares it. The command `kernrec db
+    trust KEY --remove` ends the effect of a signer's withdrawals.
+
+    Args:
+        path: Path of the database.
 
     Returns:
         Number of measurements that are no longer used, by the name of the signer.
@@ -214,13 +244,13 @@ def _add(database: Database, keys: Iterable[str], reason: str) -> None:
 
 
 def _likenesses(database: Database, rest: str, folder: Path, more: str = "") -> list[Path]:
-    """Write the `likeness_key` of measurements, with their sessions, to files.
+    """Write the session and the `likeness_key` of measurements to Parquet files.
 
     Args:
         database: Database to read.
-        rest: Rest of the query, after `FROM db.measurement`.
+        rest: Rest of the SQL query, after `FROM db.measurement`.
         folder: Folder for the files.
-        more: Additional columns.
+        more: Additional columns, each preceded by a comma.
     """
     likeness = likeness_key(database.columns("measurement"))
     query = f"SELECT session, {likeness} AS likeness{more} FROM db.measurement {rest}"

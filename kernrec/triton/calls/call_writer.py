@@ -1,7 +1,7 @@
-"""Write launches as call files: one TOML file for each distinct launch, with .npy files next to it.
+"""Write captured launches as call files: one TOML file for each distinct launch, with .npy files next to it.
 
-File names are derived from the content, so many processes can write to one folder, and a repeated launch has an
-existing name. Existing files never change, because somebody may have edited them.
+The name of a call file is derived from its content. So several processes can write to one folder, and a repeated launch
+maps to the existing file. The writer never overwrites a file, because the user may have edited it.
 """
 
 import hashlib
@@ -21,16 +21,18 @@ from kernrec.triton.calls.launch_record import LaunchRecord
 from kernrec.util.files import write_whole
 
 PER_FUNCTION = 50
-"""Maximum calls written per function, because a program with a growing sequence launches every length."""
+"""Default maximum number of call files per function. A program whose sequence length grows would otherwise write one
+file for every length.
+"""
 
 
 class CallWriter:
-    """Writer of calls to a folder.
+    """Writes launches of Triton functions to call files in a folder.
 
     Args:
-        folder: Created when the first call is written.
-        about: Comment at the top of each file.
-        per_function: Maximum calls written per function.
+        folder: Folder for the call files. It is created when the first call file is written.
+        about: Text of the comment at the top of each call file.
+        per_function: Maximum number of call files per function.
     """
 
     def __init__(self, folder: Path, about: str, per_function: int = PER_FUNCTION) -> None:
@@ -38,15 +40,15 @@ class CallWriter:
         self.files: list[Path] = []
         """Call files in the order of their first launch, including files that already existed."""
         self.left_out: Counter[str] = Counter()
-        """For each function, the number of launches that were not written because of the limit."""
+        """Number of launches of each function that were not written because the function had reached its limit."""
         self._seen: set[str] = set()
         self._of_function: Counter[str] = Counter()
 
     def add(self, record: LaunchRecord) -> Path | None:
-        """Write a launch.
+        """Write a launch to a call file, unless a file for the same launch exists.
 
         Returns:
-            The file; None if the function has reached its limit.
+            The call file, or None if the function has reached its limit.
 
         Raises:
             UsageError: The folder cannot be written.
@@ -95,8 +97,10 @@ def _digest(content: bytes) -> str:
 
 
 def _key(record: LaunchRecord, contents: Mapping[str, bytes]) -> str:
-    """Return a hash that identifies a call. It ignores floats that are not constants, because they affect neither code
-    nor addresses.
+    """Return a hash that identifies a launch.
+
+    The hash ignores the values of float arguments that are not `tl.constexpr`, because they affect neither the compiled
+    code nor the addresses that the kernel accesses.
     """
     arguments = {name: "float" if type(value) is float else value for name, value in record.arguments.items()}
     digests = {name: _digest(content) for name, content in contents.items()}
@@ -104,12 +108,12 @@ def _key(record: LaunchRecord, contents: Mapping[str, bytes]) -> str:
 
 
 def call_text(record: LaunchRecord, files: Mapping[str, str], about: str) -> str:
-    """Return the text of a call.
+    """Return the text of a call file.
 
     Args:
         record: The launch.
-        files: The .npy file with the contents, by parameter.
-        about: Comment at the top.
+        files: Name of the .npy file with the contents of each array, keyed by parameter.
+        about: Text of the comment at the top.
     """
     lines = [f"# {record.name}, {about}"]
     lines += [f"# left out: {note}" for note in record.notes]

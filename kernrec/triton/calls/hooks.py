@@ -1,6 +1,6 @@
-"""Hook into launches: `JITFunction.run`, `Autotuner.run`, and compiled functions that are launched again.
+"""Record launches with hooks in `JITFunction.run`, `Autotuner.run` and functions that `warmup` compiled.
 
-`library_loaded` captures all launches of a process, from its import of Triton to its end, as `kernrec capture` does.
+`kernrec capture` calls `library_loaded` to capture all launches of a process, from its import of Triton to its end.
 """
 
 import atexit
@@ -31,9 +31,11 @@ class Captured:
     def __init__(self, writer: CallWriter, simulated: GPU | None) -> None:
         self._writer = writer
         self.simulated = simulated
-        """GPU that is simulated for the program; None if there is a real GPU."""
+        """GPU that kernrec simulates for the program, or None if there is a real GPU."""
         self.refused: dict[str, str] = {}
-        """For each function with launches that a call file cannot describe, the first reason."""
+        """Reason why a launch of a function cannot be written as a call file, keyed by function. Only the first reason
+        per function is stored.
+        """
         self._inside = False
 
     @property
@@ -43,7 +45,7 @@ class Captured:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Return, for each function, the number of launches beyond the limit per function."""
+        """Return the number of launches per function that were not written because of the limit per function."""
         return dict(self._writer.left_out)
 
     def __len__(self) -> int:
@@ -58,7 +60,9 @@ class Captured:
         configs: Callable[[], Sequence[Any]] | None,
         run: Callable[[], Any],
     ) -> Any:
-        """Record a launch, and run it if there is a GPU. A launch inside a launch is not recorded separately."""
+        """Record a launch, and run it if there is a GPU. Launches that start while another launch is being recorded or
+        run (an autotuner launches its `@triton.jit` function) run without being recorded.
+        """
         if self._inside:
             return run()
         self._inside = True
@@ -92,9 +96,10 @@ def capture(folder: str | Path, gpu: str = ASSUMED, per_function: int = PER_FUNC
     """Write every Triton launch of the `with` block to a call file. Launches run only if there is a GPU.
 
     Args:
-        folder: Folder for .toml files, and .npy files of arrays whose contents affect addresses; created if missing.
-        gpu: GPU that programs see if there is none, because grids and configs may depend on it.
-        per_function: Maximum distinct calls written per function.
+        folder: Folder for the call files (.toml), and for arrays whose values affect addresses (.npy). It is created if
+            it does not exist.
+        gpu: GPU to simulate if there is none. Grids and configs of a program may depend on it.
+        per_function: Maximum number of call files per function.
 
     Raises:
         UsageError: The GPU is unknown, the folder cannot be written, or another capture is active.
@@ -135,7 +140,10 @@ def _jit_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _warmed(run: Callable[..., Any], function: Any, args: Any, grid: Any, keywords: dict[str, Any]) -> Any:
-    """Compile without a launch. The result keeps a reference to its function, because the program may launch it."""
+    """Compile a function without launching it.
+
+    Store the function on the compiled kernel, because the program may launch the compiled kernel later.
+    """
     kernel = run(function, *args, grid=grid, warmup=True, **keywords)
     if kernel is not None:
         kernel.kernrec_launch = function, keywords
@@ -149,7 +157,7 @@ def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any
 
         def configs() -> Sequence[Any]:
             if type(self.early_config_prune).__module__.startswith("kernrec.triton."):
-                return list(self.configs)  # The pruning of kernrec only ranks configs, like the analysis of the call.
+                return list(self.configs)  # kernrec's pruning only ranks configs, as `analyze` will.
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             try:
                 return list(self.prune_configs(named))
@@ -163,8 +171,9 @@ def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any
 
 @contextmanager
 def _compiled_functions(captured: Captured) -> Iterator[None]:
-    """Record launches `compiled[grid](*args)` of functions that `warmup` compiled, including the values of their
-    constants.
+    """Record launches of functions that `warmup` compiled: `compiled[grid](*args)`.
+
+    The record contains the constants that the program passed to `warmup`.
     """
     from triton.compiler.compiler import CompiledKernel
 
@@ -188,7 +197,7 @@ GPU_VARIABLE = "KERNREC_CAPTURE_GPU"
 COUNT_VARIABLE = "KERNREC_CAPTURE_PER_FUNCTION"
 REFUSED_VARIABLE = "KERNREC_CAPTURE_REFUSED"
 SITE = Path(__file__).resolve().parent / "site"
-"""Folder to put first on the module path of a captured process."""
+"""Folder that `kernrec capture` puts first on the module path of the captured process."""
 
 _stack = ExitStack()
 _running: list[Captured] = []
@@ -197,9 +206,9 @@ _starting = False
 
 
 def library_loaded() -> None:
-    """Start a capture that lasts until the process ends; if it runs, let torch show the simulated GPU.
+    """Start a capture that lasts until the process ends. Without a real GPU, also make torch report the simulated GPU.
 
-    A program may import torch or Triton first, and torch may import Triton.
+    Each import of torch or Triton calls this function, because a program may import either first.
     """
     global _torch_shows_gpu
     if _starting or (not _running and not _started()):
@@ -211,10 +220,10 @@ def library_loaded() -> None:
 
 
 def _started() -> bool:
-    """Start the capture, and return whether it runs."""
+    """Start the capture, and return whether it started."""
     global _starting, _torch_shows_gpu
     count = os.environ.get(COUNT_VARIABLE, "")
-    _torch_shows_gpu = loaded_torch() is not None  # The capture replaces the functions of a loaded torch.
+    _torch_shows_gpu = loaded_torch() is not None  # `capture` itself patches torch if torch is loaded.
     _starting = True
     try:
         captured = _stack.enter_context(

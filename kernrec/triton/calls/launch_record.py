@@ -20,9 +20,11 @@ from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.triton_call_file import extent_of, row_major
 
 WIDEST_INDICES = 64 << 20
-"""Maximum bytes of an integer array to write; larger arrays are packed weights, not indices."""
+"""Maximum bytes of an integer array whose values are written. Larger arrays are packed weights, not indices."""
 _INDICES = ("i16", "u16", "i32", "u32", "i64", "u64", "bool")
-"""Types whose values may determine what a kernel reads; 8-bit integers are weights."""
+"""Types of arrays that may hold indices, whose values determine which addresses a kernel reads. 8-bit integers are
+weights.
+"""
 _AS_BYTES = ("float8_e8m0fnu", "float4_e2m1fn_x2")
 """torch types that Triton accepts as bytes."""
 _ADDRESSES = 1 << 32
@@ -30,30 +32,31 @@ _LITERALS = (bool, int, float, str, type(None))
 
 
 class NoCallError(KernrecError):
-    """A call file cannot describe the launch; the message names the argument."""
+    """A call file cannot describe a launch. The message gives the reason, and the argument that causes it."""
 
 
 @dataclass
 class LaunchRecord:
-    """Launch as plain values."""
+    """Launch of a Triton function, converted to plain values."""
 
     name: str
-    """Name of the function."""
+    """Name of the Triton function."""
     target: str
     """Location of the function: `module:function`, or `/path/kernels.py:function`."""
     arguments: dict[str, Any]
-    """Literal or table of the call file, by parameter."""
+    """Value of each argument as it appears in the call file (a literal or a table), keyed by parameter."""
     configs: list[dict[str, Any]]
-    """Constants, options and `grid` of each config."""
+    """Constants, compiler options and `grid` of each config."""
     contents: dict[str, np.ndarray] = field(default_factory=dict)
-    """Arrays whose values matter, by parameter."""
+    """Arrays whose values affect the addresses that the kernel accesses, keyed by parameter."""
     notes: list[str] = field(default_factory=list)
     """Notes on options of the launch that the call file omits."""
 
     @property
     def generated(self) -> Path | None:
-        """Return the source file if a compiler such as Helion or Inductor wrote it to torch's cache, where it may be
-        deleted.
+        """Return the source file if a compiler (Helion, Inductor) generated it in torch's cache, or None otherwise.
+
+        Files in this cache may be deleted, so a capture has to copy them.
         """
         file = Path(self.target.rpartition(":")[0])
         return file if any(part.startswith("torchinductor") for part in file.parts) else None
@@ -62,14 +65,14 @@ class LaunchRecord:
 def record_of(
     function: Any, args: Sequence[Any], keywords: Mapping[str, Any], grid: Any, configs: Sequence[Any] | None
 ) -> LaunchRecord:
-    """Return the record of a launch.
+    """Convert a launch to a record.
 
     Args:
         function: `@triton.jit` function with all its decorators.
         args: Positional arguments.
         keywords: Arguments, constants and options by name.
         grid: Extents, or a function of all arguments and constants.
-        configs: Configs of the autotuner after pruning; None without tuning.
+        configs: Configs of the autotuner after pruning, or None if the function is not autotuned.
 
     Raises:
         NoCallError: An argument has an unsupported type, or the function's source is not in a file.
@@ -110,8 +113,12 @@ def record_of(
 
 
 def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return the block of each tensor descriptor that the configs' hooks set, as numbers and names of constants. Raises
-    `NoCallError` if an extent is not a constant of the configs.
+    """Return the block shape of each tensor descriptor whose block shape the configs' `pre_hook` sets.
+
+    Each extent is a number if it is equal in all configs. Otherwise it is the name of the constant with this value.
+
+    Raises:
+        NoCallError: An extent differs between configs, and no constant has its values.
     """
     hooked = [config for config in configs if getattr(config, "pre_hook", None) is not None]
     descriptors = {name: value for name, value in named.items() if hasattr(value, "block_shape")}
@@ -129,7 +136,7 @@ def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[s
 
 
 def _named_extent(name: str, extents: Sequence[int], configs: Sequence[Any]) -> Any:
-    """Return a number, or the constant that has these values in all configs."""
+    """Return the extent if it is equal in all configs, or else the name of the constant with these values."""
     if len(set(extents)) == 1:
         return extents[0]
     for constant_name in configs[0].kwargs:
@@ -141,8 +148,10 @@ def _named_extent(name: str, extents: Sequence[int], configs: Sequence[Any]) -> 
 
 
 def target_of(jit: Any) -> str:
-    """Return `module:function` if it can be imported, else `/path/kernels.py:function`. Raises `NoCallError` if the
-    function is in neither.
+    """Return `module:function` if the module can be imported by name, or `/path/kernels.py:function` otherwise.
+
+    Raises:
+        NoCallError: The source is not in a file, or the function is defined inside another function.
     """
     function = jit.fn
     module, name = function.__module__, function.__qualname__
@@ -157,10 +166,10 @@ def target_of(jit: Any) -> str:
 
 
 def _importable(module: str, file: Path) -> bool:
-    """Return whether a process in any folder can import the module by name, because it is installed.
+    """Return whether the module is installed, so that a process in any folder can import it by name.
 
-    For a module next to the program or in the current folder, or that a package loads under another name, use its file
-    instead.
+    Return False if the module is next to the program or in the current folder, or if its import name differs from its
+    file's. Call files then refer to the module by path.
     """
     if "site-packages" in file.parts or "dist-packages" in file.parts:
         return importlib.machinery.PathFinder.find_spec(module.partition(".")[0]) is not None
@@ -178,10 +187,10 @@ def _extents(grid: Any, names: Mapping[str, Any]) -> list[int]:
 
 
 def constant(name: str, value: Any) -> Any:
-    """Return the value of a `tl.constexpr` parameter for a call.
+    """Return the value of a `tl.constexpr` parameter as it appears in a call file.
 
     Raises:
-        NoCallError: Python source cannot express the value.
+        NoCallError: The value cannot be written as Python source.
     """
     value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
     if isinstance(value, bool) or type(value) in (int, str):
@@ -206,7 +215,7 @@ def _is_literal(value: Any) -> bool:
 
 
 def _argument(record: LaunchRecord, name: str, value: Any) -> Any:
-    """Convert an argument of the kernel; add contents that matter to the record."""
+    """Convert an argument of the kernel. If the values of an array affect addresses, add them to the record."""
     if value is None:
         return {"python": "None"}
     if isinstance(value, bool) or type(value) in (int, float):
@@ -227,7 +236,7 @@ def _argument(record: LaunchRecord, name: str, value: Any) -> Any:
 
 
 def _descriptor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
-    """Convert a tensor descriptor that the program created: its array, and the block that one copy moves."""
+    """Convert a tensor descriptor to a table that describes its array, and the block that each copy moves."""
     table = _tensor(record, name, value.base)
     table |= {"shape": [int(n) for n in value.shape], "strides": [int(n) for n in value.strides]}
     table["block"] = [int(n) for n in value.block_shape]
@@ -237,7 +246,7 @@ def _descriptor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
 
 
 def _tensor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
-    """Convert a tensor to a table: type, shape, strides unless contiguous, and size of its memory."""
+    """Convert a tensor to a table: type, shape, strides if it is not contiguous, and size of its memory."""
     value = getattr(value, "base", value) if type(value).__name__ == "TensorWrapper" else value
     spelled = str(value.dtype).rpartition(".")[2]
     dtype = "u8" if spelled in _AS_BYTES else canonical_dtype(spelled)
@@ -260,7 +269,7 @@ def _tensor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
 
 
 def _strides(value: Any) -> list[int] | None:
-    """Return strides in elements (NumPy's are in bytes)."""
+    """Return the strides of a tensor or array in elements. NumPy's strides are in bytes, so they are converted."""
     stride = getattr(value, "stride", None)
     if callable(stride):
         return [int(n) for n in stride()]
@@ -271,23 +280,23 @@ def _strides(value: Any) -> list[int] | None:
 
 
 def _elements_behind(value: Any) -> int | None:
-    """Return the number of elements from the tensor's first to the end of the underlying memory; None if unknown."""
+    """Return the number of elements from the tensor's first element to the end of its memory, or None if unknown."""
     try:
         held = value.untyped_storage().nbytes()
         return int((held - value.storage_offset() * value.element_size()) // value.element_size())
-    except Exception:  # The value is no torch tensor, or a tensor without memory; the errors differ.
+    except Exception:  # Values that are not torch tensors, or have no memory, raise various errors.
         return None
 
 
 def _address(value: Any) -> int | None:
     try:
         return int(value.data_ptr())
-    except Exception:  # Fake and meta tensors have no memory; the errors differ.
+    except Exception:  # Fake and meta tensors have no memory. They raise different errors.
         return None
 
 
 def _keep_contents(record: LaunchRecord, name: str, value: Any, table: dict[str, Any]) -> None:
-    """Store the values of an array in the record, or store in its table why they are missing."""
+    """Store the values of an array in the record. If the values are not available, note the reason in the table."""
     count = table.get("elements") or extent_of(table["shape"], table.get("strides"))
     size = ELEMENT_BYTES.get(table["dtype"], 1)
     if count * size > WIDEST_INDICES:
@@ -304,7 +313,7 @@ def _keep_contents(record: LaunchRecord, name: str, value: Any, table: dict[str,
 
 
 def _array(value: Any, count: int) -> np.ndarray | None:
-    """Return the memory behind a tensor as a flat array; None for a tensor without memory."""
+    """Return the memory of a tensor as a flat array, or None if the tensor has no memory."""
     if isinstance(value, np.ndarray):
         return np.lib.stride_tricks.as_strided(value, (count,), (value.itemsize,)).copy()
     torch = sys.modules.get("torch")

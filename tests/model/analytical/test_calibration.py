@@ -37,7 +37,7 @@ def test_fingerprint_is_computed_once_per_source(monkeypatch):
         computed.append(1)
         return now
 
-    monkeypatch.setattr(fingerprint, "prior_fingerprint", counted)
+    monkeypatch.setattr(fingerprint, "analytical_fingerprint", counted)
     assert fingerprint_change(now) == fingerprint_change(now) == 0.0
     assert len(computed) == 1
     read = Path.read_bytes

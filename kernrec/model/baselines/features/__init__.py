@@ -1,1 +1,1 @@
-"""Features of each op that backends run, one module per op, as described in `kernrec.model.baselines.bound`."""
+"""Features of each op that backends run, with one module per op. `kernrec.model.baselines.bound` describes them."""

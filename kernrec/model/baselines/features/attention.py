@@ -1,8 +1,9 @@
-"""Bound and features of backends' attention over prompts and single tokens: tensor cores, exponentials, DRAM, L2.
+"""Lower bound and features of backends' attention, for prompts and for single tokens.
 
-A prompt is computed in tiles of 128 queries, each over the keys within its window. In a launch of few tiles, the
-longest tile is the bottleneck. A generated token reads its window's keys and values, which are split over the SMs if
-there are few heads and sequences. The heads of a group are rows of one tile.
+The bound includes tensor cores, exponentials, DRAM and L2. A prompt is computed in tiles of 128 queries, each of which
+reads the keys within its window. If a launch has few tiles, the longest tile is the bottleneck. A generated token reads
+the keys and values within its window. If there are few heads and sequences, these keys are split over the SMs. The
+query heads that share a key and value head are rows of one tile.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ Array = np.ndarray
 
 DIMS = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "window", "kv_dtype", "causal")
 WIDEST_HEAD = 256
-"""Maximum number of elements of a head in FlashAttention and the backends' other kernels."""
+"""Maximum head dimension that FlashAttention and the backends' other kernels support."""
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "prompt": lambda d: bool(d["causal"]) and d["queries"] == d["keys"],
     "encoder": lambda d: (
@@ -24,35 +25,45 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     ),
     "token": lambda d: d["queries"] == 1 < d["keys"],
 }
-"""Predicates on the dimensions of a problem, by name of a recorded case."""
+"""Predicates on the dimensions of a problem, by name of the case that a recorded set covers."""
 
 PHYSICAL_POWER = True
 _QUERY_TILE, _KEY_TILE = 128, 64
 _MMA_SHARE, _DRAM_SHARE, _SHORT_DRAM = 0.6, 0.9, 0.4
-"""Fractions of the data sheet's rates: of tensor cores and DRAM in long prompts and in decoding, and of DRAM in short
-prompts. Like the constants below, they were fitted to the recordings of three backends on six GPUs.
+"""Fractions of the data sheet's rates that kernels reach.
+
+The values are for tensor cores, for DRAM in long prompts and in decoding, and for DRAM in short prompts. Like the
+constants below, they were fitted to the recordings of three backends on six GPUs.
 """
 _EXPONENTIALS = 16.0
 """Exponentials per SM and clock (CUDA C++ Programming Guide, arithmetic throughput)."""
 _TILE_CLK = {True: 5000.0, False: 800.0}
-"""Clocks of a wave of tiles beyond its arithmetic, on GPUs with asynchronous tensor cores (from sm_90 on) and on
-other GPUs, where several blocks of an SM hide most of them.
+"""Clocks of a wave of tiles in addition to the wave's arithmetic.
+
+The key is whether the GPU has asynchronous tensor cores (sm_90, sm_100, sm_103). On other GPUs, an SM runs several
+blocks, which hide most of these clocks.
 """
 _SPLIT_KEYS = 128
-"""Minimum number of keys in a part of split keys."""
+"""Minimum number of keys in a part, if the keys of a token are split over several blocks."""
 _CHAIN_CLK = 400.0
-"""Clocks per tile of keys in decoding; tiles run one after the other."""
+"""Clocks per tile of keys in decoding. A block processes its tiles one after the other."""
 _FEW_BLOCKS = 0.6
-"""Exponent of the fraction of busy SMs in memory throughput."""
+"""Exponent of the fraction of busy SMs: throughput is proportional to this fraction to the power of the exponent."""
 
 
 def kind(dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the data types that identify recordings: that of queries, and that of keys and values if it differs."""
+    """Return the data type of the queries, followed by that of the keys and values if it differs.
+
+    The result identifies which recordings apply to a problem.
+    """
     return f"{dtype}, kv f8e4m3" if sizes["kv_dtype"] else dtype
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the bound and the features of prompts (`queries` = `keys`), causal or not, or of single tokens."""
+    """Return the lower bound and the features of problems that are all prompts or all single tokens.
+
+    Prompts have as many queries as keys and may be causal or not.
+    """
     by_name = dict(zip(DIMS, sizes, strict=True))
     make = _token if (by_name["queries"] < by_name["keys"]).all() else _prompt
     return make(device, by_name)
@@ -71,7 +82,7 @@ def _prompt(device: Device, sizes: Mapping[str, Array]) -> Bound:
     batch, heads, kv_heads, queries, keys, head_dim = (sizes[name] for name in DIMS[:6])
     gpu, window, causal = device.gpu, _window(sizes), sizes["causal"] > 0
     pairs = np.where(causal, window * (window + 1) / 2 + (queries - window) * window, queries * keys)
-    # Queries and results have 16 bits if the matmuls have 8.
+    # Queries and results are stored in 16 bits even if the matmuls use 8 bits.
     ends = 2 * max(device.element_bytes, 2) * batch * heads * queries * head_dim
     cached = 2 * _cached_bytes(device, sizes) * batch * kv_heads * keys * head_dim
     moved, flops = ends + cached, 4 * batch * heads * pairs * head_dim
@@ -133,7 +144,7 @@ def _bound(
     device: Device, sizes: Mapping[str, Array], total_s: Array, flops: Array, moved: Array, memory_s: Array,
     blocks: Array, shares: Mapping[str, Array], more: Mapping[str, Array],
 ) -> Bound:  # fmt: skip
-    """Return the bound; feature columns that prompts and tokens share come first."""
+    """Return the bound with its features. The columns that prompts and tokens share come first."""
     gpu, window, group = device.gpu, _window(sizes), sizes["heads"] / sizes["kv_heads"]
     parts = device.parts(flops, moved)
     count = len(total_s)

@@ -1,8 +1,9 @@
-"""Bound and features of cuDNN's 3x3 convolutions in f32: the best of implicit GEMM, two kinds of Winograd, and FFT.
+"""Lower bound and features of cuDNN's 3x3 convolutions in f32.
 
-cuDNN selects the algorithm by unpublished heuristics. Here, each algorithm has a time, the best is the bound, and the
-others are features. Winograd's F(2x2, 3x3) is one kernel; F(4x4, 3x3) transforms images and filters, multiplies 36
-batches and transforms back, through memory (Lavin and Gray 2016, arXiv 1509.09308).
+cuDNN selects the algorithm by unpublished heuristics. Here, the times of four algorithms are estimated: implicit GEMM,
+Winograd's F(2x2, 3x3) and F(4x4, 3x3), and FFT. The shortest time is the bound, and all four times are features. F(2x2,
+3x3) runs as one kernel. F(4x4, 3x3) transforms images and filters, runs 36 batched matmuls and transforms the results
+back, and each step writes its results to memory (Lavin and Gray 2016, arXiv 1509.09308).
 """
 
 from collections.abc import Callable, Mapping
@@ -17,24 +18,24 @@ DIMS = ("n", "c", "h", "w", "k")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "3x3": lambda d: d["r"] == d["s"] == 3 and d["stride"] == d["dilation"] == d["groups"] == d["padding"] == 1,
 }
-"""Predicates on the dimensions of a problem, by name of a recorded case."""
+"""Predicates on the dimensions of a problem, by name of the case that a recorded set covers."""
 
 CALL_S = 20e-6
-"""Seconds of host and launches in one timed call."""
+"""Seconds of a timed call that the host and the launches take."""
 _FEWEST = 4.0
-"""Factor by which F(4x4, 3x3) reduces multiplications; no algorithm of cuDNN exceeds it by far."""
+"""Factor by which F(4x4, 3x3) reduces the number of multiplications. No algorithm of cuDNN reduces it by much more."""
 _TILES = ((128, 128), (128, 64), (128, 32), (64, 64), (32, 32))
 _TILE_CLK = 3000.0
 _MATH_SHARE, _FUSED_SHARE, _FFT_SHARE, _DRAM_SHARE = 0.85, 0.75, 0.6, 0.8
 _EXTRA_S = {"gemm": 3e-6, "winograd 2x2": 5e-6, "winograd 4x4": 15e-6, "fft": 20e-6}
-"""Additional seconds for an algorithm's further launches."""
+"""Additional seconds for the further launches of each algorithm."""
 _FFT_SIZES = np.array([[16.0], [32.0]])
 _ROWS, _ACROSS = (np.array(side, dtype=float)[:, None] for side in zip(*_TILES, strict=True))
 _PRODUCT_TILES = 4
-"""Number of matmul tiles, and their rates relative to a 128 x 128 tile."""
+"""Number of tiles to choose from for a matmul. `_RATES` has their rates relative to a 128 x 128 tile."""
 _RATES = np.array([(rows * across / 128**2) ** 0.2 for rows, across in _TILES[:_PRODUCT_TILES]])[:, None]
 _BATCHES = np.array([1.0, 36.0])[:, None, None]
-"""Number of matmuls of an implicit GEMM, and of Winograd's F(4x4, 3x3)."""
+"""Number of matmuls in an implicit GEMM and in Winograd's F(4x4, 3x3)."""
 _LOGS = (
     "l2.moved", "aligned.c", "aligned.k", "shape.c", "shape.k", "shape.n", "shape.pixels", "waves.transformed",
 )  # fmt: skip
@@ -49,11 +50,14 @@ _COLUMNS = (
     *(f"{what}.{name} {rows}x{across}" for rows, across in _TILES for name in ("gemm", "winograd")
       for what in ("waves", "full")),
 )  # fmt: skip
-"""Order of the features in the trees. Another order would change the training if splits are equally good."""
+"""Features in the order in which the trees number them.
+
+Another order would change the trained trees where two splits are equally good.
+"""
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the bound and the features of 3x3 convolutions with stride and padding 1."""
+    """Return the lower bound and the features of 3x3 convolutions with stride 1 and padding 1, for sizes (D, N)."""
     n, c, h, w, k = sizes
     gpu, count = device.gpu, len(n)
     pixels, images, filters, results = n * h * w, 4 * n * c * h * w, 4 * k * c * 9, 4 * n * k * h * w
@@ -101,12 +105,15 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
 
 
 def _products_s(device: Device, m: Array, n: Array, k: Array) -> Array:
-    """Return the seconds of implicit GEMM and Winograd matmuls in waves of tiles, with the best of four tiles, (2, N).
+    """Return the seconds of the matmuls of implicit GEMM and of Winograd's F(4x4, 3x3), (2, N).
+
+    Matmuls run in waves of tiles. The best of four tile sizes is used.
 
     Args:
-        n: Columns, (N,).
+        device: Rates of the GPU.
         m: Rows, (2, 1, N).
-        k: Reduction, (2, 1, N).
+        n: Columns, (N,).
+        k: Length of the reduction, (2, 1, N).
     """
     rows, across = _ROWS[:_PRODUCT_TILES], _ACROSS[:_PRODUCT_TILES]
     rate = device.peak_flops / device.gpu.sms * _MATH_SHARE * _RATES
@@ -116,7 +123,7 @@ def _products_s(device: Device, m: Array, n: Array, k: Array) -> Array:
 
 
 def _fft_s(device: Device, n: Array, c: Array, h: Array, w: Array, k: Array) -> Array:
-    """Return the seconds of matmuls and transforms in tiles of each size, (2, N)."""
+    """Return the seconds of the FFT algorithm's matmuls and transforms, for tiles of 16 x 16 and of 32 x 32, (2, N)."""
     side = _FFT_SIZES
     tiles = n * np.ceil(h / (side - 2)) * np.ceil(w / (side - 2))
     frequencies = side * (side / 2 + 1)

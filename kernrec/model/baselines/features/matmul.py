@@ -1,7 +1,8 @@
-"""Bound of backends' matmuls (tiles in waves, DRAM and L2), and the features that trees use to correct the bound.
+"""Lower bound of backends' matmuls, and the features with which trees correct it.
 
-A library selects a tile and a split of the reduction by its heuristic. Here, the best of a few tiles is used, and the
-times of other tiles are features. Matmuls outside of tensor cores have other tiles.
+The bound includes tiles that run in waves, DRAM and L2. A library selects a tile and splits the reduction by a
+heuristic. Here, the best of a few tiles determines the bound, and the times of other tiles are features. Matmuls
+outside of tensor cores have other tiles (`simt_products`).
 """
 
 from collections.abc import Callable, Mapping
@@ -21,18 +22,20 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "product": lambda d: d["batch"] == 1 and not d["bias"] and not d["activation"],
     "batched": lambda d: not d["bias"] and not d["activation"],
 }
-"""Predicates on the dimensions of a problem, by name of a recorded case."""
+"""Predicates on the dimensions of a problem, by name of the case that a recorded set covers."""
 PHYSICAL_POWER = True
 SUSTAINED = True
 FEW_ROWS = 16
-"""Number of rows or columns below which matmuls run as matrix times vectors outside of tensor cores."""
+"""Matmuls with fewer rows or columns run as a matrix times a few vectors, if they run outside of tensor cores."""
 
 _SMALL_TILE = 0.25
-"""Exponent of a tile's area, relative to 128 x 128, in the rate of the tile."""
+"""Exponent that determines the rate of a tile: the rate is proportional to the tile's area, relative to 128 x 128, to
+this power.
+"""
 _WAVES = ((256, 128), (128, 256), (128, 128), (64, 128), (128, 64), (64, 64))
-"""Tiles whose number of waves is a feature. For 128 x 128 and 64 x 64, the fill of the waves is a feature, too."""
+"""Tiles whose number of waves is a feature. For 128 x 128 and 64 x 64, another feature is how full the waves are."""
 _TIMED = (*((rows, across, 1) for rows, across in _WAVES), (128, 128, 4))
-"""Tiles, and parts of the reduction, whose time is a feature."""
+"""Tiles whose time is a feature, as (rows, columns, number of parts into which the reduction is split)."""
 _SIZES = (*_WAVES, (32, 128), (32, 64), (64, 32), (16, 128), (16, 64))
 _OTHERS = ((*size, split) for size in _SIZES for split in (1, 2, 4, 8, 16))
 _TILES = np.array([*_TIMED, *(tile for tile in _OTHERS if tile not in _TIMED)], dtype=float)
@@ -45,18 +48,18 @@ _NAMES = (
     "aligned.m", "aligned.n", "aligned.k", *(f"full.{rows}x{across}" for rows, across in _WAVES),
     "filled.128", "filled.64", "rest.m", "rest.n",
 )  # fmt: skip
-"""Names of the engine's output rows, in the order of `Figure` in engine/query/products.cpp."""
+"""Names of the rows that the engine fills, in the order of `Figure` in engine/query/products.cpp."""
 _ROWS: Mapping[str, int] = query.PRODUCT_ROWS
 assert (len(_NAMES), len(_WAVES), len(_TIMED)) == (_ROWS["figures"], query.WAVE_TILES, query.TIMED_TILES)
 
 
 def is_matvec(sizes: Mapping[str, int]) -> bool:
-    """Return whether a matmul runs as a matrix times a few vectors outside of tensor cores."""
+    """Return whether a matmul runs as a matrix times a few vectors, if it runs outside of tensor cores."""
     return sizes["batch"] == 1 and min(sizes["m"], sizes["n"]) < FEW_ROWS
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the bound and the features of matmuls."""
+    """Return the lower bound and the features of matmuls with sizes (D, N)."""
     products, constants = device.once(("products", layout), lambda device: _prepared(device, layout))
     count = sizes.shape[1]
     work, figures = np.empty((_ROWS["work"], count)), np.empty((_ROWS["figures"], count))
@@ -66,7 +69,7 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
 
 
 def _prepared(device: Device, layout: str) -> tuple[Any, Mapping[str, float]]:
-    """Return the matmuls of a layout on a GPU in the engine's form, and the features that all matmuls share."""
+    """Return an engine object that computes the bounds of matmuls, and the features that all these matmuls share."""
     gpu, kind = device.gpu, device.precision
     figures = [
         kind.a_bytes + kind.quantising_bytes, kind.b_bytes, kind.c_bytes, device.peak_flops, gpu.memory_bandwidth,
@@ -74,7 +77,7 @@ def _prepared(device: Device, layout: str) -> tuple[Any, Mapping[str, float]]:
     ]  # fmt: skip
     products = query.Products(figures, _WAVE_TILES)
     if device.tensor:
-        # In a cluster, one read of a tile serves two blocks.
+        # In a cluster, two blocks share one read of a tile.
         read_rate = device.l2 / gpu.sms * (2.0 if gpu.sm >= 90 else 1.0)
         products.set_tensor_tiles(_tiles(device), read_rate, device.seconds(TILE_CLK))
     else:
@@ -83,7 +86,10 @@ def _prepared(device: Device, layout: str) -> tuple[Any, Mapping[str, float]]:
 
 
 def _tiles(device: Device) -> Array:
-    """Return the tiles and parts of the reduction on a GPU's tensor cores; tiles with a time feature come first."""
+    """Return the tiles of a GPU's tensor cores and their figures, (7, number of tiles).
+
+    Tiles whose time is a feature come first.
+    """
     rows, across, split = _TILES.T
     rate = device.flops / device.gpu.sms * np.minimum(1.0, (rows * across / 128**2) ** _SMALL_TILE)
     read_bytes = rows * device.precision.a_bytes + across * device.precision.b_bytes

@@ -1,8 +1,10 @@
-"""Bound and features of backends' mixtures of experts: the weights of the experts that tokens use, and their matmuls.
+"""Lower bound and features of backends' mixtures of experts: reading the weights of experts that get tokens, and
+matmuls.
 
-Like the recorder, the bound counts the GPU with the most work. With balanced routing, each of its experts gets equally
-many tokens. Under a power law, this GPU has the most popular expert and an even selection of the others. An expert with
-few tokens is still read completely, and computed in whole tiles of rows.
+Like the recorder, the bound considers the GPU with the most work. With balanced routing, each expert of this GPU gets
+the same number of tokens. With routing by a power law, this GPU has the most popular expert and an even selection of
+the other experts. If an expert gets only a few tokens, all its weights are still read, and its matmuls are computed in
+whole tiles of rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,21 +18,25 @@ Array = np.ndarray
 
 DIMS = ("tokens", "hidden", "intermediate", "experts", "topk", "tp", "ep", "routing", "gated")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"experts": lambda d: True}
-"""Predicates on the dimensions of a problem, by name of a recorded case."""
+"""Predicates on the dimensions of a problem, by name of the case that a recorded set covers."""
 
 _ROWS = (16, 64, 128)
-"""Rows of an expert's tiles in backends."""
+"""Numbers of rows of the tiles that backends use for an expert."""
 _COLUMNS = 128
 _MATH_SHARE, _DRAM_SHARE = 0.6, 0.8
-"""Fractions of the data sheet's rates that large problems reach, fitted to the recordings of three backends."""
+"""Fractions of the data sheet's arithmetic and DRAM rates that large problems reach, fitted to the recordings of three
+backends.
+"""
 _CHAIN_CLK = 250.0
-"""Clocks of a step of 64 along the reduction; the steps of a tile run one after the other."""
+"""Clocks for 64 elements along the reduction. The steps of a tile run one after the other."""
 _MOST_POPULAR = 5e3
-"""Largest share of an expert relative to the smallest, before normalization, as in the recorder."""
+"""Ratio of the most to the least popular expert's tokens, under a power law and before normalization, as in the
+recorder.
+"""
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the bound and the features of mixtures of experts."""
+    """Return the lower bound and the features of mixtures of experts with sizes (D, N)."""
     tokens, hidden, intermediate, experts, topk, tp, ep, routing, gated = sizes
     gpu, kind = device.gpu, device.precision
     inner, local, wide = intermediate / tp, np.maximum(experts // ep, 1), 1 + gated
@@ -78,7 +84,7 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
 
 
 def active_experts(sizes: Mapping[str, int]) -> float:
-    """Return the expected number of experts that get tokens on the busiest GPU.
+    """Return the expected number of experts on the busiest GPU that get at least one token.
 
     Args:
         sizes: Dimensions of one problem, by name.
@@ -92,15 +98,18 @@ def _rate(device: Device) -> float:
 
 
 def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Array) -> dict[str, Array]:
-    """Return figures of the GPU with the most work: experts with tokens, all rows, rows of the first expert, and rows
-    in whole tiles.
+    """Describe the work of the busiest GPU.
 
     Args:
-        routes: tokens x topk, (N,).
-        tokens: Maximum number of tokens of an expert, (N,).
-        experts: Experts of all GPUs, (N,).
-        ep: GPUs, (N,).
-        routing: Exponent of the power law x 100, 0 for balanced, (N,).
+        routes: Number of (token, expert) pairs, tokens x topk, (N,).
+        tokens: Number of tokens, which is the maximum number of an expert's tokens, (N,).
+        experts: Number of experts on all GPUs, (N,).
+        ep: Number of GPUs that the experts are distributed over, (N,).
+        routing: 100 times the exponent of the power law, or 0 for balanced routing, (N,).
+
+    Returns:
+        `active` (experts with tokens), `rows` (rows of all experts), `most` (rows of the expert with the most rows),
+        and the total number of rows in whole tiles for each tile size, (N,) each.
     """
     made = {name: np.empty(len(routes)) for name in ("active", "rows", "most", *(f"rows of {size}" for size in _ROWS))}
     kinds = np.stack([experts, ep, routing], axis=1)
@@ -109,7 +118,7 @@ def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Ar
         shares = _shares(*map(int, kind))
         rows = np.minimum(routes[places, None] * shares, tokens[places, None])
         if kind[2]:
-            touched = -np.expm1(-rows)  # This is the probability of at least one token.
+            touched = -np.expm1(-rows)  # Probability that an expert gets at least one token.
             active, total, most = touched.sum(axis=1), rows.sum(axis=1), np.ceil(rows.max(axis=1))
             whole = {size: size * np.where(rows > 1, np.ceil(rows / size), touched).sum(axis=1) for size in _ROWS}
         else:
@@ -126,7 +135,7 @@ def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Ar
 
 @lru_cache(256)
 def _shares(experts: int, ep: int, routing: int) -> Array:
-    """Return, for each expert of the busiest GPU, its fraction of all routes, (experts / ep,)."""
+    """Return the fraction of all (token, expert) pairs that goes to each expert of the busiest GPU, (experts / ep,)."""
     local = max(experts // ep, 1)
     if not routing:
         return np.full(local, 1 / experts)

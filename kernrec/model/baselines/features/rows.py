@@ -1,6 +1,6 @@
-"""Bound and features of PyTorch's memory-bound operators in f32: DRAM, L2 and the host's call.
+"""Lower bound and features of PyTorch's memory-bound operators in f32: DRAM, L2, and the host's time for a call.
 
-`OPS` has the operators, each with the members that `kernrec.model.baselines.bound` expects of an op.
+`OPS` contains the operators. Each has the members that `kernrec.model.baselines.bound` requires of an op.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,29 +13,30 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 MOST_COLUMNS = 16384
-"""Maximum number of columns. Recordings have up to 4,100; blocks read far longer rows repeatedly."""
+"""Maximum number of columns. The recordings have up to 4,100 columns. Blocks read much longer rows repeatedly."""
 _ELEMENTS = 1024
-"""Elements of a thread block of elementwise operators."""
+"""Number of elements that a thread block of an elementwise operator computes."""
 _DRAM_SHARE = 0.8
-"""Fraction of the data sheet's bandwidth that large tensors reach. Recordings of five GPUs show 0.7 to 0.9."""
+"""Fraction of the data sheet's bandwidth that large tensors reach. In the recordings of five GPUs, it is 0.7 to 0.9."""
 _ROW_CLK = 2500.0
-"""Clocks of a row in a block: loads, one or two reductions, and the store, one after the other."""
+"""Clocks that a block takes for a row: loads, one or two reductions and the store run one after the other."""
 _BLOCKS = 8
-"""Number of blocks that share an SM; each processes one row at a time."""
+"""Number of blocks that run on an SM at the same time. Each block processes one row at a time."""
 
 
 def _bound(
     device: Device, dims: tuple[str, ...], sizes: Array, rows: Array, columns: Array, tensors: int, call_s: float
 ) -> Bound:
-    """Return the bound of an operator over rows.
+    """Return the lower bound and the features of an operator over rows.
 
     Args:
-        device: The GPU.
-        dims, sizes: Dimensions of the operator, (D,) and (D, N).
-        rows: Independent rows, (N,).
-        columns: Elements of a row, (N,).
-        tensors: Number of full-size tensors that are read and written.
-        call_s: Seconds of a call that moves almost nothing, with the recorder's timing.
+        device: Rates of the GPU.
+        dims: Names of the operator's D dimensions.
+        sizes: Sizes of the dimensions, (D, N).
+        rows: Number of independent rows, (N,).
+        columns: Number of elements of a row, (N,).
+        tensors: Number of full-size tensors that are read or written.
+        call_s: Seconds of a call that moves almost no data, as the recorder timed it.
     """
     gpu, count = device.gpu, len(rows)
     moved = tensors * device.element_bytes * rows * columns
@@ -64,14 +65,17 @@ class RowOp:
 
     DIMS: tuple[str, ...]
     CASES: Mapping[str, Callable[[Mapping[str, int]], bool]]
-    """Predicates on the dimensions of a problem, by name of a recorded case."""
+    """Predicates on the dimensions of a problem, by name of the case that a recorded set covers."""
     tensors: int
-    """Number of full-size tensors that are read and written."""
+    """Number of full-size tensors that are read or written."""
     call_s: float
-    """Seconds of a call that moves almost nothing, with the recorder's timing."""
+    """Seconds of a call that moves almost no data, as the recorder timed it."""
 
     def bound(self, device: Device, sizes: Array, layout: str) -> Bound:
-        """Return the bound and the features; elementwise operators have a row per thread block."""
+        """Return the lower bound and the features of problems with sizes (D, N).
+
+        For an elementwise operator, the elements of a thread block count as a row.
+        """
         if len(sizes) == 1:
             rows, columns = np.ceil(sizes[0] / _ELEMENTS), np.minimum(sizes[0], _ELEMENTS)
         else:
@@ -81,7 +85,7 @@ class RowOp:
 
 _ROWS = ("rows", "columns"), {"rows": lambda d: d["columns"] <= MOST_COLUMNS}
 OPS = {
-    "elementwise": RowOp(("n",), {"elements": lambda d: True}, 3, 26e-6),  # two operands
+    "elementwise": RowOp(("n",), {"elements": lambda d: True}, 3, 26e-6),  # reads two operands, writes one result
     "layernorm": RowOp(*_ROWS, 2, 46e-6),
     "softmax": RowOp(*_ROWS, 2, 33e-6),
 }

@@ -1,8 +1,8 @@
-"""Matmuls outside of tensor cores, as cuBLAS runs them: tiles of its kernels, DRAM, L2 and the sustained clock.
+"""Matmuls outside of tensor cores, as cuBLAS runs them: the tiles of its kernels, DRAM, L2 and the sustained clock.
 
-cuBLAS has a few tiles for each generation, and other tiles for batched matmuls. Its kernel names, such as
-`maxwell_sgemm_128x64_nn`, state the tiles in NeuSight's recordings of five GPUs. The best of these tiles is the bound.
-Constants were fitted to the recordings of all five GPUs together.
+cuBLAS has a few tiles for each generation of GPUs, and other tiles for batched matmuls. The tiles were found in the
+kernel names of NeuSight's recordings of five GPUs, such as `maxwell_sgemm_128x64_nn`. The time with the best of these
+tiles is the bound. The constants were fitted to the recordings of all five GPUs together.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,9 @@ _SINGLE: Mapping[str, tuple[tuple[int, int], ...]] = {
     "ampere": ((64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
     "later": ((128, 128), (64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
 }
-"""Tiles of single matmuls, by the generation of the kernels. The reduction may be split. No kernels of GPUs
-later than the A100 were recorded. These GPUs are assumed to use the A100's tiles, including the largest tile.
+"""Tiles of single matmuls, by generation of the kernels. The reduction may be split.
+
+No kernels of GPUs later than the A100 were recorded. These GPUs are assumed to use the A100's tiles and 128 x 128.
 """
 _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
     "pascal": ((64, 128),),
@@ -32,31 +33,43 @@ _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
     "ampere": ((128, 128),),
     "later": ((128, 128),),
 }
-"""Tiles of batched matmuls."""
+"""Tiles of batched matmuls, by generation of the kernels."""
 _SHARE, _SMALL_TILE = 0.935, 0.07
-"""FMA rate that a 128 x 128 tile reaches, as a fraction, and the exponent of area for smaller tiles."""
+"""Fraction of the FMA rate that a 128 x 128 tile reaches. The rate of a smaller tile is proportional to its relative
+area to the power of `_SMALL_TILE`.
+"""
 _TILE_CLK = 3200.0
-"""Clocks to fill a tile's pipeline and to write its results."""
+"""Clocks to fill the pipeline of a tile and to write the tile's results."""
 _DRAM_SHARE = 0.8
 """Fraction of the data sheet's bandwidth that large matmuls reach."""
 _STRIDED_K = 1860.0
-"""Value of k, in elements per MiB of L2, at which DRAM takes longer by one more stream time. On Pascal, rows of the
-second operand that are k apart slow down DRAM (`kStrided` in engine/query/products.cpp).
+"""Length of the reduction, in elements per MiB of L2, that sets the scale of a slowdown of DRAM on Pascal.
+
+On Pascal, DRAM is slower if rows of the second operand are k elements apart (`kStrided` in engine/query/products.cpp).
 """
 _PICOJOULES = {60: 6.8, 61: 5.0, 70: 7.4, 75: 13.86, 80: 3.8, 86: 8.7, 89: 5.0, 90: 6.6, 100: 6.6, 103: 6.6}
-"""Core energy in picojoules per FLOP of a matmul, by compute capability (89 for others): the FMA's energy by the power
-model of November 2026, times 1.27 (`sustained.BESIDE_ARITHMETIC`). The T4's value is doubled, so that recorded times
-fit the limit of 70 W. The A100's value is minimal, because its matmuls at 250 W show no limit. The values must not
-change, because the trees were trained with them.
+"""Energy of core events of a matmul in picojoules per FLOP, by compute capability. Others use the value of 89.
+
+The values are the energy of an FMA according to the power model of November 2026, times 1.27
+(`bound.BESIDE_ARITHMETIC`). The T4's value is doubled, so that recorded times fit its limit of 70 W. The A100's value
+is minimal, because the power limit does not slow down its matmuls at 250 W. The values must not change, because the
+trees were trained with them.
 """
 _CORE_SHARE = 0.8
-"""Fraction of the power limit available for these events. No recording determines the leakage of small GPUs, from which
-the power model would compute it.
+"""Fraction of the power limit that is available for core events. The power model would compute it from the leakage, but
+no recording determines the leakage of small GPUs.
 """
 
 
 def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
-    """Pass a GPU's tiles and splits to the engine: first `timed`, then tiles for single and for batched matmuls."""
+    """Pass the tiles of a GPU to the engine: first `timed`, then the tiles for single and for batched matmuls.
+
+    Args:
+        products: Engine object that receives the tiles.
+        device: Rates of the GPU.
+        layout: Layout of the matmuls.
+        timed: Tiles whose time is a feature, as (rows, columns, number of parts of the reduction).
+    """
     gpu, family = device.gpu, _family(device.gpu)
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]
@@ -64,7 +77,7 @@ def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tupl
     area = rows * across
     share = _SHARE * (area / 128**2) ** _SMALL_TILE
     tiles = np.array([rows, across, split, np.floor(query.FULL_WARPS / (area / 2048)), share])
-    # An L2 of tens of MiB holds the operands of concurrent tiles.
+    # On later GPUs, an L2 of tens of MiB holds the operands of all concurrent tiles.
     reread = family != "later"
     strided_k = _STRIDED_K * gpu.l2_bytes / 2**20 if family == "pascal" and layout[1] == "t" else 0.0
     products.set_simt_tiles(
@@ -81,7 +94,7 @@ def _sustained_share(device: Device) -> float:
 
 
 def _family(gpu: GPU) -> str:
-    """Return the generation whose kernels cuBLAS runs on a GPU."""
+    """Return the generation of the kernels that cuBLAS runs on a GPU: a key of `_SINGLE` and `_BATCHED`."""
     if gpu.sm < 70:
         return "pascal"
     if gpu.sm < 80:

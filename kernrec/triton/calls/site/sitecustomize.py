@@ -1,8 +1,9 @@
-"""Start a capture in a program. Python loads this file, which then loads the environment's own `sitecustomize`.
+"""Start a capture in a Python program as soon as it imports Triton or torch.
 
-`kernrec capture` puts this folder on the module path of the command and its child processes, and sets KERNREC_CAPTURE
-to the folder of the calls (and KERNREC_CAPTURE_GPU, _PER_FUNCTION). This file imports nothing else of kernrec before
-the program imports Triton or torch.
+`kernrec capture` puts this folder on the module path of the captured command and its child processes. It sets
+KERNREC_CAPTURE to the folder for call files, and also sets KERNREC_CAPTURE_GPU and KERNREC_CAPTURE_PER_FUNCTION. Python
+loads this file when it starts, and this file then loads the environment's own `sitecustomize`. It imports kernrec only
+after the program has imported Triton or torch.
 """
 
 import importlib.abc
@@ -27,7 +28,10 @@ class LibraryWatcher(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a watched module with a loader that notifies the capture; None for other modules."""
+        """Return the import spec of Triton or torch, with a loader that starts the capture after the import.
+
+        Return None for other modules, so that Python's other finders handle them.
+        """
         if name not in _WATCHED or self._looking:
             return None
         self._looking = True
@@ -41,7 +45,7 @@ class LibraryWatcher(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            vars(spec)["_initializing"] = False  # The module is complete; importlib notes it after this function.
+            vars(spec)["_initializing"] = False  # importlib clears this only later.
             _loaded()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
