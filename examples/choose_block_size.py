@@ -2,8 +2,8 @@
 
     pip install '.[cuda13]' && python examples/choose_block_size.py [GPU ...]
 
-The kernel is docs/examples/saxpy.cu. For each GPU, the program prints the best block, the bottleneck, and the cost of
-the block that the occupancy heuristic picks.
+The kernel is docs/examples/saxpy.cu. For each GPU, the program prints the best block, its bottleneck, and how its time
+compares with that of the block that the occupancy heuristic picks.
 """
 
 import sys

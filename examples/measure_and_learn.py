@@ -3,8 +3,8 @@
     python examples/measure_and_learn.py              measures on the GPU of this machine for ten minutes
     python examples/measure_and_learn.py --replay recorded.duckdb
 
-With `--replay`, the measurements come from an existing database, so you can try everything without a GPU. The program
-needs the extras `measure` and `train`, and `cuda13` on a GPU.
+With `--replay`, the measurements are taken from an existing database, so you can try the example without a GPU. The
+program needs the extras `measure` and `train`, and `cuda13` on a GPU.
 """
 
 import argparse
@@ -33,7 +33,9 @@ def main() -> None:
         source = ["--replay", str(options.replay)] if options.replay else ["--op", options.op]
         kernrec("collect", "--budget", options.budget, "--db", database, *source)
         kernrec("db", "info", "--db", database)
-        if options.replay:  # kernrec learns nothing from replayed rows, and stores models next to the database
+        # kernrec does not learn from replayed rows, so train on the original database. Copy it, because models are
+        # stored next to the database.
+        if options.replay:
             database = shutil.copy(options.replay, f"{folder}/recorded.duckdb")
         kernrec("train", "--op", options.op, "--db", database)
 

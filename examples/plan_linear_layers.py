@@ -2,8 +2,9 @@
 
     python examples/plan_linear_layers.py [GPU] [--json plan.json]
 
-The program asks for all shapes at once, like a service at its start, and needs no GPU. For each layer and batch size,
-it prints the config and its expected time. It also prints the tokens per second that the layers allow.
+The program requests the configs of all shapes at once, as a service would do when it starts. It needs no GPU. For each
+layer and number of tokens, it prints the kernel and its expected time. It also prints the tokens per second that these
+layers allow.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from pathlib import Path
 import kernrec
 
 LAYERS = {"qkv": (6144, 4096), "output": (4096, 4096), "gate and up": (28672, 4096), "down": (4096, 14336)}
-"""(n, k) of the linear layers of Llama-3 8B, by name: output and input features."""
+"""(n, k) of each linear layer of Llama-3 8B: the numbers of output and input features."""
 TOKENS = (1, 16, 256, 2048)
 BLOCKS = 32
 

@@ -5,8 +5,8 @@
     python examples/results_as_table.py train.log > table.csv       # TORCHINDUCTOR_MAX_AUTOTUNE=1, standard error
     python examples/results_as_table.py moe.txt > table.csv         # benchmark_moe.py without --tune
 
-Then `kernrec db import table.csv --kernel k.cu --spec kernel.toml --gpu h100`. Each reader has about ten lines; write a
-similar one for your own tool.
+Then `kernrec db import table.csv --kernel k.cu --spec kernel.toml --gpu h100`. Each reader is about ten lines long. You
+can write a similar reader for your own tool.
 """
 
 import ast
@@ -21,7 +21,7 @@ Row = dict[str, object]
 
 
 def nvbench(text: str) -> Iterator[Row]:
-    """Yield the axes and the mean GPU time of each state."""
+    """Yield the axes and the mean GPU time of each state of a benchmark."""
     for benchmark in json.loads(text)["benchmarks"]:
         for state in benchmark["states"]:
             for summary in state["summaries"] or ():
@@ -31,7 +31,9 @@ def nvbench(text: str) -> Iterator[Row]:
 
 
 def helion(text: str) -> Iterator[Row]:
-    """Yield the values of each config that ran; lists become `block_sizes_0`, `block_sizes_1`."""
+    """Yield the tunables and the time of each config that ran. A list becomes several columns, such as
+    `block_sizes_0`.
+    """
     for entry in csv.DictReader(text.splitlines()):
         if entry["status"] == "ok":
             call = ast.parse(entry["config"], mode="eval").body
@@ -51,13 +53,13 @@ def inductor(text: str) -> Iterator[Row]:
 
 
 def experts(text: str) -> Iterator[Row]:
-    """Yield the config and the time of each batch that benchmark_moe of vLLM or SGLang timed."""
+    """Yield the config and the time of each batch size that benchmark_moe of vLLM or SGLang measured."""
     for tokens, config, time in re.findall(r"Batch size: (\d+), config: (\{.*\})\s+Kernel time: ([\d.]+) us", text):
         yield ast.literal_eval(config) | {"tokens": int(tokens), "time_us": time}
 
 
 def main() -> None:
-    """Write the table of the file that the command line names."""
+    """Write the table of the results in the file that the command line names."""
     path = Path(sys.argv[1])
     reader = {".json": nvbench, ".csv": helion, ".txt": experts}.get(path.suffix, inductor)
     rows = list(reader(path.read_text(encoding="utf-8")))

@@ -1,13 +1,13 @@
 """Measure kernrec's time and memory: `python tools/bench.py NAME ...`. Without a name, list all benchmarks.
 
-Times are processor times, because other programs may use the machine. A command exits with status 1 if it misses an
-aim.
+Times are processor times, because other programs may use the machine at the same time. A command exits with status 1 if
+a result misses its aim.
 """
 
 import os
 import sys
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy reads the variable on import
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy reads the variable on import.
 
 from front import main
 

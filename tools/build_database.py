@@ -1,19 +1,19 @@
 """Build the shipped database of static profiles, `db/prebuilt/<kernel>.profile.parquet`, from the kernels' sources.
 
     python tools/build_database.py                  # only what is missing or whose kernel changed
-    python tools/build_database.py --fresh          # everything
+        python tools/build_database.py --fresh          # everything
     python tools/build_database.py --check 8        # rebuild 8 profiles per kernel and compare
     python tools/build_database.py --cluster auto   # on all cores of a Ray cluster
     python tools/build_database.py --carry main     # keep profiles if only comments changed since `main`
     python tools/build_database.py matmul_triton --sm 80 --dtype f16    # these first; the rest stays as it is
 
-A kernel's identity includes the hash of its source, so changing a comment makes all its profiles stale, and emulating
-them again takes over an hour. `--carry REVISION` keeps the profiles of a git revision under the new hash if the tokens
-of source and specification are unchanged.
+A profile belongs to a kernel's source hash. Therefore, a changed comment makes all profiles of the kernel stale, and
+emulating the kernel again takes over an hour. `--carry REVISION` stores the profiles of a git revision under the new
+hash if source and spec are unchanged except for comments and spaces.
 
-`--check` writes nothing. An interrupted run keeps finished profiles, and the next run continues. The tool prints a hash
-of each kernel's rows. NVRTC is not quite deterministic (`tools/profile_files.py`). So the check accepts rows that
-differ by no more than two runs of NVRTC, and fails on any other difference.
+`--check` writes nothing. If a run is interrupted, its finished profiles are kept, and the next run continues. The tool
+prints a hash of each kernel's rows. NVRTC is not quite deterministic (`tools/profile_files.py`). Therefore, the check
+accepts rows that do not differ more than two runs of NVRTC do, and fails on any other difference.
 """
 
 import argparse
@@ -42,13 +42,15 @@ from kernrec.store import ProfileRow
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 TRITON_ARCHITECTURES = (80, 86, 89, 90, 120)
-"""Architectures with shipped profiles of Triton kernels. These kernels are built only if named, and need Triton."""
+"""Architectures for which profiles of Triton kernels ship. These kernels need Triton, and are built only if they are
+named.
+"""
 _SAVE_S = 120.0
-_COMPILE_S = 3600.0  # allows for a busy machine
+_COMPILE_S = 3600.0  # long enough for a busy machine
 
 
 def main() -> int:
-    """Build or check; return exit status 1 if a variant failed or differs."""
+    """Build or check profiles. Return exit status 1 if profiling failed for a variant or a row differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kernels", nargs="*", help="kernels by name; all by default")
     parser.add_argument("--fresh", action="store_true", help="build everything anew")
@@ -80,13 +82,13 @@ def main() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Only:
-    """Architectures and data types to build; empty for all."""
+    """Architectures and data types to build. An empty set means all."""
 
     sms: frozenset[int] = frozenset()
     dtypes: frozenset[str] = frozenset()
 
     def of(self, variants: Sequence[Variant]) -> list[Variant]:
-        """Return the variants to build, with their architectures."""
+        """Return the variants to build, restricted to the architectures to build."""
         chosen = [v for v in variants if not self.dtypes or v.dtype in self.dtypes]
         return [
             dataclasses.replace(v, configs={sm: c for sm, c in v.configs.items() if not self.sms or sm in self.sms})
@@ -95,7 +97,7 @@ class Only:
 
 
 def build(kernel: Kernel, fresh: bool, processors: Processors | int, only: Only) -> int:
-    """Update one kernel's file; return 1 if a variant failed."""
+    """Build the missing profiles of one kernel and write its file. Return 1 if profiling failed for a variant."""
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     old = [] if fresh or not path.is_file() else read_profile_rows(path)
     rows = [row for row in old if row.kernel_hash == kernel.hash]
@@ -131,17 +133,19 @@ def build(kernel: Kernel, fresh: bool, processors: Processors | int, only: Only)
 
 
 def architectures(kernel: Kernel) -> Sequence[int]:
-    """Return the architectures with shipped profiles of a kernel."""
+    """Return the architectures for which profiles of a kernel ship."""
     return TRITON_ARCHITECTURES if kernel.triton else ARCHITECTURES
 
 
 def shipped_variants(kernel: Kernel) -> list[Variant]:
-    """Return the variants with shipped profiles, with their architectures."""
+    """Return the variants of a kernel for which profiles ship, for all architectures."""
     return list(variants_of(kernel, architectures(kernel)))
 
 
 def carry_from(revision: str, kernels: Sequence[Kernel]) -> int:
-    """Carry over the profiles of each kernel whose hash changed since a revision; return 1 if some must be rebuilt."""
+    """Keep the profiles of each kernel whose hash changed since a git revision. Return 1 if a kernel
+    must be rebuilt.
+    """
     library, root = "kernrec/kernel/library", Path(__file__).resolve().parent.parent
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.run(["git", "archive", revision, library], cwd=root, check=True, capture_output=True)
@@ -152,7 +156,7 @@ def carry_from(revision: str, kernels: Sequence[Kernel]) -> int:
 
 
 def carry(old: Kernel, new: Kernel) -> int:
-    """Store the profiles of one kernel under its new hash; return 1 if its code or specification changed."""
+    """Store the profiles of a kernel under its new hash. Return 1 if its code or spec changed."""
     path = paths.shipped("db/prebuilt") / f"{new.name}.profile.parquet"
     if old.spec != new.spec or tokens(old.source) != tokens(new.source):
         print(f"{new.name}: the code or the specification changed: run tools/build_database.py {new.name}")
@@ -165,7 +169,7 @@ def carry(old: Kernel, new: Kernel) -> int:
 
 
 def check(kernel: Kernel, count: int, processes: int, seed: str = "") -> int:
-    """Compare a random sample with the shipped rows; return 1 if a row differs or is missing."""
+    """Rebuild a random sample of a kernel's profiles. Return 1 if a shipped row differs or is missing."""
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     shipped = [row for row in read_profile_rows(path) if row.kernel_hash == kernel.hash] if path.is_file() else []
     variants = shipped_variants(kernel)
@@ -208,7 +212,7 @@ def check(kernel: Kernel, count: int, processes: int, seed: str = "") -> int:
 
 
 def _sample(variants: Sequence[Variant], count: int, seed: str) -> list[Variant]:
-    """Return `count` variants with one architecture each, using all architectures equally often."""
+    """Return `count` random variants, each with one architecture. All architectures occur equally often."""
     draw = random.Random(seed)
     architectures = sorted({sm for variant in variants for sm in variant.configs})
     draw.shuffle(architectures)

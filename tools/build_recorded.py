@@ -1,19 +1,20 @@
-"""Build the recorded rows that ship, `db/prebuilt/recorded`, from the recordings of `../shared/data/library`.
+"""Build the recorded rows that ship in `db/prebuilt/recorded`, from the recordings in `../shared/data/library`.
 
     python tools/build_recorded.py [--data ../shared/data] [--out db/prebuilt/recorded]
 
 Only rows whose license allows it ship: serving backends from ai-dynamo/aiconfigurator (Apache-2.0), and f32 operators
-of PyTorch recorded for NeuSight (MIT). The tool leaves out the following rows and counts them in `contents.json`:
+of PyTorch that were recorded for NeuSight (MIT). The tool excludes the following rows and counts them in
+`contents.json`:
 
-- recordings that training also leaves out (`tools/evidence/recordings/files.py`);
-- rows faster than their compulsory bytes or their arithmetic by more than 5 %
-  (`kernrec.model.baselines.operating_point`), and powers more than 5 % above the limit (lower ones are stored as the
-  limit);
+- recordings that are excluded from training, too (`tools/evidence/recordings/files.py`);
+- rows that are faster than their compulsory bytes or their arithmetic by more than 5 %
+  (`kernrec.model.baselines.operating_point`), and powers more than 5 % above the power limit (a power that is less
+  above the limit is replaced by the limit);
 - rows of superseded backend versions of matmuls, if the newest version was recorded;
-- rows whose shape no problem has, and all but the fastest kernel of a backend for a problem.
+- rows whose shape is no valid problem, and all kernels of a backend for a problem except for the fastest.
 
-Times are rounded to four digits, a twentieth of the difference between repeats, and powers to 0.1 W. Each row has an
-interval (`tools/evidence/recordings/spread.py`).
+Times are rounded to four digits, which is a twentieth of the difference between repeats, and powers to 0.1 W. Each row
+has an interval (`tools/evidence/recordings/spread.py`).
 """
 
 import argparse
@@ -51,7 +52,7 @@ DTYPES = {
     "int8_wo": "w8a16", "int4_wo": "w4a16", "sq": "i8", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4f8",
     "w4afp8": "w4f8",
 }  # fmt: skip
-"""Maps the recordings' names of data types to kernrec's names."""
+"""kernrec's data types, by the name that the recordings use."""
 POWER = "power_w"
 ROUTING = {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}
 Row = dict[str, Any]
@@ -83,7 +84,7 @@ def main() -> None:
 
 
 def build(op: Op, library: Path, out: Path) -> dict[str, object]:
-    """Write the file of an op, and return its entry for `contents.json`."""
+    """Write the Parquet file of an op, and return the op's entry in `contents.json`."""
     counted = dict.fromkeys((IMPOSSIBLE, ABOVE_LIMIT, AT_LIMIT, NO_PROBLEM, SLOWER), 0)
     best: dict[tuple[object, ...], Row] = {}
     works: dict[tuple[object, ...], tuple[Problem, tuple[float, float]] | None] = {}
@@ -148,7 +149,7 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
 
 
 def excluded_rows(library: Path, files: Sequence[str]) -> dict[str, int]:
-    """Count the rows or powers that `evidence.recordings.files` leaves out, by file and reason."""
+    """Count the rows and the powers that `evidence.recordings.files` excludes, by file and reason."""
     counts: dict[str, int] = {}
     for each in EXCLUSIONS:
         if each.file in files:
@@ -160,7 +161,7 @@ def excluded_rows(library: Path, files: Sequence[str]) -> dict[str, int]:
 
 
 def _limit_power(row: Row, counted: dict[str, int]) -> None:
-    """Drop a power far above the GPU's limit; store a power slightly above it as the limit."""
+    """Delete a power far above the GPU's power limit, and replace a power slightly above the limit by the limit."""
     limit_w = find_gpu(row["gpu"]).tdp_w
     if row[POWER] is not None and row[POWER] > limit_w:
         above = row[POWER] > LEEWAY * limit_w
@@ -169,7 +170,9 @@ def _limit_power(row: Row, counted: dict[str, int]) -> None:
 
 
 def _add_widths(rows: Sequence[Row], dims: Sequence[str], spread: Spread) -> list[float]:
-    """Add to each row the interval of its GPU, backend and data type; return the largest half-widths."""
+    """Add an interval to each row, which depends on its GPU, backend and data type. Return the larger half-width of
+    each row.
+    """
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["source"], row["stack"], row["dtype"], row["gpu"]), []).append(row)
@@ -187,7 +190,7 @@ def _add_widths(rows: Sequence[Row], dims: Sequence[str], spread: Spread) -> lis
 
 
 def replayed_space(spaces: Path, out: Path) -> None:
-    """Write the recorded space that `--replay shipped` replays, without compile times, and rounded to five digits."""
+    """Write the recorded search space that `--replay shipped` uses, without compile times and with five digits."""
     document = json.loads(gzip.decompress((spaces / "convolution-a4000.t4.json.gz").read_bytes()))
     for result in document["results"]:
         times = result["times"]
@@ -209,7 +212,7 @@ def _problem(op: Op, row: Row, dims: dict[str, object]) -> Problem | None:
 
 
 def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
-    """Write rows to a Parquet file, sorted by origin and shape."""
+    """Write rows to a Parquet file, sorted by origin (GPU, backend, ...) and shape."""
     names = {name: [row[name] for row in rows] for name in (*ORIGIN, *WIDTHS, *dims)}
     times = [_rounded(float(str(row["latency_s"]))) for row in rows]
     powers = [None if row["power_w"] is None else round(float(str(row["power_w"])), 1) for row in rows]
@@ -235,11 +238,11 @@ def _rounded(value: float) -> float:
     return float(f"{value:.3e}")
 
 
-# ---- meaning of the recordings' columns -----------------------------------------------------------------------
+# ---- readers of the recordings --------------------------------------------------------------------------------
 
 
 def _serving(library: Path, name: str) -> Iterator[tuple[dict[str, object], Row]]:
-    """Return (columns of the recording, columns that all ops share)."""
+    """Yield each recorded row of serving backends with the columns that all ops share."""
     file = f"serving_{name}"
     columns = f"* REPLACE ({power_of(file)} AS {POWER})"
     for raw in parquet_dicts(library / f"{file}.parquet", f"NOT ({excluded(file)})", columns):
@@ -263,7 +266,7 @@ def _torch(library: Path, name: str, condition: str = "true") -> Iterator[tuple[
 
 
 def kernel_names(text: str) -> str:
-    """Return kernel names without templates, arguments and namespaces, in execution order."""
+    """Return the names of kernels in execution order, without templates, arguments and namespaces."""
     names = []
     for signature in filter(None, text.split(";")):
         bare = re.split(r"[<(]", signature.removeprefix("void "))[0]
@@ -272,17 +275,18 @@ def kernel_names(text: str) -> str:
 
 
 def matmul(library: Path) -> Iterator[Row]:
-    """Return linear layers of serving backends and PyTorch, and PyTorch's batched matmuls."""
+    """Yield linear layers of serving backends and of PyTorch, and batched matmuls of PyTorch."""
     for raw, row in _serving(library, "gemm"):
         yield row | {"layout": "nt", "m": raw["m"], "n": raw["n"], "k": raw["k"], "batch": 1}
     for name, layout in (("linear", "nt"), ("bmm", "nn")):
         for raw, row in _torch(library, name):
-            # The recorder's grids cover M x K, so that its N is the reduction and its K the number of result columns.
+            # The recorder's grids cover M x K. Therefore, its N is the length of the reduction, and its K is the number
+            # of result columns.
             yield row | {"layout": layout, "m": raw["m"], "n": raw["k"], "k": raw["n"], "batch": raw["batch"]}
 
 
 def attention(library: Path) -> Iterator[Row]:
-    """Return causal attention over prompts, and attention of single queries during decoding."""
+    """Yield causal attention over prompts, and attention of single queries during decoding."""
     for raw, row in _serving(library, "attention_prefill"):
         queries = raw["isl"]
         eight = raw["kv_cache_dtype"] == "fp8" and raw["dtype"] != "fp8"
@@ -331,9 +335,13 @@ def _rows(library: Path, op: str) -> Iterator[Row]:
 
 
 def later_products(library: Path) -> Iterator[tuple[tuple[object, ...], Row]]:
-    """Yield (key of a row as in `build`, its columns) of linear layers by the newest serving backends.
+    """Yield linear layers that were recorded with the newest serving backends.
 
-    Their power was not recorded. The recorder rotates five or six copies of the weights; small copies stay in L2.
+    Their power was not recorded. The recorder cycles through five or six copies of the weights. Small copies stay in
+    L2.
+
+    Yields:
+        The key of a row, as in `build`, and the row's new columns.
     """
     backends = {name.upper(): backend for name, backend in BACKENDS.items()}
     for raw in parquet_dicts(library / "serving_gemm_newest_versions.parquet"):
@@ -345,17 +353,17 @@ def later_products(library: Path) -> Iterator[tuple[tuple[object, ...], Row]]:
 
 
 LATER = {"matmul": later_products}
-"""Maps an op to the reader of later recordings of the same problems."""
+"""Function, by op, that reads later recordings of the same problems."""
 FILES = {
     "matmul": ("serving_gemm", "torch_linear_f32", "torch_bmm_f32"), "moe": ("serving_moe",),
     "attention": ("serving_attention_prefill", "serving_attention_decode"), "conv2d": ("torch_conv2d_f32",),
     "softmax": ("torch_rowwise_f32",), "layernorm": ("torch_rowwise_f32",),
 }  # fmt: skip
-"""Maps an op to the files to read."""
+"""Names of the files to read, by op."""
 READERS = {
     "matmul": matmul, "attention": attention, "moe": moe, "conv2d": conv2d, "softmax": softmax, "layernorm": layernorm,
 }  # fmt: skip
-"""Maps an op to the reader of its rows."""
+"""Function, by op, that reads the rows."""
 
 if __name__ == "__main__":
     main()

@@ -2,8 +2,8 @@
 
     mkdocs build --strict
 
-This module is a hook of MkDocs (`hooks` in mkdocs.yml): `on_files` adds the pages under `reference/`, which do not
-exist as files. Each page is a function that returns Markdown, so a test can read it without MkDocs.
+This module is a hook of MkDocs (`hooks` in mkdocs.yml): `on_files` adds the pages under `reference/`, which are not
+stored as files. Each page is a function that returns Markdown, so tests can read it without MkDocs.
 `tools/reference.toml` explains keys of `kernel.toml`, environment variables and fields of JSON answers;
 `tests/docs/test_reference.py` fails if an entry is missing or outdated.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from schema_page import markdown_table, schema  # MkDocs has this folder on the path only while it imports a hook
+from schema_page import markdown_table, schema  # MkDocs adds this folder to the path only while it imports a hook.
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -36,22 +36,22 @@ _TEXT = tomllib.loads((ROOT / "tools" / "reference.toml").read_text(encoding="ut
 KEYS: dict[tuple[str, str], str] = {
     (table, key): text for table, keys in _TEXT["keys"].items() for key, text in keys.items()
 }
-"""Meaning of each key of a `kernel.toml`, by (table, key)."""
+"""Description of each key of a `kernel.toml`, by (table, key)."""
 VARIABLES: dict[str, str] = _TEXT["variables"]
-"""Environment variables that users set, with their effect."""
+"""Description of the environment variables that users can set."""
 VALUES: dict[str, str] = _TEXT["values"]
-"""Possible `values` of a tensor."""
+"""Description of the possible `values` of a tensor."""
 ARGUMENTS: dict[str, str] = _TEXT["arguments"]
-"""Forms of a launch argument."""
+"""Description of the forms of a launch argument."""
 FUNCTION_VALUES: dict[str, str] = _TEXT["functions"]
-"""Results of the functions of expressions."""
+"""Description of the result of each function that expressions can use."""
 FIELDS: dict[str, dict[str, str]] = _TEXT["fields"]
-"""Meaning of the fields of `--json` answers, by command."""
+"""Description of the fields of `--json` answers, by command."""
 OUTPUT: dict[str, dict[str, str]] = _TEXT["output"]
-"""Meaning of values in answers, by the heading of their table."""
+"""Description of names that occur as values in answers, by heading of the table on the page."""
 
 SPECS: dict[str, dict[str, Any]] = _TEXT["specs"]
-"""Specs of an operator, a declared problem and a Triton function, which together use every key."""
+"""Example specs of an operator, a declared problem and a Triton function. Together, they use every key."""
 
 _INTERNAL_KEYS = {"digest", "reference_digest"}
 """Keys that kernrec adds to a stored spec."""
@@ -66,7 +66,7 @@ SET_BY_KERNREC = {
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
-    """Add the generated pages to the site (a hook of MkDocs)."""
+    """Add the generated pages to the site. MkDocs calls this hook."""
     from mkdocs.structure.files import File
 
     for name, page in PAGES.items():
@@ -77,7 +77,7 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
 
 
 def commands() -> str:
-    """Return the page of commands, arguments and options, which Typer generates from the code."""
+    """Return the page of commands, arguments and options, which Typer generates from the code of the command line."""
     program = [sys.executable, "-m", "typer", "--app", "app", "kernrec.cli.app", "utils", "docs", "--name", "kernrec"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     done = subprocess.run(
@@ -89,7 +89,7 @@ def commands() -> str:
 
 
 def python_api() -> str:
-    """Return the page of public Python names, which mkdocstrings fills from docstrings."""
+    """Return the page of the public Python API. mkdocstrings replaces its entries by docstrings."""
     import kernrec.recommender
 
     lines = [
@@ -125,7 +125,7 @@ def _public_classes(module: Any) -> list[str]:
 
 
 def kernel_toml() -> str:
-    """Return the page of the keys of a spec, in the reader's order."""
+    """Return the page of the keys of a spec, in the order in which they are read."""
     parts = [
         "# kernel.toml",
         "A spec describes a kernel: its tunables, launches and tensors. The tables list every key; any other key is an"
@@ -149,7 +149,11 @@ def kernel_toml() -> str:
 
 
 def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
-    """Map (table, key) to (expected value, default as text; None if required), in the reader's order."""
+    """Return (expected value, default as text) of each key, by (table, key). The default is None if the key is
+    required.
+
+    Keys are in the order in which they are read.
+    """
     from kernrec.kernel import toml_table
     from kernrec.kernel.spec_reader import kernel_from
 
@@ -176,7 +180,7 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
 
 
 def _default(value: Any) -> str:
-    if value == "c":  # constant in the spec of a declared problem
+    if value == "c":  # This key has a fixed value in the spec of a declared problem.
         return "the tensor's name"
     if value is None or value in ("", [], {}):
         return "none"
@@ -194,7 +198,7 @@ def _limits() -> str:
 
 
 def expressions() -> str:
-    """Return the page of the expression language, with its table of functions."""
+    """Return the page of the expression language, with a table of its functions."""
     from kernrec.kernel.expression import FUNCTIONS, MAX_LENGTH
 
     rows = []
@@ -206,7 +210,7 @@ def expressions() -> str:
 
 
 def json_output() -> str:
-    """Return the page of `--json` fields, from real answers."""
+    """Return the page of the fields of `--json` answers, found in real answers."""
     parts = ["# JSON output", _TEXT["pages"]["json"].strip()]
     for command, answer in answers().items():
         rows = [(f"`{field}`", kind, meaning_of(command, field)) for field, kind in fields(answer)]
@@ -215,15 +219,19 @@ def json_output() -> str:
 
 
 def answers() -> dict[str, Any]:
-    """Return the `--json` answers of the commands in `reference.toml`."""
-    # Use no user database, so that pages do not depend on who builds them.
+    """Return the `--json` answer of each command in `reference.toml`."""
+    # Use no user database, so that the pages are the same on every machine.
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, {"XDG_DATA_HOME": folder}):
         os.environ.pop("KERNREC_DB", None)
         return {name: _answer([*command.split(), "--json"]) for name, command in _TEXT["commands"].items()}
 
 
 def meaning_of(command: str, field: str) -> str:
-    """Return the meaning of a field: the command's entry, else the entry of `kernrec recommend`, else an empty text."""
+    """Return the description of a field in a command's answer.
+
+    If the command has no entry for the field, use the entry of `kernrec recommend`. If there is none, return an empty
+    text.
+    """
     like_recommendations = re.sub(r"^(recommendations|beside|totals|rows|gpus)\[\]\.", "", field)
     for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_recommendations)):
         for path in (name, f"recommendations[].{name}"):
@@ -233,7 +241,7 @@ def meaning_of(command: str, field: str) -> str:
 
 
 def fields(value: Any, path: str = "") -> list[tuple[str, str]]:
-    """Return (path, type) of each field of a JSON value; each path once."""
+    """Return the path and the type of each field of a JSON value. Each path occurs once."""
     kinds: dict[str, str] = {}
 
     def visit(item: Any, path: str) -> None:
@@ -257,12 +265,12 @@ def fields(value: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 _LIKE_OTHERS = ("against", "occupancy_heuristic", "layers")
-"""Objects with the fields of another object, which the page does not repeat."""
+"""Names of objects that have the same fields as another object. The page does not repeat these fields."""
 _OPEN = (
     *("config", "shape", "tunables", "codes", "dtype_min_sm", "time_s", "mix", "energy_by_part_j", "figures"),
     *("difference", "changes"),
 )
-"""Objects whose keys depend on the kernel, problem or GPU."""
+"""Ends of the paths of objects whose keys depend on the kernel, problem or GPU."""
 
 
 def _kind(item: Any) -> str:
@@ -300,7 +308,7 @@ def environment() -> str:
 
 
 def output_values() -> str:
-    """Return the page of names that answers contain as values."""
+    """Return the page of names that occur as values in answers."""
     parts = [
         "# Values in the output",
         "Bottlenecks are resources. `check` and `explain` count instruction classes."
@@ -358,4 +366,4 @@ PAGES = {
     "output-values": output_values,
     "catalog": catalog,
 }
-"""Generated pages, by name under `reference/`."""
+"""Functions that return the generated pages, by name of the page under `reference/`."""

@@ -1,18 +1,20 @@
-"""Run a measuring campaign on a machine with a GPU and no network, in sessions of a few minutes.
+"""Run a measuring campaign on a machine with a GPU and without a network, in sessions of a few minutes.
 
     bash tools/fetch_wheels.sh                                     # on this machine, once
     python3 tools/campaign.py --out "$OUT" --minutes 9 broad       # on the other machine, repeatedly
 
-Each run installs packages from `wheels/`, loads the results of earlier runs, and measures what is missing until its
-time is up. It writes to the folder `--out`:
+Each session installs packages from `wheels/`, loads the results of earlier sessions, and measures what is missing until
+its time is over. It writes these files to the folder `--out`:
 
     doctor.json        probe of the GPU
     gpu-tests.txt      output of the tests that need a GPU (with `--tests`)
     campaign.duckdb    all measurements so far; `kernrec db merge` adds them to a database, `db export` shares them
-    campaign.log       actions with times; *.journal.sqlite if the database could not store some rows
+    campaign.log       actions with times
+    *.journal.sqlite   rows that the database could not store, if there are any
 
-Plans: `broad` screens the predicted best configs of all standard problems. `truth` measures large random samples of a
-few problems for evaluation. `deep` continues with `broad`'s problems at normal effort.
+There are three plans. `broad` screens the configs of all standard problems that are predicted to be best. `truth`
+measures large random samples of a few problems for evaluation. `deep` measures the problems of `broad` at normal
+effort.
 """
 
 import argparse
@@ -36,7 +38,7 @@ TRUTH_CONFIGS = 600
 
 
 def main() -> int:
-    """Install the packages, then run this file again with these packages."""
+    """Install the packages, then restart this program so that it uses them. Return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("plan", choices=("broad", "deep", "truth"))
     parser.add_argument("--out", type=Path, default=ROOT / ".campaign" / "out", help="folder for what is to be kept")
@@ -58,7 +60,7 @@ def main() -> int:
 
 
 def _in_place(started: float) -> int:
-    """Install the wheels next to the checkout, and restart this program with the wheels first on the path."""
+    """Install the wheels in a folder of the checkout, and restart this program with this folder first on the path."""
     wheels = sorted((ROOT / "wheels").glob("*.whl"))
     if wheels and not SITE.exists():
         partial = SITE.with_name("partial")
@@ -89,7 +91,7 @@ def run(arguments: argparse.Namespace, deadline: float) -> int:
         _keep(out / "doctor.json", [sys.executable, "-m", "kernrec", "doctor", "--json"])
     _log(out, f"{arguments.plan}, {deadline - time.time():.0f} s left")
     try:
-        error = measure(arguments, deadline - 20.0)  # leaves time to copy the results
+        error = measure(arguments, deadline - 20.0)  # The remaining time is needed to copy the results.
     except KernrecError as failure:
         error = str(failure)
         _log(out, error)
@@ -101,7 +103,7 @@ def run(arguments: argparse.Namespace, deadline: float) -> int:
 
 
 def measure(arguments: argparse.Namespace, until: float) -> str | None:
-    """Measure the configs of a plan; return the reason if measuring ended early."""
+    """Measure the configs of a plan. Return the reason if the measurements ended early, or None."""
     from kernrec.cli.progress import Lines
     from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, MeasuringEffort
     from kernrec.measure.collect import collect
@@ -129,8 +131,10 @@ def measure(arguments: argparse.Namespace, until: float) -> str | None:
 
 
 def broad() -> "list[tuple[str, Problem]]":
-    """Yield (name, problem) of the standard workloads that have a kernel, alternating between the rows of `broad`.
-    Skips repeated layers."""
+    """Return (name, problem) of each layer of the standard workloads that has a kernel.
+
+    Layers of different rows of `broad` in campaign.toml alternate. Repeated problems are skipped.
+    """
     from kernrec.kernel import kernels_for
     from kernrec.op import find_op
     from kernrec.op.workload import workload
@@ -151,7 +155,7 @@ def broad() -> "list[tuple[str, Problem]]":
 
 
 def truth() -> "list[tuple[str, Problem]]":
-    """Yield (name, problem) of `truth` for existing kernels."""
+    """Return (key, problem) of each problem of `truth` in campaign.toml that has a kernel."""
     from kernrec.kernel import kernels_for
     from kernrec.op import find_op, parse_shape
 
@@ -160,7 +164,7 @@ def truth() -> "list[tuple[str, Problem]]":
 
 
 def _keep(path: Path, command: list[str]) -> int:
-    """Run a command and write its output to a file."""
+    """Run a command, write its output to a file, and return its exit status."""
     with path.open("w") as file:
         return subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
 

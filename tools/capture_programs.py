@@ -2,10 +2,11 @@
 
     python tools/capture_programs.py --suite HeCBench=FOLDER --suite cuda-samples=FOLDER --built BUILT --report out.csv
 
-capture_programs.csv lists the programs with small arguments, so that each run ends within seconds. The suites are not
-part of kernrec: fetch their repositories first. A program is right if it exits with status 0 and prints that its check
-passed. Some programs only report through the exit status. With `--analyze`, the tool instead counts the launches in the
-folder `--calls` that `kernrec analyze` accepts unchanged.
+capture_programs.csv lists the programs, with small arguments so that each run ends within seconds. The suites are not
+part of kernrec: fetch their repositories first. The result of a program is right if it exits with status 0 and prints
+that its own check passed. For programs that print no such message, the exit status is enough. With `--analyze`, the
+tool instead counts how many of the launches that earlier runs wrote to the folder `--calls` can be analyzed without
+changes.
 """
 
 import argparse
@@ -48,13 +49,13 @@ _OPTIONS = {
     "cuda-samples": ["-I{root}/Common"],
     "PolyBench-ACC": [
         *("-I{root}/CUDA/utilities", "-I{root}/common", "-DMINI_DATASET", "-DRUN_ON_CPU"),
-        "-DcudaThreadSynchronize=cudaDeviceSynchronize",  # CUDA 13 removed the old name
+        "-DcudaThreadSynchronize=cudaDeviceSynchronize",  # CUDA 13 removed the old name.
     ],
 }
 _SUFFIXES = (".cu", ".cpp", ".c", ".cc")
 _BUILD_S = 400.0
 _WALL = 15
-"""Maximum run time over processor time, which allows for a busy machine."""
+"""Maximum run time divided by processor time. It is large, because the machine may be busy."""
 _KILLED = (-signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGKILL, 128 + signal.SIGXCPU)
 
 WRAPPER = """#!{python}
@@ -78,8 +79,8 @@ os.execv("{nvcc}", ["{nvcc}", "-arch=compute_80", "-cudart", "none", *arguments,
 class Program(NamedTuple):
     """Program of a suite, with its arguments.
 
-    `check` is how the program reports a correct result: `output`, or only the exit `status`. `verified` is `right` for
-    programs that ran correctly before; the others are candidates.
+    `check` is `output` if the program prints whether its result is correct, or `status` if only the exit status shows
+    this. `verified` is `right` if the program ran correctly before, or else empty.
     """
 
     suite: str
@@ -90,7 +91,7 @@ class Program(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Result of one program: `right`, `wrong`, `too slow`, `not built`, or its exit status."""
+    """Result of one program: `right`, `wrong`, `too slow`, `not built`, `built`, or the exit status."""
 
     result: str
     seconds: float = 0.0
@@ -142,7 +143,10 @@ def main() -> int:
 
 
 def _analyze(folder: Path, names: Sequence[str]) -> int:
-    """Predict the time of each kernel's most frequent launch; this result counts for all launches of the kernel."""
+    """Predict the time of the most frequent launch of each kernel, and print the results.
+
+    The result of this launch counts for all launches of the kernel.
+    """
     database, gpu, budget = paths.user_database(), find_gpu("a100"), 20_000_000
     launches: Counter[bool] = Counter()
     for program in sorted(path for path in folder.iterdir() if path.name in names or not names):
@@ -153,7 +157,7 @@ def _analyze(folder: Path, names: Sequence[str]) -> int:
             problem = ""
             try:
                 max(calls, key=lambda call: call.launches).seconds(gpu, database, budget)
-            except Exception as error:  # any failure counts
+            except Exception as error:  # Any failure counts.
                 problem = f"{type(error).__name__}: {error}"
             count = sum(call.launches for call in calls)
             launches[not problem] += count
@@ -173,7 +177,7 @@ def _tools(built: Path) -> Path:
 
 
 def _build(program: Program, root: Path, made: Path, tools: Path) -> str:
-    """Copy and compile a program if it is not built yet; return the first error, or an empty text."""
+    """Copy and compile a program, if it is not built yet. Return the first error, or an empty text."""
     places = list(root.glob(_FOLDERS[program.suite].format(program.name)))
     if not places:
         return "the suite has no such program"
@@ -183,7 +187,7 @@ def _build(program: Program, root: Path, made: Path, tools: Path) -> str:
         return ""
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(folder, copied)
-    for beside in folder.parent.iterdir():  # programs use data and sources of other programs by relative paths
+    for beside in folder.parent.iterdir():  # Programs refer to data and sources of other programs by relative paths.
         if beside.name != folder.name:
             (made / beside.name).symlink_to(beside)
     if program.suite == "HeCBench":

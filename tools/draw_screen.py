@@ -1,4 +1,4 @@
-"""Draw a command's output on a terminal of 80 columns as an SVG, for the picture in the README.
+"""Draw the output of a command on a terminal of 80 columns as an SVG, for the picture in the README.
 
 python tools/draw_screen.py docs/images/first-screen.svg "kernrec recommend --workload llama-3-8b-decode --gpu h200"
 """
@@ -11,11 +11,11 @@ from html import escape
 from pathlib import Path
 
 COLUMNS, LINE = 80, 19
-"""Characters per line, and height of a line in pixels."""
+"""Characters per line of the terminal, and height of a line in pixels."""
 
 
 def main() -> None:
-    """Run the command without the user's databases and write the picture."""
+    """Run the command without the user's databases, and write the picture."""
     path, command = sys.argv[1:3]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KERNREC_")}
     environment |= {"COLUMNS": str(COLUMNS), "NO_COLOR": "1", "XDG_DATA_HOME": os.devnull}

@@ -4,14 +4,15 @@
     python tools/equal_answers.py --release 0.2.0 [--queries 10000]
     python tools/equal_answers.py --pinned [--update]
 
-`--release` takes the commit of a release from git's history. `tools/changed_answers.toml` lists differences that are
-intended since that release; they do not count. `--pinned` compares with `tools/pinned_answers.json.gz`, which holds
-queries of many kinds with their answers; after a change of answers that is meant, `--update` writes it anew.
+`--release` compares with the commit of a release, which it finds in git's history. `tools/changed_answers.toml` lists
+intended differences since a release, which do not count. `--pinned` compares with `tools/pinned_answers.json.gz`, which
+contains queries of many kinds with their answers. After an intended change of answers, `--update` writes this file
+again.
 
-Each checkout answers in a separate process (with its `.venv` if it has one), with its own cache and without user
+Each checkout runs in a separate process (with its `.venv` if it has one), with its own cache and without user
 databases. A query is one shape, whose `as_dict()` is compared, or several shapes for `recommend_many`. The comparison
-covers every recommendation, number, note and error. Numbers are equal if they differ by less than a fraction 1e-12. The
-exit status is 1 if an answer differs.
+covers every recommendation, number, note and error. Two numbers count as equal if their relative difference is at most
+1e-12. The exit status is 1 if an answer differs.
 """
 
 import argparse
@@ -42,14 +43,16 @@ CHANGES = ROOT / "tools" / "changed_answers.toml"
 PINNED = ROOT / "tools" / "pinned_answers.json.gz"
 PINNED_QUERIES, PINNED_OF_A_KIND, PINNED_SEED = 120, 2, 5
 EQUAL = 1e-12
-"""Maximum difference of equal numbers, as a fraction of the larger one."""
+"""Maximum relative difference between two numbers that count as equal."""
 _SHARES = ("slowdown", "energy_saved")
-"""Keys of numbers that are a ratio minus one, with the rounding error of the ratio."""
+"""Keys of numbers that are a ratio minus one. They are compared as ratios, because they have the rounding error of a
+ratio.
+"""
 _NUMBERS = re.compile(r" is (-?[\d.]+(?:e[-+]?\d+)?), now (-?[\d.]+(?:e[-+]?\d+)?)$")
 _SHOWN, _LINES = 20, 6
-"""Maximum queries with printed differences, and lines per query."""
+"""Maximum number of queries whose differences are printed, and of lines per query."""
 _REPORTED = 1000
-"""Number of queries between two progress lines."""
+"""Number of queries between two lines that report the progress."""
 
 _ANSWER = """
 import json, os, sys, traceback
@@ -93,16 +96,16 @@ for line in open(sys.argv[1], encoding="utf-8"):
 
 @dataclass(frozen=True)
 class Change:
-    """Intended difference from a release; an empty field matches everything."""
+    """Intended difference from a release. An empty field matches everything."""
 
     why: str
     paths: str = ""
-    """Regular expression, searched in the path and text of a difference."""
+    """Regular expression that is searched in the text of a difference, which begins with the path of the value."""
     ops: Sequence[str] = ()
     gpus: Sequence[str] = ()
     dtypes: Sequence[str] = ()
     most: float = 0.0
-    """Largest allowed ratio of the new to the old number, or of old to new; 0 allows any difference."""
+    """Largest allowed ratio of the new to the old number, or of the old to the new one. 0 allows any difference."""
 
     def covers(self, query: dict[str, Any], difference: str) -> bool:
         """Return whether this change explains a difference between two answers to a query."""
@@ -114,7 +117,7 @@ class Change:
 
 
 def _ratio(difference: str) -> float:
-    """Return the new over the old number of a difference; NaN if these are not two numbers."""
+    """Return the new number over the old number of a difference, or NaN if these are not two numbers."""
     numbers = _NUMBERS.search(difference)
     if numbers is None:
         return float("nan")
@@ -126,7 +129,7 @@ def _ratio(difference: str) -> float:
 
 
 def main() -> int:
-    """Compare both checkouts and print the differences."""
+    """Compare the answers that the command line names, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     other = parser.add_mutually_exclusive_group(required=True)
     other.add_argument("--before", type=Path, help="the other checkout")
@@ -150,7 +153,9 @@ def main() -> int:
 
 
 def extract_release(version: str, folder: Path) -> bool:
-    """Extract the commit `Release VERSION` into a folder; return False if the history does not have it."""
+    """Extract the files of the commit `Release VERSION` to a folder. Return False if the history does
+    not contain it.
+    """
     git = ["git", "-C", str(ROOT)]
     log = subprocess.run([*git, "log", "--format=%H %s"], capture_output=True, text=True, check=False).stdout
     commit = next((c for c, _, subject in (row.partition(" ") for row in log.splitlines())
@@ -164,7 +169,10 @@ def extract_release(version: str, folder: Path) -> bool:
 
 
 def compare(before: Path, count: int, seed: int, changes: Sequence[Change]) -> int:
-    """Send `count` random queries to another checkout and this one; return 1 if an answer differs."""
+    """Compare the answers of another checkout and of this one to `count` random queries.
+
+    Return 1 if an answer differs, or 2 if `before` is not a checkout.
+    """
     if not (before / "kernrec" / "__init__.py").is_file():
         print(f"equal_answers: {before} is not a checkout of kernrec", file=sys.stderr)
         return 2
@@ -175,7 +183,7 @@ def compare(before: Path, count: int, seed: int, changes: Sequence[Change]) -> i
 
 
 def compare_pinned() -> int:
-    """Compare the answers of this checkout with the pinned ones; return 1 if an answer differs."""
+    """Compare the answers of this checkout with the pinned answers. Return 1 if an answer differs."""
     document = json.loads(gzip.decompress(PINNED.read_bytes()))
     with ExitStack() as stack:
         status = _report(document["queries"], document["answers"], _answers(stack, ROOT, document["queries"]), ())
@@ -185,7 +193,7 @@ def compare_pinned() -> int:
 
 
 def update_pinned() -> int:
-    """Pin the answers of this checkout."""
+    """Write the answers of this checkout to the file of pinned answers."""
     by_gpu = random_queries(PINNED_QUERIES, PINNED_SEED, PINNED_OF_A_KIND)
     with ExitStack() as stack:
         answers = [line.rstrip() for line in _answers(stack, ROOT, by_gpu)]
@@ -198,7 +206,7 @@ def update_pinned() -> int:
 def _report(
     by_gpu: Sequence[Sequence[Query]], before: Iterable[str], now: Iterable[str], changes: Sequence[Change]
 ) -> int:
-    """Print how the answers to queries differ; return 1 if one differs that no change covers."""
+    """Print how the answers to queries differ. Return 1 if there is a difference that no change covers."""
     queries = [query for some in by_gpu for query in some]
     counts: Counter[str] = Counter()
     for number, (query, old, new) in enumerate(zip(queries, before, now, strict=True), 1):
@@ -216,7 +224,7 @@ def _report(
 
 
 def _answers(stack: ExitStack, tree: Path, by_gpu: Sequence[Sequence[Query]]) -> Iterator[str]:
-    """Start a process that answers queries from a checkout, and return its answers as lines of JSON."""
+    """Start a process that answers queries with the kernrec of a checkout, and return its answers as lines of JSON."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernrec-equal-")))
     file = folder / "queries.jsonl"
     file.write_text("".join(f"{json.dumps(some)}\n" for some in by_gpu), encoding="utf-8")
@@ -238,7 +246,7 @@ def _answers(stack: ExitStack, tree: Path, by_gpu: Sequence[Sequence[Query]]) ->
 
 
 def _lines(process: "subprocess.Popen[str]", tree: Path) -> Iterator[str]:
-    """Yield the lines that a process prints; end the comparison if the process fails."""
+    """Yield the lines that a process prints. Raise `SystemExit` if the process fails."""
     assert process.stdout is not None
     yield from process.stdout
     if process.wait():
@@ -246,7 +254,7 @@ def _lines(process: "subprocess.Popen[str]", tree: Path) -> Iterator[str]:
 
 
 def _compared(query: dict[str, Any], before: str, now: str, changes: Sequence[Change], shown: bool) -> Sequence[str]:
-    """Return the kinds of differences of a query, and print the first ones if `shown`."""
+    """Return words that describe a query and its two answers, such as `equal`. Print the differences if `shown`."""
     kinds = ["many"] if "shapes" in query else ["kernel"] if "kernel" in query else []
     if before != now:
         every = list(json_differences(json.loads(before), json.loads(now)))
@@ -264,7 +272,9 @@ def _compared(query: dict[str, Any], before: str, now: str, changes: Sequence[Ch
 
 
 def json_differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Return the differences between two JSON values in words; `path` is the values' path in their document."""
+    """Yield descriptions of the differences between two JSON values. `path` is the path of the values in their
+    document.
+    """
     if isinstance(before, dict) and isinstance(now, dict):
         yield from (f"{path}.{key} is gone" for key in before if key not in now)
         yield from (f"{path}.{key} is new" for key in now if key not in before)

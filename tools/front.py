@@ -1,6 +1,6 @@
-"""Provide the command line of `tools/bench.py` and `tools/evidence`: each module with a function `run` is a command.
+"""Command line of `tools/bench.py` and `tools/evidence`. Each module with a function `run` is a command.
 
-The options of a command are the parameters of its `run`, which returns an exit status or None.
+The options of a command are the parameters of its function `run`, which returns an exit status or None.
 """
 
 import ast
@@ -26,14 +26,14 @@ _FIRST, _LEAST = 26, 6
 
 
 class Table:
-    """Prints a table row by row, with a column for each key of the first row and texts left-aligned."""
+    """Table that is printed row by row. The keys of the first row are the headings. Texts are aligned left."""
 
     def __init__(self, title: str = "") -> None:
         self._title = title
         self._widths: list[int] = []
 
     def row(self, cells: Mapping[str, object]) -> None:
-        """Print a row; floats get two decimals, and None is an empty cell."""
+        """Print a row. Floats have two decimals, and None is an empty cell."""
         texts = ["" if c is None else f"{c:.2f}" if isinstance(c, float) else str(c) for c in cells.values()]
         if not self._widths:
             least = [_FIRST, *[_LEAST] * (len(texts) - 1)]
@@ -50,7 +50,7 @@ class Table:
 
 
 def main(package: str) -> int:
-    """Run the package's command that the first command-line argument names; return its exit status."""
+    """Run the command of a package that the first command-line argument names. Return the exit status."""
     folder = ROOT / "tools" / package.replace(".", "/")
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))}
     about = {

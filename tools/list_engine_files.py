@@ -1,9 +1,9 @@
-"""Write the names of the tuned files that vLLM and SGLang releases include, from wheels or folders of wheels.
+"""List the names of the tuned files that releases of vLLM and SGLang include, from their wheels.
 
     python tools/list_engine_files.py vllm-0.33.0-....whl sglang-0.5.23-....whl
 
-The table has only the names of files for NVIDIA GPUs, and the date of the newest file in each wheel, not the contents.
-Existing releases stay.
+The tool adds the releases to a table. The table contains only the names of the files for NVIDIA GPUs and the date of
+the newest file in each wheel, not the files' contents. Releases that are already in the table are kept.
 """
 
 import json
@@ -18,11 +18,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from kernrec.recommender.serving.tuned_files import FOLDERS, TABLE, divided, numbers
 
 Files = dict[tuple[str, str, str], set[str]]
-"""Releases that have a file, by (kind, device, name)."""
+"""Releases that include a tuned file, by (kind, device, name) of the file."""
 
 
 def read_table() -> dict[str, tuple[dict[str, str], Files]]:
-    """Return the table: (dates of its releases, its files) for each engine."""
+    """Return the table: for each engine, the dates of its releases and its tuned files."""
     document = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     engines: dict[str, tuple[dict[str, str], Files]] = {engine: ({}, {}) for engine in FOLDERS}
     for engine, entry in document.items():
@@ -36,7 +36,7 @@ def read_table() -> dict[str, tuple[dict[str, str], Files]]:
 
 
 def add_wheel(wheel: Path, engine: str, number: str, dates: dict[str, str], files: Files) -> None:
-    """Add the names of a wheel."""
+    """Add the names of the tuned files in a wheel to `files`, and the date of the release to `dates`."""
     with zipfile.ZipFile(wheel) as archive:
         dates[number] = "{:04}-{:02}-{:02}".format(*max(info.date_time[:3] for info in archive.infolist()))
         for kind, folder in FOLDERS[engine].items():
@@ -49,7 +49,7 @@ def add_wheel(wheel: Path, engine: str, number: str, dates: dict[str, str], file
 
 
 def write_table(engines: dict[str, tuple[dict[str, str], Files]]) -> None:
-    """Write the table, one line per name."""
+    """Write the table with one line per file name."""
     document: dict[str, Any] = {}
     for engine, (dates, files) in engines.items():
         entry = document[engine] = {"dates": dates, "files": {}}
@@ -60,7 +60,7 @@ def write_table(engines: dict[str, tuple[dict[str, str], Files]]) -> None:
 
 
 def main(wheels: list[str]) -> int:
-    """Add the releases of wheels to the table; return the exit status."""
+    """Add the releases of some wheels to the table. Return the exit status."""
     engines = read_table()
     for wheel in wheels:
         match = re.match(r"(vllm|sglang)-(\d+(?:\.\d+)+)-", Path(wheel).name)

@@ -1,8 +1,8 @@
 """Read, write, hash and compare the profiles that ship with kernrec.
 
-NVRTC is not quite deterministic, and arranges some code differently in each process. With 13.5, arithmetic, global
-memory accesses and barriers were equal. Up to 2 % of the other instructions, mostly before the loop, differed, and up
-to 19 registers, with a spill of a few bytes.
+NVRTC is not quite deterministic: it arranges some code differently in each process. With NVRTC 13.5, the counts of
+arithmetic, global memory accesses and barriers were always equal. Up to 2 % of the other instructions, mostly before
+the main loop, and up to 19 registers differed, with a spill of a few bytes.
 """
 
 import json
@@ -22,21 +22,21 @@ from kernrec.util.files import write_whole
 
 _LITERAL_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
-_COUNTS_VARY = 0.04  # maximum, as a fraction of issued instructions
+_COUNTS_VARY = 0.04  # maximum difference of a count, as a fraction of the issued instructions
 _REGISTERS_VARY = 32
 
 
 def read_profile_rows(path: Path) -> list[ProfileRow]:
-    """Return every row of a Parquet file of profiles, in file order."""
+    """Return all rows of a Parquet file of profiles, in the order of the file."""
     with one_line(path), parquet_rows(path) as (connection, source):
         rows = as_dicts(connection.execute(f"FROM {source}"))
     return [_from_columns(row) for row in rows]
 
 
 def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
-    """Write sorted rows to a Parquet file, atomically.
+    """Write rows to a Parquet file, sorted. The file is replaced atomically.
 
-    Equal rows in any order give the same content hash and, with the same version of DuckDB, the same bytes.
+    The same rows in another order give the same content hash and, with the same version of DuckDB, the same bytes.
 
     Raises:
         UsageError: Two rows have the same launch, variant and architecture.
@@ -59,7 +59,7 @@ def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
 
 
 def profiles_hash(rows: Iterable[ProfileRow]) -> str:
-    """Return a hash of the content of rows, independent of their order and file."""
+    """Return a hash of the content of rows. It does not depend on their order or on the file."""
     return content_hash(sorted(canonical_json(row.columns()) for row in rows), digits=32)
 
 
@@ -80,9 +80,9 @@ def tokens(source: str) -> list[str]:
 
 
 def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:
-    """Return whether two profiles of a variant differ by no more than two runs of the compiler.
+    """Return whether two profiles of a variant differ no more than the results of two runs of the compiler.
 
-    Counts that the algorithm determines (arithmetic, global memory, barriers) must be equal; others may differ
+    Counts that the algorithm determines (arithmetic, global memory, barriers) must be equal. Other counts may differ
     slightly.
     """
     if row.terms != other.terms or abs(row.registers - other.registers) > _REGISTERS_VARY:
@@ -92,7 +92,7 @@ def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:
     slack = _COUNTS_VARY * max(first["issue"].sum(), second["issue"].sum())
     for metric in {*first, *second}:
         difference = np.abs(first.get(metric, nothing) - second.get(metric, nothing)).max()
-        allowed = slack * (32 if metric == "lanes" else 1)  # an instruction counts 32 lanes
+        allowed = slack * (32 if metric == "lanes" else 1)  # An instruction has up to 32 lanes.
         if difference > (0.0 if metric.startswith(_FIXED) else allowed):
             return False
     return True

@@ -1,9 +1,9 @@
 """Draw random queries over all ops, kernels, GPUs, data types, layouts, objectives, bounds and operating points.
 
-A query consists of plain values, so that `tools/equal_answers.py` can pass it to processes. Queries are grouped by GPU,
-with a few of each kind (GPU, op or kernel, data type, layout), because building a kind's static tables takes longer
-than an answer. Most kinds have answers: kernels list what they support, and for ops a typical shape is tried first.
-Some shapes come from recorded rows.
+A query consists of plain values, so that `tools/equal_answers.py` can pass it to another process. Queries are grouped
+by GPU. There are several queries of each kind (GPU, op or kernel, data type, layout), because building the static
+tables of a kind takes longer than an answer. Most queries have an answer: kernels list what they support, and a kind
+with an op is drawn only if a typical shape has an answer. Some shapes come from recorded rows.
 """
 
 import random
@@ -24,23 +24,26 @@ from kernrec.store.connection import parquet_rows
 from kernrec.store.recorded import contents
 
 Query = dict[str, Any]
-"""Keys: `gpu`, `op` or `kernel`, `dtype`, `layout`, `query` (arguments of `kernrec.recommender.Query`), and `shape`,
-or `shapes` for several shapes in one call."""
+"""Query as a dictionary.
+
+Its keys are `gpu`, `op` or `kernel`, `dtype`, `layout`, `query` (arguments of `kernrec.recommender.Query`), and
+`shape`, or `shapes` for several shapes in one call.
+"""
 Sizes = dict[str, int]
 Kind = tuple[str, str, str, str | None, bool]
-"""(GPU, name of an op or kernel, data type, layout, whether it is a kernel)."""
+"""(GPU, name of an op or kernel, data type, layout or None, whether the name is that of a kernel)."""
 
 OF_A_KIND = 8
 """Number of queries of each kind."""
 _AT_ONCE = 12
-"""Number of shapes in one call."""
+"""Number of shapes in a query for several shapes."""
 _WEIGHTS = {"matmul": 5, "attention": 3, "conv2d": 3, "moe": 2}
-"""Relative frequency of an op; 1 for other ops."""
+"""Relative frequency of an op. It is 1 for all other ops."""
 _BACKENDS = ("PyTorch", "vLLM", "SGLang", "cuBLAS")
 
 
 def random_queries(count: int, seed: int, of_a_kind: int = OF_A_KIND) -> list[list[Query]]:
-    """Draw queries from a seed, and return a list of them for each GPU."""
+    """Return about `count` random queries, as one list per GPU. Equal seeds give equal queries."""
     draw = random.Random(seed)
     chosen = sorted((_kind(draw) for _ in range(-(-count // of_a_kind))), key=lambda kind: kind[0])
     queries = [query for kind in chosen for query in _of_kind(draw, kind, of_a_kind)][:count]
@@ -48,10 +51,10 @@ def random_queries(count: int, seed: int, of_a_kind: int = OF_A_KIND) -> list[li
 
 
 def _kind(draw: random.Random) -> Kind:
-    """Return a kind that has answers."""
+    """Draw a kind of queries. Queries of this kind usually have an answer."""
     while True:
         which = draw.random()
-        if which < 0.2:  # choose among the kinds of recorded rows
+        if which < 0.2:  # Choose among the kinds of recorded rows.
             op = draw.choice(sorted(contents()))
             name, dtype, layout = draw.choice(sorted(_recorded(op)))
             free = draw.random() < 0.5 and _is_answered(op, name, dtype, None)
@@ -72,7 +75,7 @@ def _kind(draw: random.Random) -> Kind:
 
 @cache
 def _is_answered(op: str, gpu: str, dtype: str, layout: str | None) -> bool:
-    """Return whether a kernel or backend runs a typical shape."""
+    """Return whether a kernel or a backend can run a typical shape."""
     sm = find_gpu(gpu).sm
     if any(kernel.runs_on(dtype, sm) for kernel in kernels_for(op, dtype, layout, sm)):
         return True
@@ -89,7 +92,7 @@ def _recommender() -> Recommender:
 
 @cache
 def _recorded(op: str) -> Mapping[tuple[str, str, str], Sequence[Sizes]]:
-    """Return shapes of recorded rows, by GPU, data type and layout."""
+    """Return a sample of the shapes of recorded rows, by (GPU, data type, layout)."""
     if op not in contents():
         return {}
     path = shipped("db/prebuilt") / "recorded" / f"{op}.parquet"
@@ -143,7 +146,7 @@ def _layout(op: Op, dtype: str) -> str:
 
 
 def _point(draw: random.Random, gpu: GPU) -> dict[str, float]:
-    """Draw a power limit, a locked clock, both or neither."""
+    """Draw a power limit, a locked clock, both, or neither."""
     point = {}
     if draw.random() < 0.25:
         watts = draw.uniform(gpu.power_min_w, gpu.power_max_w)
@@ -173,9 +176,9 @@ def _wanted(draw: random.Random, gpu: GPU) -> dict[str, Any]:
 
 
 def random_shape(draw: random.Random, op: Op, dtype: str, layout: str | None, plain: bool = False) -> Sizes:
-    """Return a shape that the op accepts; kernels can index most of them.
+    """Draw a shape that the op accepts. Kernels can index most of these shapes.
 
-    If `plain`, as single kernels often require, most sizes are multiples of 64, and there is no epilogue.
+    If `plain`, most sizes are multiples of 64 and there is no epilogue, because many single kernels require this.
     """
     while True:
         shape = _DRAWN[op.name](draw)
@@ -194,14 +197,16 @@ _ALIGNED = ("m", "n", "k", "rows", "columns", "head_dim")
 
 
 def _size(draw: random.Random, most: int) -> int:
-    """Return a log-uniform size from 1 to `most`: a multiple of a power of two, its neighbor, or any number."""
+    """Draw a size from 1 to `most`, log-uniformly: a multiple of a power of two, a neighbor of such a multiple, or any
+    number.
+    """
     step = draw.choice([1, 1, 8, 16, 32, 64, 128, 256])
     size = round(2 ** draw.uniform(0, log2(most)))
     return min(max(round(size / step) * step + draw.choice([0, 0, 0, 0, 1, -1]), 1), most)
 
 
 def _flags(draw: random.Random, **most: int) -> Sizes:
-    """Return dimensions that are mostly 0, otherwise a number up to the given maximum."""
+    """Draw optional dimensions. Each is usually missing, or else has a value from 1 to the given maximum."""
     return {name: draw.randint(1, high) for name, high in most.items() if draw.random() < 0.12}
 
 
@@ -265,4 +270,4 @@ _TYPICAL: Mapping[str, Sizes] = {
     "elementwise": {"n": 2**20},
     **{op: {"rows": 1024, "columns": 1024} for op in _OF_ROWS},
 }  # fmt: skip
-"""Shape of each op that every kernel of the op can run."""
+"""Shape of each op that all kernels of the op can run."""

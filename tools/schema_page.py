@@ -1,11 +1,11 @@
-"""Generate the reference page on the database schema, for `build_reference.py`."""
+"""Generate the page about the database schema for `build_reference.py`."""
 
 import re
 from collections.abc import Iterable, Sequence
 
 
 def schema() -> str:
-    """Return the page of tables and views of a database after all migrations."""
+    """Return the page of all tables and views of a database, after all migrations."""
     from kernrec.store.connection import connect_memory
     from kernrec.store.schema import migrate, migrations, views_sql
 
@@ -49,7 +49,7 @@ def _order(columns: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 def _comments(sql: Iterable[str], table: str) -> dict[str, str]:
-    """Return the comments after a table's columns in its CREATE and ALTER statements."""
+    """Return the comments of a table's columns, which follow the columns in CREATE and ALTER statements."""
     comments = {}
     for text in sql:
         created = re.search(rf"CREATE TABLE {table} \((.*?)\n\);", text, re.DOTALL)
@@ -62,7 +62,7 @@ def _comments(sql: Iterable[str], table: str) -> dict[str, str]:
 
 
 def _before(sql: Iterable[str], name: str) -> str:
-    """Return the comment above the last statement that creates a table or view."""
+    """Return the comment above the last statement that creates a table or view, or an empty text."""
     about = ""
     for text in sql:
         if comment := re.search(rf"((?:^--.*\n)+)CREATE (?:OR REPLACE )?(?:TABLE|VIEW) {name}\b", text, re.MULTILINE):

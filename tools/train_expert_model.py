@@ -1,12 +1,13 @@
-"""Train the shipped ranking of the fused-experts kernel, from published sets of near-best configs.
+"""Train the shipped ranking of configs for the fused-experts kernel, from published near-best configs.
 
     python tools/train_expert_model.py [--data ../shared/data] [--out db/prebuilt/models/serving/fused_experts.json]
 
-`triton/moe_near_best_configs.parquet` has all configs within 1 % of the best, for 207 problems on each of four GPUs
-(zksainx/pipeweave, Apache-2.0). Trees classify configs of the search space as near the best or not
-(`kernrec.recommender.serving.expert_ranking`). The tool first holds out each fifth of the problems on all GPUs, and
-each GPU, and prints the share of problems whose top recommendation, and one of the best three, is near the best. These
-figures go into the model's card. `--folds 0` skips this. The exit status is 2 without data.
+`triton/moe_near_best_configs.parquet` contains all configs that are within 1 % of the best one, for 207 problems on
+each of four GPUs (zksainx/pipeweave, Apache-2.0). Trees classify whether a config of the search space is near the best
+(`kernrec.recommender.serving.expert_ranking`). Before the training, the tool holds out each fifth of the problems on
+all GPUs, then each GPU. It prints for how many problems the top recommendation, and at least one of the top three, is
+near the best. These figures are stored in the model's card. `--folds 0` skips this step. The exit status is 2 if the
+data is missing.
 """
 
 import argparse
@@ -30,16 +31,16 @@ from kernrec.util.optional import import_optional
 GPUS = {"a100": "a100-sxm4-80gb", "h20": "h20", "h800": "h800-sxm", "l40": "l40"}
 FOLDS = 5
 _FAR = 200
-"""Configs of a problem that are not near the best, drawn at random for training."""
+"""Number of configs per problem that are not near the best, drawn at random for training."""
 _FAR_WEIGHT = 10.0
 _TREES, _LEVELS, _RATE = 200, 7, 0.12
 
 Problem = tuple[str, int, int, int, int, int]
-"""GPU, tokens, experts, experts per token, hidden size, and width of an expert."""
+"""GPU, number of tokens, number of experts, experts per token, hidden size, and width of an expert."""
 
 
 class Recorded:
-    """Configs of a recorded problem: features, and whether each is near the best."""
+    """Configs of a recorded problem, with their features and whether each is near the best."""
 
     def __init__(self, problem: Problem, near: Collection[tuple[int, ...]]) -> None:
         name, tokens, experts, top, hidden, width = problem
@@ -50,7 +51,11 @@ class Recorded:
         self.near = self.near[self.tried]
 
     def sample(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return features, labels and weights for training; each problem weighs less per config if many are near."""
+        """Return features, labels and weights for training.
+
+        All near-best configs and a random sample of the others are included. The weight of a near-best config is lower
+        if the problem has many.
+        """
         near, far = np.flatnonzero(self.near), np.flatnonzero(~self.near)
         far = random.choice(far, min(_FAR, len(far)), replace=False)
         weights = np.full(len(near), len(near) ** -0.5), np.full(len(far), _FAR_WEIGHT / len(far))
@@ -59,7 +64,11 @@ class Recorded:
 
 
 def near_best(data: Path) -> dict[Problem, list[tuple[tuple[int, ...], float]]]:
-    """Return the near-best configs of each problem with their times in s. Raises `AbsentError` without the file."""
+    """Return the near-best configs of each problem, with their times in seconds.
+
+    Raises:
+        AbsentError: The file is missing.
+    """
     names = ("block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages")
     near: dict[Problem, list[tuple[tuple[int, ...], float]]] = {}
     for row in parquet_dicts(data / "triton" / "moe_near_best_configs.parquet"):
@@ -70,7 +79,7 @@ def near_best(data: Path) -> dict[Problem, list[tuple[tuple[int, ...], float]]]:
 
 
 def errors(problems: Mapping[Problem, Sequence[tuple[tuple[int, ...], float]]]) -> dict[str, float]:
-    """Return the level and the errors of the formula for times, for an `ExpertRanking`."""
+    """Return the errors of the formula for times, as an `ExpertRanking` stores them."""
     levels, losses = [], []
     for (name, tokens, experts, top, hidden, width), near in problems.items():
         gpu, shape = find_gpu(GPUS[name]), ProductShape(2 * width, hidden, experts, top)
@@ -89,7 +98,7 @@ def errors(problems: Mapping[Problem, Sequence[tuple[tuple[int, ...], float]]]) 
 
 
 def train(problems: Sequence[Recorded]) -> Any:
-    """Return trees that classify configs as near the best."""
+    """Train trees that classify whether a config is near the best."""
     xgboost, random = import_optional("xgboost", "training a model", "train"), np.random.default_rng(0)
     matrix, near, weight = (np.concatenate(part) for part in zip(*(p.sample(random) for p in problems), strict=True))
     settings = {
@@ -101,13 +110,17 @@ def train(problems: Sequence[Recorded]) -> Any:
 
 
 def held_out(trees: Any, problems: Sequence[Recorded]) -> np.ndarray:
-    """Return the shares of problems whose top recommendation, and one of the best three, is near the best."""
+    """Return the fractions of problems whose top recommendation, and at least one of whose top three,
+    is near the best.
+    """
     ranked = [p.near[np.argsort(-trees.inplace_predict(p.features), kind="stable")[:3]] for p in problems]
     return np.array([np.mean([near[0] for near in ranked]), np.mean([near.any() for near in ranked])])
 
 
 def scores(problems: dict[Problem, Recorded], folds: int) -> dict[str, Any]:
-    """Hold out fifths of the problems on all GPUs, then each GPU; return and print the shares of `held_out`."""
+    """Hold out each fifth of the problems on all GPUs, then each GPU. Print and return the fractions
+    from `held_out`.
+    """
     shapes = sorted({problem[1:] for problem in problems})
     fold = dict(zip(shapes, np.random.default_rng(0).permutation(len(shapes)) % FOLDS, strict=True))
     parts = {f"problems {part}": {p for p in problems if fold[p[1:]] == part} for part in range(folds)}

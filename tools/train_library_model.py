@@ -2,9 +2,10 @@
 
     python tools/train_library_model.py [--data ../shared/data] [--out db/prebuilt/models/vendor] [--op matmul]
 
-The tool holds out problems, sizes and GPUs of the recordings (`tools/evidence/recordings/vendor.py`) in turn to
-calibrate the intervals. It writes a card and trees for each op (`kernrec.model.baselines.model_file`). `--folds 1`
-holds out only one fifth of the problems. The exit status is 2 without data.
+To calibrate the intervals, the tool holds out problems, sizes and GPUs of the recordings
+(`tools/evidence/recordings/vendor.py`) in turn. It writes a card and trees for each op
+(`kernrec.model.baselines.model_file`). With `--folds 1`, it holds out only one fifth of the problems. The exit status
+is 2 if the data is missing.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def _sample(recording: Recording, most: int | None) -> Recording:
 
 
 def _before(recording: Recording, entries: dict[str, Any], trees: dict[str, Any]) -> tuple[Any, Any] | None:
-    """Return the stored entry and trees of a set, or None."""
+    """Return the entry and the trees of a recorded set from the last training, or None if it is new."""
     name = recording.recorded.name
     if name not in entries:
         return None

@@ -2,10 +2,11 @@
 
     python tools/train_triton_model.py [--data ../shared/data] [--out db/prebuilt/models] [--gpu a100-sxm4-80gb]
 
-The model corrects the analytical model, from the profiles of `matmul_triton` at each row's config
-(`tools/evidence/recordings/triton.py`). The tool holds out problems and GPUs in turn to calibrate the intervals, and
-writes model card and trees (`kernrec.model.learn.model_file`). Run it again after every change of the analytical model
-or of the kernel's profiles. It takes a few minutes on one core. The exit status is 2 without data.
+The model corrects the analytical model, which uses the profile of `matmul_triton` with the config of each recorded row
+(`tools/evidence/recordings/triton.py`). To calibrate the intervals, the tool holds out problems and GPUs in turn. It
+writes the model card and the trees (`kernrec.model.learn.model_file`). Run it again after every change of the
+analytical model or of the kernel's profiles. It takes a few minutes on one core. The exit status is 2 if the data is
+missing.
 """
 
 import argparse
@@ -26,9 +27,14 @@ from kernrec.training.load_measurements import provenance_of_rows
 from kernrec.training.train_model import train
 
 SHAPE = TrainingSettings(rounds=150, depth=5, rate=0.06, threads=1)
-"""Settings for GPUs without recordings. More or deeper trees rank better on recorded GPUs, but worse on other GPUs."""
+"""Settings of the trees for unrecorded GPUs. More or deeper trees rank better on recorded GPUs, but worse on other
+GPUs.
+"""
 SETTINGS = TrainingSettings(rounds=300, depth=8, rate=0.1, child_weight=10.0, threads=1, shape=SHAPE)
-"""Settings for recorded GPUs, chosen by top-1 efficiency and error on held-out problems, and by the time of a query."""
+"""Settings of the trees for recorded GPUs.
+
+They were chosen by top-1 efficiency and error on held-out problems, and by the time of a query.
+"""
 
 
 def main() -> int:
@@ -72,7 +78,7 @@ def main() -> int:
 
 
 def caveats(groups: list[RowGroup]) -> list[str]:
-    """Return notes on the rows for the model card."""
+    """Return notes about the recordings for the model card."""
     counts = Counter(problem_from_key(group.problem).dtype for group in groups)
     return [
         "an older Triton compiled the recorded kernels; the features are those of matmul_triton by today's Triton",

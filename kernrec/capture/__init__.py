@@ -1,5 +1,6 @@
-"""Run CUDA programs without a GPU, and record their launches as call files.
+"""Run CUDA programs without a GPU, and record their kernel launches as call files.
 
-`native/` contains replacements for NVIDIA's CUDA runtime and driver libraries, which the program loads. They send
-launches through a socket to a `Session`, which runs them in the emulator.
+The folder `native/` contains replacements for NVIDIA's CUDA runtime and driver libraries. A captured program loads
+these replacements, which send its launches through a socket to a `Session`. The session runs the launches in the
+emulator.
 """

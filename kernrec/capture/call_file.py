@@ -1,4 +1,4 @@
-"""Read the call files of CUDA kernels that `kernrec.capture.recorded_calls` writes."""
+"""Read call files of CUDA kernels, which describe recorded launches (`kernrec.capture.recorded_calls` writes them)."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ _KEYS = ("ptx", "launches", "entry", "grid", "block", "shared", "arguments")
 
 @dataclass(frozen=True)
 class CudaCall:
-    """Launch of a CUDA kernel, and the number of equal launches in the program."""
+    """A recorded launch of a CUDA kernel, read from a call file."""
 
     path: Path
     ptx: Path
@@ -30,15 +30,21 @@ class CudaCall:
     block: tuple[int, ...]
     arguments: tuple[str, ...]
     shared: int = 0
-    """Dynamic shared memory per block in bytes."""
+    """Dynamic shared memory per thread block in bytes."""
     launches: int = 1
 
     def kernel(self) -> tuple[Kernel, list[str]]:
-        """Return the kernel of the call, and notes on it."""
+        """Return the launched kernel, and notes on it."""
         return kernel_of_ptx(self.ptx, self.entry, self.grid, self.block, self.arguments, self.shared, captured=True)
 
     def seconds(self, gpu: GPU, database: Path, budget: int) -> float:
-        """Return the predicted seconds of one launch with the program's block size."""
+        """Return the predicted time of one launch in seconds, with the block size that the program used.
+
+        Args:
+            gpu: GPU for which to predict.
+            database: Path of the database for the profiles.
+            budget: Maximum number of PTX instructions that a thread block may execute in the emulator.
+        """
         kernel, _ = self.kernel()
         problem = kernel.definition.problem()
         x, y = (*self.block, 1)[:2]
@@ -50,7 +56,7 @@ class CudaCall:
 
 
 def is_cuda_call(path: Path) -> bool:
-    """Return whether a .toml file is a call of a CUDA kernel, not of a Triton function."""
+    """Return whether a path leads to a call file of a CUDA kernel, and not of a Triton function."""
     try:
         return path.suffix == ".toml" and bool(re.search(r"^ptx\s*=", path.read_text(encoding="utf-8"), re.MULTILINE))
     except (OSError, UnicodeDecodeError):
@@ -58,7 +64,11 @@ def is_cuda_call(path: Path) -> bool:
 
 
 def read_cuda_call(path: Path) -> CudaCall:
-    """Return the call in a file. Raises `UsageError` if the file has another format."""
+    """Read a call file.
+
+    Raises:
+        UsageError: The file has another format.
+    """
     data = read_toml(path, path.name)
     for key in data:
         if key not in _KEYS:
@@ -92,5 +102,5 @@ def read_cuda_call(path: Path) -> CudaCall:
 
 
 def short_name(entry: str) -> str:
-    """Return the name of a kernel from its mangled name, without parameters and namespaces."""
+    """Return the name of a kernel, without its parameters and namespaces, from its mangled name."""
     return identifier(source_name(entry))

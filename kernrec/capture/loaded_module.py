@@ -1,4 +1,4 @@
-"""Represent code that a captured program loaded: PTX from fat binaries, variables, and properties of functions."""
+"""Represent the code that a captured program loads: PTX from fat binaries, variables, and properties of kernels."""
 
 import ctypes
 import ctypes.util
@@ -30,18 +30,18 @@ UNCOMPRESSED = "compile with nvcc --no-compress"
 
 
 class Image(NamedTuple):
-    """One image of a fat binary: PTX or machine code."""
+    """One image in a fat binary. An image is PTX or machine code."""
 
     sm: int
     ptx: str | None
-    """PTX text; None for machine code."""
+    """PTX text of the image, or None if it is machine code."""
 
 
 def images_of(data: bytes) -> list[Image]:
-    """Return the images of a fat binary, a cubin or PTX.
+    """Return the images in a fat binary, a cubin or PTX text.
 
     Raises:
-        KernrecError: This machine cannot decompress the images.
+        KernrecError: The code is damaged, or this machine cannot decompress it.
     """
     if data.startswith(b"\x7fELF"):
         return [Image(int.from_bytes(data[0x30:0x32], "little") & 0xFF, None)]
@@ -74,13 +74,21 @@ def _target(ptx: str) -> int:
 
 
 def best_ptx(images: Sequence[Image], sm: int) -> str | None:
-    """Return the newest PTX that a driver can compile for `sm`; if there is none, the oldest PTX."""
+    """Return the PTX for the newest architecture that is not newer than `sm`, because a driver could compile it for
+    `sm`.
+
+    If all PTX is for newer architectures, return the PTX for the oldest of them. If there is no PTX, return None.
+    """
     texts = sorted((image.sm, image.ptx) for image in images if image.ptx is not None)
     return next((ptx for target, ptx in reversed(texts) if target <= sm), texts[0][1] if texts else None)
 
 
 def _unpacked(data: bytes, size: int, zstd: bool) -> bytes:
-    """Decompress an image to `size` bytes. Raises `KernrecError` if the image is too large or damaged."""
+    """Decompress an image to `size` bytes.
+
+    Raises:
+        KernrecError: The image is too large or damaged.
+    """
     if size > _LARGEST:
         raise KernrecError(f"an image of {size} bytes in the program is too large")
     try:
@@ -90,7 +98,11 @@ def _unpacked(data: bytes, size: int, zstd: bool) -> bytes:
 
 
 def _lz4(data: bytes, size: int) -> bytes:
-    """Decompress a block in LZ4 block format. Raises `IndexError` if the block is truncated."""
+    """Decompress data in the LZ4 block format.
+
+    Raises:
+        IndexError: The data is truncated.
+    """
     out, place, end = bytearray(), 0, len(data)
     while place < end:
         token = data[place]
@@ -112,7 +124,8 @@ def _lz4(data: bytes, size: int) -> bytes:
 
 
 def _length(data: bytes, place: int, count: int) -> tuple[int, int]:
-    """Return (length that starts with `count` and continues in bytes, index after it)."""
+    """Return (decoded length, index of the byte after it). In LZ4, the value 15 of `count` means that more bytes
+    follow."""
     if count == 15:
         while data[place] == 255:
             count += 255
@@ -123,7 +136,7 @@ def _length(data: bytes, place: int, count: int) -> tuple[int, int]:
 
 
 def _zstd(data: bytes, size: int) -> bytes:
-    """Decompress with the system's zstd library."""
+    """Decompress data with the zstd library of the system."""
     library = ctypes.util.find_library("zstd")
     if library is None:
         raise KernrecError(f"the program's code is compressed by zstd, and libzstd is not installed; {UNCOMPRESSED}")
@@ -144,11 +157,11 @@ CUDA_ERROR = {
     "success": 0, "value": 1, "configuration": 9, "function": 98, "image": 209, "ptx": 218, "symbol": 500,
     "address": 700, "resources": 701, "timeout": 702, "assert": 710, "launch": 719, "cooperative": 720, "unknown": 999,
 }  # fmt: skip
-"""Numbers of CUDA errors (`cudaError_t`)."""
+"""Numbers of CUDA errors (`cudaError_t`), by kernrec's names for them."""
 
 
 class LaunchError(KernrecError):
-    """A GPU would reject the launch, or the launch failed; `code` is the CUDA error number."""
+    """A launch that a GPU would reject, or that failed. The attribute `number` is the number of the CUDA error."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(text)
@@ -157,26 +170,33 @@ class LaunchError(KernrecError):
 
 @dataclass(frozen=True)
 class FunctionFacts:
-    """Properties of a function that a program can query."""
+    """Properties of a kernel that a program can query from CUDA."""
 
     name: str
     parameters: tuple[tuple[int, int], ...]
-    """Size in bytes and offset of each parameter."""
+    """Size and offset of each parameter, in bytes."""
     static_shared: int
     local: int
     constant: int
     most_threads: int
     registers: int
     version: int
-    """Compute capability of the PTX, such as 80."""
+    """Compute capability for which the PTX was compiled, such as 80."""
 
     @property
     def attributes(self) -> tuple[int, ...]:
-        """Attributes in the order that native/program.cpp expects."""
+        """Some of the properties, in the order that native/program.cpp expects."""
         return self.static_shared, self.constant, self.local, self.most_threads, self.registers, self.version
 
     def check(self, gpu: GPU, grid: Sequence[int], block: Sequence[int], shared: int) -> None:
-        """Raise `LaunchError` if the GPU would reject a launch."""
+        """Raise `LaunchError` if a GPU would reject a launch of this kernel.
+
+        Args:
+            gpu: The GPU.
+            grid: Number of thread blocks along each axis.
+            block: Threads per block along each axis.
+            shared: Dynamic shared memory per block in bytes.
+        """
         threads, limits = math.prod(block), gpu.limits
         text = f"{self.name}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}, {shared}>>>"
         if reason := impossible_shape(grid, block):
@@ -190,13 +210,14 @@ class FunctionFacts:
 
 
 class LoadedModule:
-    """Module that a captured program loaded.
+    """A module of code that a captured program loaded.
 
     Args:
         number: Number of the module in the program.
-        images: Images of the module.
-        texts: PTX of the module: none, one, or one for each linked file.
-        free_address: Start address for variables that the program did not register.
+        images: Images in the module.
+        texts: PTX of the module: an empty list if it has none, otherwise one text, or one text for each file that was
+            linked.
+        free_address: First address for variables that the program did not register.
     """
 
     def __init__(self, number: int, images: Sequence[Image], texts: Sequence[str], free_address: int) -> None:
@@ -206,28 +227,28 @@ class LoadedModule:
         self.placed: dict[str, np.ndarray] = {}
         """Memory of variables by name."""
         self.addresses: dict[str, int] = {}
-        """Addresses of variables in global memory."""
+        """Addresses of the variables in global memory, by name."""
         self.buffers: dict[str, np.ndarray] = {}
-        """Memory of variables that the program did not register."""
+        """Memory of the variables that the program did not register, by name."""
         self.tables: dict[str, bytes] = {}
-        """Initial contents of variables that contain addresses, such as tables of virtual functions."""
+        """Initial contents of variables that contain addresses, by name, such as tables of virtual functions."""
         self._initial_constants: dict[str, np.ndarray] = {}
         self._facts: dict[str, FunctionFacts] = {}
         self._prepared = False
 
     @property
     def ptx(self) -> str:
-        """PTX text."""
+        """PTX text of the module. If several files were linked, their texts are joined."""
         return "\n".join(self._texts)
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the PTX."""
+        """Hash of the PTX text."""
         return hashlib.sha256(self.ptx.encode()).hexdigest()[:10]
 
     @property
     def module(self) -> Module:
-        """Parsed PTX."""
+        """The module's PTX after parsing."""
         if self._parsed is None:
             try:
                 self._parsed = parse(_linked(self._texts))
@@ -236,7 +257,14 @@ class LoadedModule:
         return self._parsed
 
     def place(self, name: str, memory: np.ndarray, address: int) -> None:
-        """Set the location of a variable, and write its initial or current value there."""
+        """Set the memory of a variable, and write the variable's value to it: its current value if it has one,
+        otherwise its initial value.
+
+        Args:
+            name: Name of the variable.
+            memory: Memory for the variable.
+            address: Address of the memory.
+        """
         if name in self.placed:
             if name in self.buffers:
                 memory[:] = self.placed[name][: len(memory)]
@@ -251,13 +279,18 @@ class LoadedModule:
             memory[: len(variable.data)] = np.frombuffer(variable.data, np.uint8)[: len(memory)]
 
     def variable(self, name: str) -> Variable:
-        """Return a variable. Raises `LaunchError` if the PTX has no variable of this name."""
+        """Return the declaration of a variable.
+
+        Raises:
+            LaunchError: The PTX has no variable of this name.
+        """
         if not self._texts or (variable := self.module.variables.get(name)) is None:
             raise LaunchError(CUDA_ERROR["symbol"], f"the program's PTX has no variable {name}")
         return variable
 
     def prepare(self) -> None:
-        """Allocate the variables that the program did not register, and write addresses into initial values."""
+        """Allocate memory for variables that the program did not register, and put addresses into initial values that
+        need them."""
         if self._prepared or not self._texts:
             return
         self._prepared = True
@@ -285,7 +318,7 @@ class LoadedModule:
         return memory
 
     def constants(self) -> dict[str, np.ndarray]:
-        """Return the current contents of `__constant__` variables."""
+        """Return the current contents of all `__constant__` variables, by name."""
         variables = self.module.variables
         registered = {
             name: m for name, m in self.placed.items() if name in variables and variables[name].space == "const"
@@ -293,7 +326,11 @@ class LoadedModule:
         return {**self._initial_constants, **registered}
 
     def facts(self, name: str) -> FunctionFacts:
-        """Return the properties of a kernel. Raises `LaunchError` if the PTX has no such kernel."""
+        """Return the properties of a kernel.
+
+        Raises:
+            LaunchError: The module has no PTX, or its PTX has no kernel of this name.
+        """
         if not self._texts:
             targets = ", ".join(f"sm_{sm}" for sm in sorted({image.sm for image in self._images})) or "nothing"
             raise LaunchError(
@@ -332,7 +369,8 @@ def _facts(module: Module, function: Function) -> FunctionFacts:
 
 
 def _linked(texts: Sequence[str]) -> str:
-    """Link the PTX of several files into one module: the first file's header, then the declarations of each file."""
+    """Combine the PTX of several files into one text: the header of the first file, then the declarations of all
+    files."""
     return texts[0] if len(texts) == 1 else "\n".join([texts[0], *(_body(text) for text in texts[1:])])
 
 

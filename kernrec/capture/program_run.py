@@ -1,4 +1,4 @@
-"""Build the replacements for CUDA's libraries, run a program with them, and serve its calls."""
+"""Build the replacements for CUDA's libraries, run a program with them, and serve the program's CUDA calls."""
 
 import hashlib
 import importlib.util
@@ -27,15 +27,23 @@ _DRIVER, _NVML, _RUNTIMES = "libcuda.so.1", "libnvidia-ml.so.1", (12, 13)
 _DEFINED = re.compile(r"^API (?:[\w:]+[ *]+)+(\w+)\(", re.MULTILINE)
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=default", "-fno-strict-aliasing")
 _LINKED = ("-shared", "-static-libstdc++", "-static-libgcc", "-pthread", "-ldl", "-Wl,-s")
+_EXPORTS = {
+    "cuda": "cu*; _ZN7capture*; _ZNK7capture*; _ZT[ISV]N7capture*",
+    "nvidia-ml": "nvml*",
+    "cudart": "cuda*; __cuda*",
+}
+"""Exported symbols of each library. An exported C++ library would replace that of other libraries in the program."""
 
 
 def libraries() -> Path:
-    """Return the folder with the libraries; compile them if it does not exist. Raises `KernrecError` if the system is
-    not Linux, or has no C++ compiler.
+    """Return the folder that contains the compiled replacement libraries. If it does not exist, compile them first.
+
+    Raises:
+        KernrecError: The system is not Linux or has no C++ compiler, or the compiler fails.
     """
     if not sys.platform.startswith("linux"):
         raise KernrecError("kernrec capture runs CUDA programs on Linux only")
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(repr((_FLAGS, _LINKED, _EXPORTS)).encode())
     for path in sorted(NATIVE.iterdir()):
         digest.update(path.name.encode() + path.read_bytes())
     folder = paths.cache() / f"capture-{digest.hexdigest()[:16]}"
@@ -45,7 +53,7 @@ def libraries() -> Path:
 
 
 def compile_libraries(folder: Path) -> None:
-    """Compile the libraries into a new folder."""
+    """Compile the replacement libraries into a new folder."""
     compiler = next(
         (name for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name and shutil.which(name)), None
     )
@@ -72,22 +80,25 @@ def compile_libraries(folder: Path) -> None:
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = dict(zip(jobs, pool.map(compiled, jobs), strict=True))
-        linked = [objects[source, 0] for source in driver]
-        _run_tool([compiler, *linked, f"-Wl,-soname,{_DRIVER}", *_LINKED, "-o", str(made / _DRIVER)])
-        nvml = [str(NATIVE / "nvml.cpp"), str(made / _DRIVER), f"-Wl,-soname,{_NVML}"]
-        _run_tool([compiler, *_FLAGS, *nvml, *_LINKED, "-o", str(made / _NVML)])
-        # Programs compiled with a default stream per thread call functions with these suffixes.
+
+        def link(library: str, inputs: Sequence[str]) -> None:
+            exports, name = scratch / "exports", library.partition(".")[0].removeprefix("lib")
+            version = library if name == "cudart" else ""  # Programs ask for this version of its symbols.
+            exports.write_text(f"{version} {{ global: {_EXPORTS[name]}; local: *; }};")
+            named = [f"-Wl,-soname,{library}", f"-Wl,--version-script={exports}"]
+            _run_tool([compiler, *inputs, *named, *_LINKED, "-o", str(made / library)])
+
+        link(_DRIVER, [objects[source, 0] for source in driver])
+        link(_NVML, [*_FLAGS, str(NATIVE / "nvml.cpp"), str(made / _DRIVER)])
+        # A program that was compiled with one default stream per thread calls functions with these suffixes.
         aliases = [f"-Wl,--defsym={call}{suffix}={call}" for call in _defined() for suffix in ("_ptsz", "_ptds")]
         for version in _RUNTIMES:
-            library = f"libcudart.so.{version}"
-            (exports := scratch / "exports").write_text(f"{library} {{ global: cuda*; __cuda*; local: *; }};")
             linked = [objects.get((source, version)) or objects[source, 0] for source in runtime]
-            flags = [f"-Wl,-soname,{library}", f"-Wl,--version-script={exports}", *_LINKED]
-            _run_tool([compiler, *linked, *aliases, str(made / _DRIVER), *flags, "-o", str(made / library)])
+            link(f"libcudart.so.{version}", [*linked, *aliases, str(made / _DRIVER)])
         try:
             made.rename(folder)
         except OSError:
-            if not (folder / _DRIVER).exists():  # Otherwise another process was faster.
+            if not (folder / _DRIVER).exists():  # If the library exists, another process was faster.
                 raise
 
 
@@ -102,17 +113,25 @@ def _defined() -> list[str]:
 
 
 def _public(name: str) -> dict[str, str | None]:
-    """Return the public functions of a library.
+    """Return the public functions of a library, with the value that a trivial function returns.
 
-    `call=5` in the list stands for a function that writes 5 to the address in its first argument and succeeds, and
-    `call=` for a function that only succeeds. The C++ sources define or lack all others, which have the value None.
+    In the list of functions, `call=5` denotes a function that writes 5 to the address in its first argument and
+    succeeds. `call=` denotes a function that only succeeds. All other functions have the value None here: they are
+    either defined in the C++ sources or missing.
+
+    Args:
+        name: Name of the library, `driver` or `runtime`.
     """
     words = (NATIVE / f"{name}_calls.txt").read_text(encoding="utf-8").split()
     return {call: value if equals else None for call, equals, value in (word.partition("=") for word in words)}
 
 
 def _stubs(name: str) -> str:
-    """Return C++ stubs for all public functions; a stub of a missing function reports its name and ends the program."""
+    """Return C++ code with a stub for each public function of a library.
+
+    A function in the C++ sources takes precedence over its stub. The stub of a missing function reports the function's
+    name and ends the program.
+    """
 
     def stub(call: str, value: str | None) -> str:
         if value is None:
@@ -132,7 +151,7 @@ def _run_tool(command: list[str]) -> None:
 
 SOCKET_VARIABLE = "KERNREC_CAPTURE_SOCKET"
 _TRITON_CALLS = 50
-"""Maximum number of calls written for one Triton function."""
+"""Maximum number of call files to write for one Triton function."""
 _STATIC_RUNTIME = b"libcudart_static_"
 _ELF32 = b"\x7fELF\x01"
 _OLD_RUNTIME = re.compile(rb"libcudart\.so\.(\d+)")
@@ -143,18 +162,18 @@ _LARGEST_PROGRAM = 1 << 30
 def run_program(
     command: Sequence[str], gpu: GPU, folder: Path, recorder: Recorder, build_options: Sequence[str], budget: int
 ) -> int:
-    """Run a program and return its exit status.
+    """Run a program, record its launches, and return its exit status.
 
     Args:
-        command: The program and its arguments; a .cu file is compiled first.
+        command: The program and its arguments. A .cu file is compiled first.
         gpu: The GPU that the program sees.
-        folder: Folder for captured launches of Triton functions.
+        folder: Folder for call files of Triton functions.
         recorder: Collects the launches of CUDA kernels.
         build_options: Options of nvcc for a .cu file.
-        budget: Maximum number of PTX instructions of a batch of thread blocks.
+        budget: Maximum number of PTX instructions for a batch of thread blocks.
 
     Raises:
-        KernrecError: The program cannot run here; the message gives the reason.
+        KernrecError: The program cannot run here. The message states the reason.
     """
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernrec-")))
@@ -190,13 +209,14 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     while True:
         try:
             return program.wait()
-        except KeyboardInterrupt:  # The program received the signal, too, and decides.
+        except KeyboardInterrupt:  # The program also received the signal, and decides what to do.
             if program.poll() is None:
                 program.send_signal(signal.SIGINT)
 
 
 def accept(listener: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -> None:
-    """Serve the CUDA calls of each process that connects, in threads, until the socket is closed."""
+    """Wait for processes to connect to a socket, and serve the CUDA calls of each in a thread, until the socket is
+    closed."""
     while True:
         try:
             connection, _ = listener.accept()
@@ -207,7 +227,7 @@ def accept(listener: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -
 
 
 def _build(source: Path, program: Path, gpu: GPU, options: Sequence[str]) -> None:
-    """Compile a CUDA program of one file with our runtime library."""
+    """Compile a CUDA program that consists of one file, and link it with the replacement of the runtime library."""
     from kernrec.compile.nvcc import nvcc_version, required_nvcc
 
     if not source.is_file():
@@ -224,7 +244,7 @@ def _build(source: Path, program: Path, gpu: GPU, options: Sequence[str]) -> Non
 
 
 def _check(program: str) -> None:
-    """Raise `UsageError` for a program that cannot load the replacement libraries."""
+    """Raise `UsageError` if a program cannot load the replacement libraries."""
     path = shutil.which(program)
     if path is None or (size := Path(path).stat().st_size) > _LARGEST_PROGRAM:
         return
@@ -245,7 +265,7 @@ def _is_python(command: Sequence[str]) -> bool:
 
 
 def _runs_on_gpu(command: Sequence[str]) -> bool:
-    """Return whether this machine has a GPU for a Python program."""
+    """Return whether a command runs a Python program that can use Triton on a GPU of this machine."""
     if not _is_python(command) or importlib.util.find_spec("triton") is None:
         return False
     from kernrec.compile.gpu_stand_in import has_driver
@@ -254,7 +274,14 @@ def _runs_on_gpu(command: Sequence[str]) -> bool:
 
 
 def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU, refused: Path) -> dict[str, str]:
-    """Return environment variables that make Python programs of the command capture Triton launches."""
+    """Return the environment variables with which Python programs of a command capture launches of Triton functions.
+
+    Args:
+        command: The command.
+        folder: Folder for call files.
+        gpu: The GPU that the program sees.
+        refused: File to which the program writes the launches that it cannot capture.
+    """
     if importlib.util.find_spec("triton") is None:
         return {}
     from kernrec.triton.calls.hooks import COUNT_VARIABLE, FOLDER_VARIABLE, GPU_VARIABLE, REFUSED_VARIABLE, SITE
@@ -268,8 +295,8 @@ def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU, refused: P
         "PYTHONPATH": path,
     }
     if not _runs_on_gpu(command):
-        # vLLM disables Triton if it finds no driver, unless no device is visible.
+        # vLLM disables Triton if it finds no driver, except if no device is visible.
         variables["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        # torch.compile would generate C++ for tensors on the CPU, and fail for Triton functions.
+        # For tensors on the CPU, torch.compile would generate C++, and fail for Triton functions.
         variables["TORCHDYNAMO_DISABLE"] = "1"
     return variables

@@ -1,4 +1,4 @@
-"""Write each launch of a captured program as a call: a TOML file, with its PTX and .npy files next to it.
+"""Record the launches of a captured program as call files: TOML files, with PTX and .npy files next to them.
 
     ptx = "saxpy-1f0c5d2a90.ptx"
     entry = "_Z5saxpyifPKfPf"
@@ -7,8 +7,9 @@
     launches = 100                # equal launches, which differ at most in floating-point numbers
     arguments = ["i32:1048576", "f32:2.0", "x=f32[1048576]", "y=f32[1048576]"]   # in the form of `kernrec check`
 
-A buffer has a file if its values affect memory accesses or run time. The PTX holds the values of variables. In the
-emulator, buffer i starts at address i << 40, so pointers into buffers are written as numbers.
+The contents of a buffer are written to a .npy file only if they affect memory accesses or run time. The PTX contains
+the values of variables. In the emulator, buffer number i starts at address i << 40, so a pointer to the inside of a
+buffer is written as a number.
 """
 
 import hashlib
@@ -37,11 +38,12 @@ from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, IMAGE_WINDOW, WINDOW_S
 from kernrec.util.files import write_whole
 
 SLOTS = 80
-"""Number of address ranges for allocations, as in native/core.cpp; the last range holds several allocations."""
+"""Number of address ranges for allocations, as in native/core.cpp. The last range contains several allocations."""
 PER_FUNCTION = 8
-"""Maximum number of calls written per kernel; further launches are counted in the most similar call."""
+"""Maximum number of call files per kernel. Each further launch is counted in the call whose number of threads is
+closest."""
 LARGEST_CONTENT = 64 << 20
-"""Maximum bytes of a buffer whose contents are written."""
+"""Maximum size in bytes of a buffer whose contents are written to a file."""
 _LARGEST_VARIABLE = 256 << 10
 POINTER_BYTES = 8
 _ELEMENTS = {
@@ -59,7 +61,7 @@ _ELEMENTS = {
 
 @dataclass
 class Call:
-    """Equal launches of a kernel."""
+    """Group of equal launches of a kernel, from which one call file is written."""
 
     name: str
     key: str
@@ -67,7 +69,7 @@ class Call:
     ptx: str
     threads: int
     contents: dict[str, np.ndarray]
-    """Contents of buffers by name, until `save_contents` writes them."""
+    """Contents of buffers by name. They are removed from memory when `save_contents` writes them to files."""
     files: list[str] = field(default_factory=list)
     launches: int = 0
     notes: list[str] = field(default_factory=list)
@@ -77,7 +79,7 @@ class Call:
         return f"{self.name}-{self.key}.toml"
 
     def save_contents(self, folder: Path) -> None:
-        """Move the contents of buffers from memory to files."""
+        """Move the contents of buffers from memory to files in a folder."""
         for name, array in self.contents.items():
             self.files.append(f"{self.name}-{self.key}-{name}.npy")
             with (folder / self.files[-1]).open("wb") as file:
@@ -86,11 +88,11 @@ class Call:
 
 
 class Recorder:
-    """Collector for the launches of all processes of a program; writes them at the end.
+    """Collector of the launches that all processes of a program make. It writes them to call files at the end.
 
     Args:
-        about: A comment for the head of each file.
-        per_function: Maximum number of calls written per kernel.
+        about: Comment for the first line of each call file.
+        per_function: Maximum number of call files per kernel.
     """
 
     def __init__(self, about: str = "", per_function: int = PER_FUNCTION) -> None:
@@ -98,27 +100,28 @@ class Recorder:
         self._calls: dict[str, dict[str, Call]] = {}
         self._lock = threading.Lock()
         self._scratch = TemporaryDirectory(prefix="kernrec-")
-        """Folder for the contents of buffers, which can be larger than memory."""
+        """Folder for the contents of buffers, because they may be larger than the memory."""
         self.launches = 0
-        """Number of launches so far."""
+        """Number of launches that were recorded so far."""
         self.called = False
-        """Whether the program made a CUDA call."""
+        """Whether any process of the program made a CUDA call."""
         self.refused: set[str] = set()
-        """Function and reason of each Triton launch that a call cannot describe."""
+        """Launches of Triton functions that a call file cannot describe: each text contains the function and the
+        reason."""
 
     @property
     def functions(self) -> int:
-        """Number of launched kernels."""
+        """Number of different kernels that were launched."""
         return len(self._calls)
 
     def add(self, module: LoadedModule, launch: KernelLaunch, allocations: Mapping[int, int] | None = None) -> None:
-        """Record a launch before it runs.
+        """Record a launch. This must be called before the launch runs, because it may change its buffers.
 
         Args:
             module: Code of the kernel.
             launch: Launch to record.
-            allocations: Sizes in bytes, by address, of the allocations in the last address range that arguments point
-                into.
+            allocations: Sizes in bytes of the allocations in the last address range to which arguments point, by their
+                address.
         """
         with self._lock:
             self.launches += 1
@@ -136,7 +139,17 @@ class Recorder:
                 min(calls.values(), key=lambda call: abs(call.threads - threads)).launches += 1
 
     def write(self, folder: Path) -> list[Path]:
-        """Write the calls to new files, and return these. Raises `UsageError` if the folder is not writable."""
+        """Write the recorded launches to call files.
+
+        Args:
+            folder: Folder for the files, which is created if needed.
+
+        Returns:
+            Paths of the call files.
+
+        Raises:
+            UsageError: The folder cannot be written to.
+        """
         files = []
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -161,17 +174,18 @@ class Recorder:
 
 
 class _Description:
-    """Description of one launch as a call."""
+    """Description of one launch in the form of a call file."""
 
     def __init__(self, module: LoadedModule, launch: KernelLaunch, allocations: Mapping[int, int]) -> None:
         self._module, self._launch, self._allocations = module, launch, allocations
         self._function = inlined(module.module, launch.entry)
         self._matters = bool(data_dependences(self._function))
         self._names = list(launch.buffers)
-        order: dict[int, int] = {}  # address of a buffer -> its number in the call
+        order: dict[int, int] = {}  # Number of each buffer in the call file, by the buffer's address.
         self._buffers: list[np.ndarray] = []
         self._arguments: list[tuple[Variable, bytes, int, int]] = []
-        """(parameter, value, buffer number from 1 or 0 for none, offset in the buffer)."""
+        """For each parameter: (parameter, value, number of the buffer that the value points to, offset in this buffer).
+        Buffers are numbered from 1, and 0 means that the value is not a pointer."""
         for parameter, raw in zip(self._function.parameters, launch.arguments, strict=True):
             address, number, offset = int.from_bytes(raw, "little"), 0, 0
             if parameter.size == POINTER_BYTES and (place := self._buffer_at(address)) is not None:
@@ -182,7 +196,8 @@ class _Description:
             self._arguments.append((parameter, raw, number, offset))
 
     def _buffer_at(self, address: int) -> tuple[int, np.ndarray] | None:
-        """Return (first address, memory) of the buffer or allocation that contains an address, else None."""
+        """Return (first address, memory) of the buffer or allocation that contains an address, or None if there is
+        none."""
         slot = address >> BUFFER_SHIFT
         if not 1 <= slot <= len(self._names):
             return None
@@ -193,17 +208,20 @@ class _Description:
         return (start, buffer) if slot != SLOTS and address < start + buffer.nbytes else None
 
     def _image_at(self, handle: int) -> Image | None:
-        """Return the texture or surface with a handle, or None."""
+        """Return the texture or surface that has a given handle, or None if there is none."""
         number = (handle & (1 << WINDOW_SHIFT) - 1) - 1
         images = list(self._launch.images.values())
         return images[number] if handle >> WINDOW_SHIFT == IMAGE_WINDOW and 0 <= number < len(images) else None
 
     def _words(self, structure: bytes, memory_of: dict[int, np.ndarray]) -> list[str]:
-        """Return the initial values of a structure: bytes, or words of 8 bytes with addresses of variables.
+        """Return the values with which to initialize a structure in PTX.
+
+        Each value is a byte or, if the structure contains pointers, a word of 8 bytes. A pointer is written as the
+        address of a variable.
 
         Args:
             structure: Bytes of the structure.
-            memory_of: The function adds the memory that the structure points to, by address.
+            memory_of: Memory to which structures point, by address. The function adds the memory for this structure.
         """
         words = [int.from_bytes(structure[i : i + 8], "little") for i in range(0, len(structure), 8)]
         places = [self._buffer_at(word) for word in words]
@@ -216,10 +234,10 @@ class _Description:
         ]
 
     def key(self, exact: bool) -> str:
-        """Return a key that ignores floating-point values.
+        """Return a key that is equal for equal launches. The values of floating-point arguments do not affect it.
 
         Args:
-            exact: Include buffer contents that affect addresses or run time.
+            exact: Whether the contents of buffers affect the key, provided that they affect addresses or run time.
         """
         launch = self._launch
         shape = [self._module.digest, launch.entry, launch.grid, launch.block, launch.shared_bytes]
@@ -237,7 +255,7 @@ class _Description:
         launch, name = self._launch, short_name(self._launch.entry)
         types, pointers = _element_types(self._function), global_pointers(self._function)
         arguments, contents, notes, structures = [], {}, [], {}
-        memory_of: dict[int, np.ndarray] = {}  # memory that structures point to, by address
+        memory_of: dict[int, np.ndarray] = {}  # Memory to which structures point, by its address.
         named: set[int] = set()
         for parameter, raw, number, offset in self._arguments:
             if number and number not in named:
@@ -273,7 +291,7 @@ class _Description:
             for name, memory in self._module.placed.items()
             if name in self._function.symbols and memory.nbytes <= _LARGEST_VARIABLE
         }
-        # The PTX already defines these, and the addresses of functions differ in an analysis.
+        # The PTX already defines these values. Also, the addresses of functions in them would differ in an analysis.
         values = {name: data for name, data in values.items() if data != self._module.tables.get(name)}
         ptx = _with_structures(_with_values(self._module.ptx, values), launch.entry, structures)
         if memory_of:
@@ -295,13 +313,19 @@ _NUMPY: dict[str, np.dtype[Any]] = {
 
 
 def _shape(image: Image) -> list[int]:
-    """Return the extents of a texture's texels, slowest first."""
+    """Return the shape of an array of a texture's texels: layers, then axes from slowest to fastest, then channels."""
     layers, channels = ([count] if count > 1 else [] for count in (image.layers, image.channels))
     return [*layers, *reversed(image.extents), *channels]
 
 
 def _texture(name: str, image: Image, file: str) -> str:
-    """Describe a texture with the content of a file, or with random texels if `file` is empty."""
+    """Describe a texture in the form of a call file.
+
+    Args:
+        name: Name of the texture.
+        image: The texture.
+        file: Name of the file with its texels. If empty, the texels are random.
+    """
     sampler = image.sampler
     modes = [sampler.filter, sampler.address, *(["normalized"] if sampler.normalized else [])]
     modes += ["unit_range"] if sampler.unit_range else []
@@ -312,7 +336,7 @@ def _texture(name: str, image: Image, file: str) -> str:
 
 
 def _element_types(function: Function) -> dict[str, str]:
-    """Return the element type of each pointer parameter, from the first access through it."""
+    """Return the element type of each pointer parameter, taken from the first memory access through the parameter."""
     types: dict[str, str] = {}
     for ins in function.instructions:
         if ins.opcode not in ("ld", "st", "red", "atom") or not any(isinstance(o, Address) for o in ins.operands):
@@ -334,7 +358,7 @@ def _scalar(parameter: Variable, raw: bytes) -> str | None:
 
 
 def _with_values(ptx: str, values: Mapping[str, bytes]) -> str:
-    """Replace the initial values of variables in PTX."""
+    """Return PTX in which the initial values of some variables are replaced."""
     for name, data in values.items():
         numbers = ", ".join(map(str, data))
         space = r"(\.(?:global|const)\s+(?:\.attribute\([^)]*\)\s*)?)"
@@ -356,7 +380,15 @@ def _memory(address: int, memory: np.ndarray, with_values: bool) -> str:
 
 
 def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str]]) -> str:
-    """Turn structures passed by value into constants of the PTX; a GPU keeps both in constant memory."""
+    """Return PTX in which structures that a kernel receives by value are constants instead of parameters.
+
+    A GPU keeps both parameters and constants in constant memory.
+
+    Args:
+        ptx: PTX text.
+        entry: Name of the kernel.
+        structures: Values of each structure by the name of its parameter (`_words`).
+    """
     start = ptx.index("{", match.end()) if (match := re.search(rf"\.entry\s+{re.escape(entry)}\s*\(", ptx)) else 0
     for name, words in structures.items():
         declared = re.compile(
@@ -369,7 +401,7 @@ def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str
         constant = f".const .align {align} .{kind} {name}[{len(words)}] = {{{', '.join(words)}}};\n"
         head = ptx[match.end() : parameter.start()] + ptx[parameter.end() : start]
         end = _end_of_body(ptx, start)
-        # Code that indexes a structure holds its address in registers. Scalars have no address.
+        # Code that indexes a structure holds the structure's address in a register. A scalar has no address.
         body = re.sub(rf"\bld\.param(\S*)([^;]*\[(?:{re.escape(name)}\b|%))", r"ld.const\1\2", ptx[start:end])
         body = body.replace("cvta.param", "cvta.const")
         before = ptx[: match.end()]

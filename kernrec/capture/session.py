@@ -1,7 +1,8 @@
-"""Serve the calls of one captured program: memory, code, textures and launches.
+"""Serve the CUDA calls of one process of a captured program: memory, code, textures and launches.
 
-The replacement libraries in `native/` send requests over a socket. A request or reply is a list of byte strings: their
-count, the length of each, then their bytes. The first field of a reply is a CUDA error number, or 0.
+The replacement libraries in `native/` send requests over a socket. A request or reply is a list of byte strings. It is
+sent as the number of strings, the length of each string, and then their bytes. The first string of a reply is the
+number of a CUDA error, or 0.
 """
 
 import array
@@ -27,14 +28,14 @@ from kernrec.ptx.execution.watched import EmulationOptions
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, IMAGE_WINDOW, WINDOW_SHIFT
 from kernrec.ptx.state.results import BudgetError
 
-_ADDRESSES = ("wrap", "clamp", "mirror", "border")  # Indexed by cudaTextureAddressMode.
-_KINDS = "iuf"  # Indexed by cudaChannelFormatKind.
-_LAYERED, _CUBEMAP = 1, 4  # flags of arrays
+_ADDRESSES = ("wrap", "clamp", "mirror", "border")  # The index is a value of cudaTextureAddressMode.
+_KINDS = "iuf"  # The index is a value of cudaChannelFormatKind.
+_LAYERED, _CUBEMAP = 1, 4  # Flags of CUDA arrays.
 _NONE = Image("no image", (1,), "u8")
 
 
 class Textures:
-    """Images by handle; the low bits of a handle are the image's number, from 1."""
+    """Textures and surfaces of a process. The low bits of a handle are the number of the image, starting with 1."""
 
     def __init__(self) -> None:
         self._images: list[Image] = []
@@ -44,14 +45,15 @@ class Textures:
         self, memory: np.ndarray, extents: Sequence[int], channel: Sequence[int], place: Sequence[int],
         modes: Sequence[int],
     ) -> int:  # fmt: skip
-        """Return the handle of a new image.
+        """Add a texture or surface, and return its handle.
 
         Args:
-            memory: Bytes, starting with the first texel.
-            extents: Texels along x, y and z; 0 for a missing axis.
+            memory: Bytes of the image, starting with the first texel.
+            extents: Number of texels along x, y and z, or 0 for an axis that the image does not have.
             channel: Bits per channel, number of channels, and kind of values.
-            place: Bytes between rows, or 0 for contiguous rows; flags of the array.
-            modes: Address mode; whether to filter, to read integers as 0 to 1, and to normalize coordinates.
+            place: Bytes from one row to the next, or 0 if rows are contiguous; and flags of the CUDA array.
+            modes: The address mode; and whether to filter, to read integers as numbers from 0 to 1, and to use
+                normalized coordinates.
 
         Raises:
             KernrecError: The rows do not fit in the memory.
@@ -86,7 +88,10 @@ class Textures:
             self._images[number], self._memory[number] = _NONE, None
 
     def added_to(self, buffers: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Image]]:
-        """Return (buffers including those of the images, images by name); images with gaps between rows are copied."""
+        """Return the buffers together with those of the images, and the images by name.
+
+        If the rows of an image have gaps between them, the buffer is a copy of the rows without gaps.
+        """
         if not any(self._memory):
             return buffers, {}
         buffers[_NONE.buffer] = np.zeros(1, np.uint8)
@@ -107,23 +112,23 @@ class Textures:
 _MOST_FIELDS, _MOST_BYTES = 1 << 16, 1 << 31
 _BARRIER_BYTES = 8
 _UNCHANGED = (b"launch", b"device", b"variable", b"function", b"occupancy")
-"""Requests that change no memory, code or texture of the process."""
+"""Requests that do not change the memory, code or textures of the process."""
 _RECENT = 16
-"""Maximum number of launches to keep, in case they run again."""
+"""Maximum number of recent launches to keep in memory, because they may run again."""
 _MOST_KEPT = 1 << 18
-"""Maximum threads of a cooperative launch to keep, because all its threads occupy registers."""
+"""Maximum number of threads of a cooperative launch that is kept in memory. All its threads need registers at once."""
 _TOGETHER = 1 << 22
-"""Maximum threads of a cooperative launch, because all its threads run at once."""
+"""Maximum number of threads of a cooperative launch. All its threads run at the same time."""
 
 
 class Session:
-    """One process of a captured program, from its first CUDA call to its end.
+    """Connection to one process of a captured program, from the first CUDA call of the process to its end.
 
     Args:
-        connection: Socket of the process.
+        connection: Socket to the process.
         gpu: GPU that the process sees.
-        recorder: Records launches.
-        budget: Maximum number of PTX instructions of a batch of thread blocks.
+        recorder: Records the launches.
+        budget: Maximum number of PTX instructions for a batch of thread blocks.
     """
 
     def __init__(self, connection: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -> None:
@@ -134,7 +139,8 @@ class Session:
         self._modules: dict[int, LoadedModule] = {}
         self._failed = CUDA_ERROR["success"]
         self._emulations: dict[tuple[object, ...], Emulation] = {}
-        """Recent launches, keyed by everything that is fixed in an emulation; cleared if memory or code changes."""
+        """Emulations of recent launches, keyed by everything that cannot change in an emulation. The mapping is cleared
+        when memory or code changes."""
         self._verbs: dict[bytes, Callable[..., Sequence[object]]] = {
             b"device": self._device,
             b"map": self._map,
@@ -151,7 +157,7 @@ class Session:
         }
 
     def serve(self) -> None:
-        """Answer requests until the process ends."""
+        """Answer the requests of the process until it ends."""
         with self._connection:
             while (request := self._receive()) is not None:
                 if request[0] not in _UNCHANGED:
@@ -164,7 +170,7 @@ class Session:
                 except KernrecError as error:
                     reply = [CUDA_ERROR["unknown"], str(error)]
                     self._print(str(error))
-                except Exception as error:  # The program gets an error and stays connected.
+                except Exception as error:  # The program gets a CUDA error but stays connected.
                     text = f"a CUDA call of the program failed inside kernrec: {type(error).__name__}: {error}"
                     reply = [CUDA_ERROR["unknown"], text]
                     self._print(text)
@@ -203,7 +209,7 @@ class Session:
         return b"".join(parts)
 
     def _descriptor(self) -> int:
-        """Receive an open file descriptor."""
+        """Receive a file descriptor that the process sends."""
         room = socket.CMSG_SPACE(array.array("i").itemsize)
         _, messages, _, _ = self._connection.recvmsg(1, room)
         files = array.array("i")
@@ -231,7 +237,7 @@ class Session:
 
     def _unmap(self, slot: bytes) -> Sequence[object]:
         self._buffers[f"b{int(slot)}"] = np.zeros(0, np.uint8)
-        self._maps.pop(int(slot), None)  # The memory is unmapped with the last reference.
+        self._maps.pop(int(slot), None)  # The memory is unmapped when nothing refers to it any more.
         return []
 
     def _module(self, image: bytes, *linked: bytes) -> Sequence[object]:
@@ -278,7 +284,7 @@ class Session:
         self, number: bytes, entry: bytes, grid_: bytes, block_: bytes, shared: bytes, cluster_: bytes,
         together: bytes, packed: bytes, shared_: bytes,
     ) -> Sequence[object]:  # fmt: skip
-        if self._failed:  # CUDA also rejects launches after a failed launch
+        if self._failed:  # Like CUDA, reject all launches after a failed launch.
             raise LaunchError(self._failed, f"{entry.decode()} was skipped: an earlier launch failed")
         module, name = self._modules[int(number)], entry.decode()
         grid, block, cluster = (tuple(map(int, text.split())) for text in (grid_, block_, cluster_))

@@ -1,6 +1,6 @@
-"""Check and analyze kernel sources in a separate process, because a source may be wrong, endless or hostile.
+"""Check and analyze kernel sources in a separate process, because a source may be wrong, never end, or be hostile.
 
-child_process.py   limits the process (time, memory, visible files), starts it, and reports its outcome in one line
+child_process.py   starts the process with limits (time, memory, visible files) and reports its outcome in one line
 worker.py          main program of the process: compiles, emulates, analyzes
 reference.py       expected outputs, as NumPy expressions
 check.py           `kernrec.check`: checks results, memory accesses and races

@@ -1,4 +1,7 @@
-"""Analyze and explain sources in a process with limits: bottleneck, slow lines, better blocks and power limits."""
+"""Analyze and explain kernel sources: bottleneck, slow lines, better block sizes and power limits.
+
+An untrusted source is analyzed in a process with limits (`analyze_source`), the user's own source in this process.
+"""
 
 import os
 import re
@@ -38,36 +41,44 @@ _FILES = re.compile(r"\.npy\b|\braw\s", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class SourceAnalysis:
-    """Request to analyze a source: all configs of a spec, or one launch and other block sizes."""
+    """Request to analyze the source of a kernel.
+
+    With a spec, all configs of the spec are analyzed. Without a spec, one launch is analyzed, and other block sizes for
+    it.
+    """
 
     source: str
-    """CUDA C++ or PTX text."""
+    """Text of the source in CUDA C++ or PTX."""
     gpu: str
     spec: str | None = None
-    """Content of a kernel.toml whose `source` is kernel.cu."""
+    """Content of a `kernel.toml` file that describes the kernel. Its key `source` must be `kernel.cu`."""
     shape: str | None = None
-    """Dimensions that replace the spec's defaults."""
+    """Sizes of dimensions that replace the defaults in the spec."""
     arguments: Sequence[str] = ()
-    """Arguments without a spec, in the form of `kernrec check`: `a=f32[4096]`, `i32:4096`."""
+    """Arguments of the kernel if there is no spec, as for `kernrec check`: `a=f32[4096]`, `i32:4096`."""
     grid: Sequence[int] = (1,)
     block: Sequence[int] = (128,)
     query: Query = Query()
     entry: str | None = None
-    """Name of the kernel without a spec; None for the only one."""
+    """Name of the kernel if there is no spec. It may be None if the source has only one kernel."""
 
 
 def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict[str, Any]:
-    """Return the answer of `kernrec analyze --json` for a source, and an explanation of the top recommendation.
+    """Analyze a source in a process with limits.
 
-    The function stores nothing: it deletes the profiles at the end.
+    Nothing is stored, because the profiles are deleted at the end.
 
     Args:
-        wanted: the request.
-        limits: limits of time, memory and sizes.
+        wanted: Source and launch to analyze.
+        limits: Limits of time, memory and sizes.
+
+    Returns:
+        The same values as `kernrec analyze --json`, and an explanation of the top recommendation.
 
     Raises:
-        UsageError: the source, the spec or the launch cannot be used.
-        KernrecError: the source does not compile or takes too long, or no config can be profiled; one line.
+        UsageError: The source, the spec or the launch cannot be used.
+        KernrecError: The source does not compile or takes too long, or no config can be profiled. The message has one
+            line.
     """
     limits = limits or Limits()
     file = file_of(wanted.source)
@@ -89,7 +100,12 @@ def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict
 
 
 def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Analyze a source in the limited process; `request` comes from `analyze_source`."""
+    """Analyze a source. This runs in the process with limits.
+
+    Args:
+        request: Request from `analyze_source`, as JSON values.
+        folder: Private folder of the process.
+    """
     objective, top, inputs = request["wanted"]["query"]
     query = Query(objective_named(objective), top=top, inputs=inputs)
     wanted = SourceAnalysis(**{**request["wanted"], "query": query})
@@ -106,17 +122,20 @@ def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def analyze_in(wanted: SourceAnalysis, folder: Path, database: Path, processes: int = 2) -> tuple[Analysis, list[str]]:
-    """Analyze a source in this process, and return (analysis, notes on it).
+    """Analyze a source in this process.
 
     Args:
-        wanted: the request.
-        folder: folder for the source.
-        database: database for the profiles.
-        processes: number of processes that emulate.
+        wanted: Source and launch to analyze.
+        folder: Folder for the source.
+        database: Path of the database for the profiles.
+        processes: Number of processes that emulate.
+
+    Returns:
+        The analysis, and notes on how the source was read.
 
     Raises:
-        UsageError: the source, the spec or the launch cannot be used.
-        KernrecError: the source does not compile, or no config can be profiled.
+        UsageError: The source, the spec or the launch cannot be used.
+        KernrecError: The source does not compile, or no config can be profiled.
     """
     gpu = find_gpu(wanted.gpu)
     source = folder / file_of(wanted.source)
@@ -140,19 +159,19 @@ def analyze_in(wanted: SourceAnalysis, folder: Path, database: Path, processes: 
 
 
 def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequence[int], query: Query) -> Analysis:
-    """Analyze the caller's own source in this process and its workers, and keep the profiles.
+    """Analyze a source that the caller trusts, in this process and its worker processes, and keep the profiles.
 
     Args:
-        source: CUDA C++ or PTX text.
-        gpu: name of the GPU.
-        arguments: descriptions in the order of the parameters, or values by name.
-        grid: one to three extents.
-        block: one to three extents.
-        query: objective and bounds.
+        source: Text of the source in CUDA C++ or PTX.
+        gpu: Name of the GPU.
+        arguments: Descriptions of the arguments in the order of the parameters, or values by name.
+        grid: Number of thread blocks along one to three axes.
+        block: Threads per block along one to three axes.
+        query: Objective and bounds.
 
     Raises:
-        UsageError: as `analyze_in`.
-        KernrecError: as `analyze_in`.
+        UsageError: The source or the launch cannot be used.
+        KernrecError: The source does not compile, or no config can be profiled.
     """
     if callable(grid) or isinstance(grid, str):
         raise UsageError("the grid of a source must be one to three whole numbers")
@@ -165,7 +184,8 @@ def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequenc
 
 
 def _description(name: str, value: Any) -> str:
-    """Describe an argument as for `kernrec check`, without the values of arrays."""
+    """Describe an argument in the form of `kernrec check`. An array is described by its type and size, without its
+    values."""
     dtype, shape = str(getattr(value, "dtype", "")).rpartition(".")[2], getattr(value, "shape", None)
     if shape:
         return f"{name}={canonical_dtype(dtype)}[{prod(shape)}]"
@@ -182,7 +202,7 @@ def analyze_any(
     block: Sequence[int],
     query: Query,
 ) -> Analysis:
-    """Return the analysis; arguments and errors are those of `kernrec.analyze`."""
+    """Analyze a source, a Triton function or a captured call. For arguments and errors, see `kernrec.analyze`."""
     if isinstance(function, str) and ("__global__" in function or ".entry" in function):
         if arguments is None or grid is None:
             raise UsageError("a source needs arguments, in the order of its parameters, and a grid")
@@ -204,27 +224,28 @@ def analyze_any(
 
 @dataclass(frozen=True)
 class SourceReport:
-    """Explanation of a kernel with the launch in its file."""
+    """Explanation of a kernel, for the launch in its source file."""
 
     report: Report
     advice: tuple[LineAdvice, ...]
-    """Advice by line, largest gain first."""
+    """Advice for lines of the source, largest gain first."""
     notes: tuple[str, ...]
 
     @property
     def what_to_do(self) -> str:
-        """Advice with the largest gain in the source or, without any, for the config."""
+        """The advice with the largest gain in the source or, if there is none, the advice for the config."""
         return self.advice[0].sentence if self.advice else self.report.what_to_do
 
 
 def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, objective: Objective) -> SourceReport:
-    """Explain a kernel with the launch of its host code.
+    """Explain the performance of a kernel, with the launch that the host code in its file makes.
 
     Args:
-        path: The file.
-        words: The kernel, and the user's specification of its launch.
-        database: Database for the profiles.
-        objective: Objective for changes of the config.
+        path: Path of the CUDA file.
+        words: Name of the kernel, and what the user specified about its launch.
+        gpu: GPU for which to explain.
+        database: Path of the database for the profiles.
+        objective: Objective by which to judge other configs.
 
     Raises:
         UsageError: The file does not determine the launch of the kernel.
@@ -234,12 +255,14 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
     problem = made.kernel.definition.problem()
     query = Query(objective)
     analyze(made.kernel, problem, gpu, database, query, ProfilingOptions(folder=path.parent))
-    name = f"{path.name}:{made.kernel.name}"  # Other files may have a kernel with this name.
+    # The name includes the file, because other files may have a kernel with the same name.
+    name = f"{path.name}:{made.kernel.name}"
     about = Request(gpu.name, None, name, dict(problem.dims), problem.dtype, problem.layout, query)
     explained = report(about, Context([database]), made.config)
     notes = [*made.assumed, *([made.unset] if made.unset else [])]
     advice: list[LineAdvice] = []
-    for zeros in (False, True):  # Random integers show which branches the profile took, but may be invalid indices.
+    # Random integers show which branches the profile took, but they may be invalid indices. Then try zeros.
+    for zeros in (False, True):
         sample = program_launch(path, words, gpu, 10.0, zeros)
         try:
             costs = line_costs(sample.module, sample.launch, sample.describer.place)
@@ -253,7 +276,6 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
 
 
 def _reader(path: Path) -> Callable[[str, int], str]:
-    """Return a function that returns lines of the file and of headers next to it."""
 
     def line_of(file: str, line: int) -> str:
         source = path if file == path.name else path.parent / file

@@ -1,4 +1,4 @@
-"""Check a kernel: run it in the emulator, in a separate process, and compare it with a reference."""
+"""Check a kernel: run it in the emulator, in a separate process, and compare its outputs with a reference."""
 
 import math
 import re
@@ -32,32 +32,32 @@ _MOST_BLOCKS = 1 << 20
 
 @dataclass(frozen=True)
 class SourceLaunch:
-    """Source with the launch of one of its kernels."""
+    """A kernel source, and the launch of one of its kernels."""
 
     source: str
-    """CUDA C++ or PTX text."""
+    """Text of the source in CUDA C++ or PTX."""
     arguments: Mapping[str, np.ndarray | np.generic | int]
-    """Arguments by name, in the order of the kernel's parameters: C-contiguous arrays, and numbers."""
+    """Arguments by name, in the order of the kernel's parameters. An argument is a C-contiguous array or a number."""
     grid: Sequence[int]
-    """Thread blocks: one to three extents."""
+    """Number of thread blocks along one to three axes."""
     block: Sequence[int]
-    """Threads per block: one to three extents."""
+    """Threads per block along one to three axes."""
     gpu: str = "a100"
-    """GPU whose architecture the source is compiled for."""
+    """Name of the GPU for which the source is compiled."""
     entry: str | None = None
-    """Name of the kernel; None for the only one."""
+    """Name of the kernel. It may be None if the source has only one kernel."""
     shared_bytes: int = 0
     """Dynamic shared memory per block in bytes."""
     defines: Mapping[str, str] = field(default_factory=dict)
-    """Macros for compiling CUDA C++."""
+    """Names and values of macros for compiling CUDA C++."""
 
     @property
     def file(self) -> str:
-        """Name of the source in messages."""
+        """Name of the source, for messages."""
         return file_of(self.source)
 
     def check(self, limits: Limits) -> None:
-        """Raise `UsageError` for sizes that are too large, an impossible launch, or a source that opens files."""
+        """Raise `UsageError` if sizes are too large, the launch is impossible, or the source opens files."""
         check_source(self.source, self.file, limits)
         find_gpu(self.gpu)
         for name, extents in (("grid", self.grid), ("block", self.block)):
@@ -74,12 +74,12 @@ class SourceLaunch:
 
 
 def file_of(source: str) -> str:
-    """Return the name of a source in messages: kernel.ptx or kernel.cu."""
+    """Return the name of a source for messages: `kernel.ptx` for PTX, otherwise `kernel.cu`."""
     return "kernel.ptx" if _PTX.search(source) else "kernel.cu"
 
 
 def check_source(source: str, file: str, limits: Limits) -> None:
-    """Raise `UsageError` for a source that is empty, is too large or opens files."""
+    """Raise `UsageError` if a source is empty, is too large or opens files."""
     if not source.strip():
         raise UsageError("the source is empty; expected CUDA C++ or PTX")
     if len(source.encode(errors="replace")) > limits.source_bytes:
@@ -90,7 +90,7 @@ def check_source(source: str, file: str, limits: Limits) -> None:
 
 
 def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
-    """Raise `UsageError` for descriptions of arguments that name files or are too large."""
+    """Raise `UsageError` if descriptions of arguments name files, or if the arrays would be too large."""
     total = 0
     for text in descriptions:
         described = read_description(text)
@@ -104,10 +104,17 @@ def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
 
 
 def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str, Any]:
-    """Create arguments by name from descriptions as for `kernrec check`; the position names a number.
+    """Create arguments from descriptions in the form of `kernrec check`.
+
+    Args:
+        descriptions: Descriptions in the order of the kernel's parameters.
+        limits: Limits of sizes.
+
+    Returns:
+        The arguments by name. A number has no name in its description, so it is named by its position.
 
     Raises:
-        UsageError: a description cannot be read, names a file, is a texture or a tensor map, or is too large.
+        UsageError: A description cannot be read, names a file, is a texture or a tensor map, or is too large.
     """
     check_descriptions(descriptions, limits)
     read = read_arguments(descriptions)
@@ -122,25 +129,27 @@ def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str
 Reference = Mapping[str, Any] | Callable[..., Any]
 
 BUDGET = 20_000_000
-"""Number of PTX instructions of a batch of blocks after which the kernel counts as an endless loop."""
+"""Maximum number of PTX instructions for a batch of thread blocks. A kernel that runs more counts as an endless
+loop."""
 _TERMS = 4096.0
-"""Number of terms per sum that the default tolerance assumes; the actual number is unknown."""
+"""Number of terms per sum that the default tolerance assumes, because the actual number is not known."""
 
 
 @dataclass(frozen=True)
 class OutputCheck:
-    """Comparison of one output with its expected values."""
+    """Comparison of one output of a kernel with its expected values."""
 
     error: float
-    """Largest error of an element, relative to the larger of the element and the output's RMS."""
+    """Largest error of an element. The error of an element is relative to the larger of its value and the output's
+    RMS."""
     tolerance: float
     """Largest error that counts as correct."""
     not_numbers: int
-    """Number of elements that are unexpectedly NaN or infinite."""
+    """Number of elements that are NaN or infinite although the expected value is not."""
     where: tuple[int, ...]
     """Index of the element with the largest error."""
     actual: float
-    """Actual value of the element with the largest error."""
+    """Value of the element with the largest error, as computed by the kernel."""
     expected: float
 
     @property
@@ -150,30 +159,32 @@ class OutputCheck:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Outcome of a check."""
+    """Result of checking a kernel."""
 
     outcome: Outcome
     """`ok`, `incorrect` for a wrong result, `compile`, `timeout` or `crash`. A crash is an access out of bounds or
     misaligned, a data race in shared memory, a deadlock, an endless loop, an unknown instruction, or a lack of
     memory."""
     message: str
-    """Description of the error in one line; empty for `ok`."""
+    """Description of the error in one line, or an empty string if the outcome is `ok`."""
     outputs: Mapping[str, OutputCheck]
     counts: Mapping[str, int]
-    """Counts of the emulator, as `kernrec check` prints them; empty if the kernel did not finish."""
+    """Numbers of events that the emulator counted, as `kernrec check` prints them. Empty if the kernel did not
+    finish."""
     registers: int | None
-    """Registers per thread; None for PTX."""
+    """Registers per thread, or None if the source is PTX."""
     spill_bytes: int | None
-    """Bytes of spill code per thread; None for PTX."""
+    """Bytes per thread that the compiler stores to and loads from local memory for spilled registers, or None for
+    PTX."""
     arrays: Mapping[str, np.ndarray]
-    """Arrays after the launch, by name."""
+    """Contents of all arrays after the launch, by name."""
 
     @property
     def correct(self) -> bool:
         return self.outcome is Outcome.OK
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return the result as plain values for JSON, without the arrays."""
         outputs = {
             name: {
                 "correct": output.correct,
@@ -200,20 +211,21 @@ class CheckResult:
 def check(
     launch: SourceLaunch, reference: Reference | None, tolerance: float | None = None, limits: Limits | None = None
 ) -> CheckResult:
-    """Compile a source, emulate one launch and compare the outputs.
+    """Compile a source, emulate one launch, and compare the outputs with their expected values.
 
-    Everything except a Python reference runs in a separate process.
+    Everything runs in a separate process, except a reference that is a Python function.
 
     Args:
-        launch: source, arguments and launch; its arrays do not change.
-        reference: for each output, the expected array or a NumPy expression over the arguments. Or a function that
-            takes the arguments by name and returns the expected arrays. None to compare nothing.
-        tolerance: largest error that counts as correct; by default the rounding error, and 0 for integers.
-        limits: limits of time, memory and sizes.
+        launch: Source, arguments and launch. The arrays in it do not change.
+        reference: For each output, the expected array or a NumPy expression over the arguments. Alternatively, a
+            function that receives the arguments by name and returns the expected arrays by name. If None, nothing is
+            compared.
+        tolerance: Largest error that counts as correct. By default, the rounding error, and 0 for integers.
+        limits: Limits of time, memory and sizes.
 
     Raises:
-        UsageError: arguments, launch or reference cannot be used.
-        KernrecError: no compiler is installed.
+        UsageError: The arguments, the launch or the reference cannot be used.
+        KernrecError: No compiler is installed.
     """
     limits = limits or Limits()
     launch.check(limits)
@@ -242,7 +254,7 @@ def check(
 
 
 def _array(value: Any) -> np.ndarray:
-    """Convert an argument to an array; a Python `int` fits any integer type, and a `float` is a C float."""
+    """Convert an argument to an array. A Python `int` fits any integer type, and a `float` becomes a C `float`."""
     array = np.array(value, dtype=np.float32 if type(value) is float else None, order="C")
     if array.dtype.kind not in "fiu":
         raise UsageError(f"an argument holds {array.dtype}; expected numbers")
@@ -308,7 +320,7 @@ def _output(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: floa
         apart = np.where((wide == exact) | (np.isnan(wide) & np.isnan(exact)), 0.0, np.abs(wide - exact))
     worst = int(np.argmax(np.where(np.isfinite(apart), apart, np.inf)))
     index = tuple(int(n) for n in np.unravel_index(worst, actual.shape))
-    # `compare` takes NaN for an unwritten element and skips it, but here the kernel itself must produce the NaN.
+    # To `compare`, NaN means an element that was not written, so it is skipped. Here, NaN may be the expected value.
     missing = bool((np.isnan(exact) & ~np.isnan(wide)).any())
     return OutputCheck(
         math.inf if missing else error.largest, allowed, error.unwritten, index, float(wide[worst]), float(exact[worst])

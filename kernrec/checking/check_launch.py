@@ -1,4 +1,4 @@
-"""Run the launches of a program or of one kernel block by block, and check the behavior of their threads."""
+"""Run the launches of a program, or of one kernel, block by block in the emulator, and find errors of their threads."""
 
 import re
 import time
@@ -41,7 +41,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _CHUNK = 64
 _FIRST = 1024
-"""Number of blocks to run from the start of the grid before sampling the rest."""
+"""Number of thread blocks to run from the start of the grid before others are sampled."""
 _LAST = 64
 
 _ARITHMETIC = frozenset({"add", "mul", "fma", "max", "min", "cvt", "mov"})
@@ -53,22 +53,22 @@ class Checked:
 
     findings: tuple[Finding, ...]
     counts: Counts
-    """Counts of the blocks that ran."""
+    """Events that the emulator counted in the blocks that ran."""
     blocks: int
-    """Number of thread blocks that ran."""
+    """Number of thread blocks that ran before the time limit."""
     of_blocks: int
     notes: tuple[str, ...] = field(default=())
-    """Notes on checks that were skipped."""
+    """A note on each kind of check that was skipped."""
 
 
 @dataclass(frozen=True)
 class LaunchLimits:
-    """Limits of a launch: run time, and resources of the GPU."""
+    """Limits of a launch: maximum run time, and the resources of the GPU."""
 
     seconds: float = 10.0
     sm: SmLimits | None = None
     resources: Resources | None = None
-    """Registers and shared memory of the kernel."""
+    """Registers and shared memory that the compiled kernel uses."""
 
 
 def check_launch(
@@ -78,14 +78,14 @@ def check_launch(
     limits: LaunchLimits,
     uninitialized: frozenset[str] = frozenset(),
 ) -> Checked:
-    """Run the blocks of a launch until the time limit, and return the errors found.
+    """Run thread blocks of a launch until the time limit, and return the errors that were found.
 
     Args:
-        module: Module compiled with line information.
-        launch: The launch; its buffers change.
+        module: Module that was compiled with line information.
+        launch: The launch. The contents of its buffers change.
         describer: Converts reports of the emulator to findings.
-        limits: Time and hardware limits.
-        uninitialized: Buffers that nothing wrote before the launch.
+        limits: Time limit and limits of the GPU.
+        uninitialized: Names of buffers that nothing wrote before the launch.
 
     Raises:
         EmulationError: The emulator does not support an instruction.
@@ -117,7 +117,7 @@ def check_launch(
 
 
 def _watched(function: Function, uninitialized: frozenset[str]) -> tuple[CheckedMemory, list[str]]:
-    """Return (memory that can be checked without false findings, notes on skipped checks)."""
+    """Return which kinds of memory can be checked without false findings, and a note on each check that is skipped."""
     notes = []
     shared = not any(map(_moves_shared_memory, function.instructions))
     if not shared:
@@ -129,8 +129,10 @@ def _watched(function: Function, uninitialized: frozenset[str]) -> tuple[Checked
 
 
 def _has_no_effect(function: Function, raw: RawFinding) -> bool:
-    """Return whether an unwritten value is only stored to shared memory, as when planes of a stencil move, or only read
-    ahead, as compilers do if the program reads it under a condition.
+    """Return whether it is harmless that a load reads a value that nothing wrote.
+
+    This is the case if the value is only stored to shared memory again, as when a stencil moves its planes. It is also
+    the case if the compiler moved the load ahead of a condition under which the program reads the value.
     """
     load = function.instructions[raw.source]
     value = load.operands[0] if load.operands else None
@@ -142,7 +144,12 @@ def _has_no_effect(function: Function, raw: RawFinding) -> bool:
 
 
 def _is_read_ahead(function: Function, name: str, steps: int = 2) -> bool:
-    """Return whether a register only reaches selections between values, whose conditions depend on other values too."""
+    """Return whether a register only affects selections between values, and their conditions also depend on other
+    values.
+
+    Compilers produce such code if they move a load ahead of a condition. Arithmetic results of the register are
+    followed for up to `steps` instructions.
+    """
     users = [ins for ins in function.instructions if name in ins.sources]
     return bool(users) and all(
         (ins.opcode == "selp" and ins.operands[-1] != Register(name))
@@ -179,7 +186,8 @@ def _orders_blocks(ins: Instruction) -> bool:
 
 
 def _chunks(blocks: int) -> Iterator[Sequence[int]]:
-    """Yield chunks of block numbers: the first blocks, the last blocks, then a sample of the rest."""
+    """Yield chunks of block numbers: first those at the start of the grid, then those at its end, then a sample of the
+    rest."""
     first = min(blocks, _FIRST)
     last = range(max(first, blocks - _LAST), blocks)
     rest = np.random.default_rng(0).permutation(np.arange(first, last.start)) if blocks < 1 << 24 else np.arange(0)
@@ -189,7 +197,7 @@ def _chunks(blocks: int) -> Iterator[Sequence[int]]:
 
 
 def refused(module: Module, launch: KernelLaunch, limits: LaunchLimits) -> str:
-    """Return the reason why a GPU rejects a launch; empty if the GPU accepts the launch."""
+    """Return the reason why a GPU would reject a launch, or an empty string if it would accept the launch."""
     threads, function = prod(launch.block), module.functions[launch.entry]
     if reason := impossible_shape(launch.grid, launch.block):
         return reason
@@ -224,7 +232,7 @@ _COMPILE_LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class ProgramLaunch:
-    """Launch that is ready to be checked."""
+    """A launch of a kernel that is ready to be checked."""
 
     module: Module
     launch: KernelLaunch
@@ -232,22 +240,23 @@ class ProgramLaunch:
     limits: LaunchLimits
     assumed: tuple[str, ...]
     unset: str
-    """Note on variables that nothing set; empty if there are none."""
+    """Note on variables that nothing sets, or an empty string if there are none."""
     kernel: Kernel
     config: dict[str, int]
     has_f64: bool
-    """Whether a parameter is f64."""
+    """Whether the kernel has a parameter of type f64."""
 
 
 def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, zeros: bool = True) -> ProgramLaunch:
-    """Return the launch of one kernel of a CUDA file.
+    """Prepare the launch of one kernel in a CUDA file.
 
     Args:
-        path: The file.
-        words: The kernel, and the user's specification of its launch.
-        gpu: GPU to compile for.
+        path: Path of the CUDA file.
+        words: Name of the kernel, and what the user specified about its launch.
+        gpu: GPU for which to compile.
         seconds: Maximum run time of the launch.
-        zeros: Whether integers without known values are zero, because any other value may be out of range.
+        zeros: Whether arrays of integers with unknown values contain zeros, because any other value may be out of
+            range.
 
     Raises:
         UsageError: The file does not determine the launch of the kernel.
@@ -275,8 +284,10 @@ def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, zer
 
 
 def compiled_with_lines(job: CompileJob) -> Compiled:
-    """Compile a source with line information, in a separate process. Raises `CompileError` if the compiler rejects the
-    source.
+    """Compile a source with line information, in a separate process.
+
+    Raises:
+        CompileError: The compiler rejects the source.
     """
     ((_, result),) = compile_many(
         [replace(job, options=(*job.options, LINE_INFO))], processes=1, timeout_s=_COMPILE_LIMIT_S
@@ -287,7 +298,8 @@ def compiled_with_lines(job: CompileJob) -> Compiled:
 
 
 def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[str, int]:
-    """Return the config with the host code's block size, or the first config if there is none."""
+    """Return the config that has the block size of the launch in the host code, or the first possible config if there
+    is none."""
     block = (*(draft.launch.block if draft.launch and draft.launch.block else ()), 1, 1)[:3]
     values: list[dict[str, int]] = [{}]
     for tunable in kernel.tunables:
@@ -300,7 +312,7 @@ def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[st
 
 
 def _buffers(kernel: Kernel, problem: Problem, folder: Path, zeros: bool) -> dict[str, np.ndarray]:
-    """Return buffers with random numbers and valid indices."""
+    """Return buffers with random numbers and valid indices, by name."""
     buffers = Tensors(kernel, problem, folder).filled
     for name, tensor in problem.tensors.items():
         sample = kernel.initial_values.get(name)
@@ -310,7 +322,7 @@ def _buffers(kernel: Kernel, problem: Problem, folder: Path, zeros: bool) -> dic
 
 
 def entries_of(path: Path, include: Sequence[str]) -> list[str]:
-    """Return the kernels of a CUDA file; each instance of a template is a kernel."""
+    """Return the names of the kernels in a CUDA file. Each instance of a template is a kernel."""
     from kernrec.interop.draft import kernel_names
     from kernrec.kernel.source_files import whole_source
 

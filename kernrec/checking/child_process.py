@@ -2,7 +2,7 @@
 
     parent: request.json and arrays in a folder -> child with limits (`kernrec.checking.worker`) -> result.json, arrays
 
-A source that breaks the compiler or the emulator affects only the child.
+If a source crashes the compiler or the emulator, only the child process ends.
 """
 
 import json
@@ -24,24 +24,26 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.process import confine, kill_group, module_command, own_group
 
 LAUNCH_BUDGET = 5_000_000
-"""Number of PTX instructions of a batch of blocks (a few seconds) after which a kernel counts as an endless loop."""
+"""Maximum number of PTX instructions for a batch of thread blocks (a few seconds). A kernel that runs more counts as an
+endless loop."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a check or an analysis."""
+    """Limits for checking or analyzing a source."""
 
     time_s: float = 60.0
-    """Processor time of each process in seconds."""
+    """Maximum CPU time of each process in seconds."""
     memory_bytes: int = 4 << 30
-    """Address space of each process in bytes."""
+    """Maximum address space of each process in bytes."""
     source_bytes: int = 256 << 10
     tensor_bytes: int = 64 << 20
-    """Total bytes of all arrays of a launch."""
+    """Maximum size of all arrays of a launch together, in bytes."""
 
     @property
     def wall_s(self) -> float:
-        """Seconds after which a process is killed. It exceeds `time_s`, because other processes share the processor."""
+        """Seconds after which a process is killed. They exceed `time_s`, because other processes may use the CPU at the
+        same time."""
         return 60.0 + 5.0 * self.time_s
 
     def __post_init__(self) -> None:
@@ -57,18 +59,21 @@ PACKAGE = Path(paths.__file__).resolve().parent
 
 
 def limit_process(limits: Limits, folder: Path) -> bool:
-    """Limit this process and its children permanently; return whether all other files are inaccessible.
+    """Permanently limit this process and its children.
 
     Args:
-        limits: limits of time and memory.
-        folder: the only folder that the process may write to.
+        limits: Limits of time and memory.
+        folder: The only folder to which the process may write.
+
+    Returns:
+        Whether access to files is now restricted to this folder and to files that are needed to run.
     """
     if sys.platform == "win32":
         return False
     import resource
 
     seconds = math.ceil(limits.time_s)
-    # NVRTC raises soft limits to the hard limits, so set the hard limits.
+    # NVRTC raises its soft limits to the hard limits, so set the hard limits.
     for name, soft, most in (
         ("RLIMIT_CPU", seconds, seconds + 1),
         ("RLIMIT_AS", limits.memory_bytes, limits.memory_bytes),
@@ -81,15 +86,16 @@ def limit_process(limits: Limits, folder: Path) -> bool:
         try:
             resource.setrlimit(kind, (min(soft, hard), hard))
         except (ValueError, OSError):
-            continue  # macOS does not enforce a limit on the address space
-    # Allow listing, but not reading, the package's parent folder, so that another process finds the package.
+            continue  # macOS does not enforce a limit on the address space.
+    # Allow listing, but not reading, the parent folder of this package, so that another Python process finds the
+    # package.
     return confine(_readable(), [folder, Path("/dev/shm"), Path("/dev/null")], [PACKAGE.parent])
 
 
 def _readable() -> list[Path]:
-    """Return the files that Python, NumPy, the compiler and kernrec read."""
+    """Return the files and folders that Python, NumPy, the compiler and kernrec need to read."""
     installed = [Path(place) for place in (sys.prefix, sys.base_prefix, os.path.realpath(sys.executable))]
-    # Of the module search path, include only installed packages, not a checkout or home folder.
+    # From the module search path, include only installed packages, and neither a checkout nor the home folder.
     installed += [Path(place) for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]
     # DuckDB aborts if it cannot read the process's control group.
     system = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/sys/devices/system/cpu", "/sys/fs/cgroup")
@@ -100,33 +106,33 @@ def _readable() -> list[Path]:
 
 
 _INHERITED = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "KERNREC_COUNTS")
-"""Environment variables that the child inherits; others may contain secrets."""
+"""Environment variables that the child process inherits. Other variables may contain secrets."""
 _MOST_RESULT = 4 << 20
 
 
 @dataclass(frozen=True)
 class Ended:
-    """Outcome of a task."""
+    """Outcome of a task in a child process."""
 
     outcome: Outcome
-    """Outcome; `ok` if the task finished and `result` holds its result."""
+    """Outcome of the task. It is `ok` if the task finished and `result` contains its result."""
     message: str
-    """Reason in one line why the task failed; empty if it succeeded."""
+    """Reason for a failure in one line, or an empty string if the task succeeded."""
     result: dict[str, Any]
 
 
 def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limits) -> Ended:
-    """Run a task in a child process, within limits.
+    """Run a task in a child process with limits.
 
     Args:
-        task: a task of the worker.
-        request: request in JSON types; files of the folder hold arrays.
-        folder: private folder of the task, the only one that the child can access.
-        limits: limits of time, memory and sizes.
+        task: Name of a task of the worker.
+        request: Arguments of the task, as JSON values. Arrays are in files in the folder.
+        folder: Private folder of the task, the only one to which the child process can write.
+        limits: Limits of time, memory and sizes.
 
     Raises:
-        UsageError: the request cannot be carried out.
-        KernrecError: a required package is not installed.
+        UsageError: The request is not valid.
+        KernrecError: A required package is not installed.
     """
     asked_for = {"task": task, "limits": vars(limits), **request}
     (folder / "request.json").write_text(json.dumps(asked_for), encoding="utf-8")
@@ -144,7 +150,7 @@ def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limit
     process = subprocess.Popen(
         module_command("kernrec.checking.worker", str(folder)),
         cwd=folder,
-        stdin=subprocess.PIPE,  # The pipe closes when this process ends, even after a crash.
+        stdin=subprocess.PIPE,  # The pipe is closed when this process ends, even if it crashes.
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=environment,
@@ -166,7 +172,7 @@ def _ended(status: int, file: Path, limits: Limits) -> Ended:
             return Ended(Outcome.CRASH, f"its result is larger than {_MOST_RESULT} bytes", {})
         answer = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        # The system killed the process, because it exceeded its time limit or ran out of memory.
+        # The system killed the process because it exceeded its time limit or ran out of memory.
         if status in (-getattr(signal, "SIGXCPU", 24), -getattr(signal, "SIGKILL", 9)):
             return Ended(Outcome.TIMEOUT, f"it takes longer than {limits.time_s:g} s of processor time", {})
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
@@ -179,16 +185,17 @@ def _ended(status: int, file: Path, limits: Limits) -> Ended:
 
 
 _NAME = "array."
-"""Prefix of each name, because names could equal parameters of `numpy.savez`, such as `file`."""
+"""Prefix of the names of arrays in a file. Without it, a name could equal a parameter of `numpy.savez`, such as
+`file`."""
 
 
 def save_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays of numbers to an .npz file."""
+    """Write arrays of numbers, given by name, to an .npz file."""
     named: dict[str, Any] = {_NAME + name: array for name, array in arrays.items()}
     np.savez(file, **named)
 
 
 def load_arrays(file: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz file that `save_arrays` wrote."""
+    """Return the arrays in an .npz file that `save_arrays` wrote, by name."""
     with np.load(file, allow_pickle=False) as content:
         return {name.removeprefix(_NAME): content[name] for name in content.files}

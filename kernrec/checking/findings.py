@@ -1,4 +1,4 @@
-"""Describe the findings of `kernrec check`: message, source line and usual fix for each kind."""
+"""Describe the errors that `kernrec check` finds in kernels: a message, the source line and the usual fix for each."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ FIXES = {
     "trap": "the kernel stopped itself, by assert() or __trap()",
     "launch": "a GPU refuses this launch",
 }
-"""Usual fix for each kind of finding."""
+"""Usual fix of an error, by the kind of the error."""
 
 _PLACE = re.compile(r"^(.*?), PTX line (\d+), `(.*?)`: (.*)$", re.DOTALL)
 _COORDINATES = re.compile(r"block (\([\d, ]+\)) thread (\([\d, ]+\)) ?")
@@ -49,59 +49,60 @@ _KINDS = (
     (re.compile(r"trapped"), "trap"),
     (re.compile(r"race: "), "race-shared"),
 )
-"""(pattern of the message, kind) of errors that end a launch."""
+"""Pairs (pattern of the message, kind of error), for errors that end a launch."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Error of a kernel."""
+    """An error that was found in a kernel."""
 
     kind: str
-    """Kind of error, a key of `FIXES`."""
+    """Kind of the error, which is a key of `FIXES`."""
     kernel: str
     message: str
-    """Description of the error, without its location in the source."""
+    """Description of the error, without its location in the source file."""
     file: str = ""
     line: int = 0
-    """Line number; 0 if the compiler did not provide it."""
+    """Number of the source line, or 0 if the compiler did not provide it."""
     block: str = ""
     thread: str = ""
     memory: str = ""
-    """Name of the buffer or array."""
+    """Name of the buffer or array that the kernel accessed."""
     byte: int | None = None
-    """Byte offset in the buffer or array."""
+    """Byte offset of the access in the buffer or array."""
 
     @property
     def text(self) -> str:
-        """Error in one line, in the format of compilers."""
+        """The error in one line, in the format that compilers use."""
         place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
         return f"{place}error: {self.message}; {FIXES[self.kind]} [{self.kind}, kernel {self.kernel}]"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return the finding as plain values for JSON."""
         return {**vars(self), "fix": FIXES[self.kind]}
 
 
 class Describer:
-    """Converter of engine reports to findings with source lines."""
+    """Converter from reports of the emulator to findings with source lines."""
 
     def __init__(
         self, kernel: str, function: Function, ptx: str, origins: Sequence[tuple[str, int]], file: str
     ) -> None:
-        """Prepare the source lines.
+        """Prepare the mapping from PTX to source lines.
 
         Args:
             kernel: Name of the kernel in the source.
-            function: The kernel that ran, with calls inlined.
-            ptx: PTX text of the function, compiled with line information.
-            origins: File and line of each line of the compiled source; empty if the compiled source is the file.
-            file: The file, for kernels without line information.
+            function: The kernel that ran, with its calls inlined.
+            ptx: PTX text of the kernel, compiled with line information.
+            origins: For each line of the source that was compiled, its original file and line. Empty if an original
+                file was compiled.
+            file: Name of the source file, for kernels without line information.
         """
         self.kernel, self._function, self._file, self._origins = kernel, function, file, origins
         self._lines = SourceLines(ptx)
 
     def place(self, ptx_line: int) -> Place:
-        """Return the source line of a PTX line; line 0 if there is none."""
+        """Return the file and line from which a line of PTX was compiled. The line is 0 if it is not known."""
         place = self._lines.of(ptx_line)
         if place is None:
             return Place(self._file, ptx_line if self._file.endswith(".ptx") else 0)
@@ -110,8 +111,8 @@ class Describer:
         return Place(self._file if place.file.endswith(self._file) else place.file, place.line)
 
     def of(self, raw: RawFinding) -> Finding:
-        """Return the finding for a report of the engine."""
-        if raw.kind == "barrier":  # Report the access that comes first in the source.
+        """Return the finding that describes a report of the emulator."""
+        if raw.kind == "barrier":  # Describe the access that comes first in the source.
             raw = raw._replace(source=min(raw.source, raw.other), other=max(raw.source, raw.other))
         ins = self._function.instructions[raw.source]
         place = self.place(ins.line)
@@ -144,11 +145,15 @@ class Describer:
         return Finding(kind, self.kernel, text, *place, raw.block, raw.thread, memory, byte)
 
     def of_error(self, error: str, buffers: Sequence[str] = ()) -> Finding | None:
-        """Return the finding for an emulator error; None if the emulator does not support the kernel.
+        """Return the finding for an error that ended the launch.
 
         Args:
             error: Message of the emulator.
             buffers: Names of the launch's buffers, in the order of their addresses.
+
+        Returns:
+            The finding, or None if the message does not describe an error of the kernel, for example because the
+            emulator does not support an instruction.
         """
         match = _PLACE.match(error)
         text = _before_buffer(match[4] if match else error.partition(": ")[2] or error, buffers)
@@ -172,10 +177,11 @@ class Describer:
 
 
 def _before_buffer(text: str, buffers: Sequence[str]) -> str:
-    """Report an address shortly before a buffer as an access before that buffer.
+    """Change the message of an access whose address is shortly before a buffer: describe it as an access before this
+    buffer.
 
-    The emulator gives each buffer a range of addresses, and its message names the range of the address. A negative
-    index ends in the previous buffer's range.
+    The emulator gives each buffer its own range of addresses, and a message names the buffer whose range contains the
+    address. With a negative index, this is the range of the previous buffer.
     """
     address = re.search(r"accesses (\d+) bytes at .*address (0x[0-9a-f]+)", text)
     number, rest = divmod(int(address[2], 16), _BUFFER_RANGE) if address else (0, 0)
@@ -191,12 +197,12 @@ def _plain_name(name: str) -> str:
 
 
 def junit(file: str, kernels: Mapping[str, Sequence[Finding]], errors: Mapping[str, str]) -> str:
-    """Return a JUnit report with a test case for each kernel.
+    """Return a JUnit report in XML with a test case for each kernel.
 
     Args:
-        file: The program.
-        kernels: Findings of each kernel that was checked.
-        errors: For other kernels, the reason why they could not be checked.
+        file: Name of the program.
+        kernels: Findings for each kernel that was checked, by kernel.
+        errors: For each other kernel, the reason why it could not be checked.
     """
     failed = sum(bool(findings) for findings in kernels.values())
     sizes = {"tests": len(kernels) + len(errors), "failures": failed, "skipped": len(errors)}

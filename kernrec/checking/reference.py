@@ -1,7 +1,8 @@
-"""Evaluate expected outputs as NumPy expressions: `alpha * x + y`, `a.reshape(64, 32) @ b.reshape(32, 16)`.
+"""Evaluate expected outputs, given as NumPy expressions: `alpha * x + y`, `a.reshape(64, 32) @ b.reshape(32, 16)`.
 
-Expressions have a closed grammar: arithmetic, comparisons, indices, slices and the functions listed here. kernrec
-evaluates their syntax tree itself and never calls `eval`. Numbers are float64, or int64 if the arrays contain integers.
+Expressions may contain only arithmetic, comparisons, indices, slices and the functions listed here. kernrec evaluates
+the syntax tree of an expression itself and never calls `eval`. Numbers are float64, or int64 if the arrays contain
+integers.
 """
 
 import ast
@@ -43,10 +44,14 @@ _MOST_LETTERS = 4000
 
 
 def evaluate(text: str, arrays: Mapping[str, Any]) -> np.ndarray:
-    """Return the value of an expression over arrays and numbers by name.
+    """Return the value of an expression.
+
+    Args:
+        text: The expression.
+        arrays: Arrays and numbers that the expression may use, by name.
 
     Raises:
-        UsageError: the text is not an expression of this grammar, or its evaluation fails.
+        UsageError: The text contains something that is not allowed in expressions, or its evaluation fails.
     """
     if len(text) > _MOST_LETTERS:
         raise UsageError(f"the reference has {len(text)} characters; at most {_MOST_LETTERS} are allowed")
@@ -70,10 +75,11 @@ def _value(node: ast.expr, arrays: Mapping[str, Any]) -> Any:
             return arrays[name]
         case ast.Constant(value=bool() | int() | float() | None as number):
             return number
-        case ast.Constant(value=str() as word) if len(word) < 80:  # einsum's subscripts, pad's mode
+        # Strings occur as the subscripts of `einsum` and the mode of `pad`.
+        case ast.Constant(value=str() as word) if len(word) < 80:
             return word
         case ast.BinOp(left=left, op=ast.Pow(), right=right):
-            # Avoid powers of Python integers, which can have any number of digits.
+            # A power of Python integers can have any number of digits, so compute with NumPy's numbers.
             return np.power(np.asarray(_value(left, arrays), dtype=np.float64), _value(right, arrays))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](_number(_value(left, arrays)), _number(_value(right, arrays)))
@@ -109,7 +115,11 @@ def _call(func: ast.expr, arguments: list[ast.expr], keywords: list[ast.keyword]
 
 
 def _numeric(name: str, result: Any) -> Any:
-    """Return a function's result. Raises `UsageError` for an array of objects, which could grow without bounds."""
+    """Return the result of a function.
+
+    Raises:
+        UsageError: The result is an array of objects, which could grow without bounds.
+    """
     kind = np.asarray(result).dtype
     if kind.kind not in "biuf":
         raise UsageError(f"reference: {name} is an array of {kind}; expected whole or floating-point numbers")

@@ -1,7 +1,9 @@
-"""Compile and emulate, or analyze, one source: the child process of `kernrec.checking.child_process`.
+"""Compile and emulate, or analyze, one source. This is the main program of the child in
+`kernrec.checking.child_process`.
 
-The process imports everything before it loses access to files. It writes `result.json` with `outcome` and `message` or
-`result`. The outcome `misuse` means an error of the caller, and `missing` a package that is not installed.
+The process imports everything before it loses access to files. At the end, it writes a file `result.json`. The file
+contains `outcome` and either `message` or `result`; or only `misuse`, if the caller made an error; or only `missing`,
+if a package is not installed.
 """
 
 import contextlib
@@ -31,14 +33,14 @@ _QUOTED = re.compile(r'"?(/[^\s"\']+)')
 
 
 def main(folder: Path) -> None:
-    """Perform the request in a folder, and write the result there."""
+    """Carry out the request in a folder, and write the result to the folder."""
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     limits = Limits(**request["limits"])
     watch = threading.Thread(target=_end_with_parent, daemon=True)
     holds_no_lock(watch)
     watch.start()
-    with contextlib.suppress(KernrecError):  # The launch reports a missing engine.
-        engine.module()  # Load the module while its files are accessible.
+    with contextlib.suppress(KernrecError):  # If the engine is missing, the launch reports it.
+        engine.module()  # Load the module now, while its files are accessible.
     limit_process(limits, folder)
     try:
         answer = {"outcome": Outcome.OK, "result": _TASKS[request["task"]](request, folder)}
@@ -56,7 +58,7 @@ def main(folder: Path) -> None:
     except MemoryError:
         answer = {"outcome": Outcome.CRASH, "message": f"it needs more than {limits.memory_bytes >> 20} MiB of memory"}
     for name in ("message", "misuse"):
-        if name in answer:  # Hide file names of this machine.
+        if name in answer:  # Do not reveal names of files on this machine.
             answer[name] = _QUOTED.sub("(a file)", str(answer[name]).replace(str(folder), "."))[:600]
     (folder / "result.json").write_text(json.dumps(answer), encoding="utf-8")
 
@@ -64,12 +66,12 @@ def main(folder: Path) -> None:
 def _end_with_parent() -> None:
     if not os.read(sys.stdin.fileno(), 1):
         if hasattr(os, "killpg"):
-            os.killpg(0, signal.SIGKILL)  # The process has its own group (`own_group`).
+            os.killpg(0, signal.SIGKILL)  # The process has its own process group (`own_group`).
         os._exit(1)
 
 
 def _check(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Run a launch; write its arrays to `outputs.npz` and the reference values to `expected.npz`."""
+    """Emulate a launch. Write its arrays to `outputs.npz` and the expected values to `expected.npz`."""
     arguments = load_arrays(folder / "arguments.npz")
     buffers = {name: np.ascontiguousarray(value) for name, value in arguments.items() if value.ndim}
     # A Python integer fits an integer parameter of any size.
@@ -109,7 +111,7 @@ def _expected(reference: Mapping[str, str], arguments: Mapping[str, np.ndarray])
 
 
 def _entry(entries: list[str] | tuple[str, ...], name: str | None) -> str:
-    """Return the kernel of this name; a C++ name matches its mangled name."""
+    """Return the kernel that has a given name. For a C++ kernel, the name is compared with the mangled name."""
     if not entries:
         raise UsageError("the source has no kernel: expected a function that is __global__, or .entry in PTX")
     if name is None and len(entries) == 1:

@@ -27,7 +27,7 @@ from kernrec.store import canonical_json
 from kernrec.store.measurement import Measurement
 
 _SLICE_S = 20.0
-"""Seconds after which a GPU interrupts a problem and reports its measurements. The driver then lets it continue."""
+"""Seconds after which a GPU interrupts a problem and reports its measurements. Its next visit continues the problem."""
 
 
 @dataclass

@@ -4,8 +4,8 @@
 
 A visit is a batch of measurements of one problem. Each GPU makes at most one visit at a time. The driver writes each
 record to the journal before it reads the next one. A block is the measurements between two runs of the reference
-kernels; the chooser learns only from completed blocks. If a GPU is lost, another GPU repeats its visit without the
-measurements of completed blocks.
+kernels; the chooser learns only from completed blocks. If a GPU is lost, another GPU repeats the lost GPU's visit,
+except for measurements of completed blocks.
 """
 
 import time

@@ -136,7 +136,6 @@ def emit_inductor(answers: "Sequence[Answer]") -> Files:
 
 
 def _inductor_recommendation(answer: "Answer") -> "Recommendation":
-    """Return the answer's best recommendation for the kernel that Inductor's template can run."""
     for recommendation in answer.recommendations:
         if recommendation.kernel.name == INDUCTOR_KERNEL:
             return recommendation

@@ -7,8 +7,7 @@
                            the choosers of the strategies refine; guide and genetic; plan
     doctor.py              diagnosis of what this machine can measure
 
-    campaign/   the main loop, the interface of choosers, the compile queue, the journal and the transfer to the
-    database
+    campaign/   the main loop, the interface of choosers, the compile queue, the journal, the transfer to the database
     worker/     the process that owns the GPU, and its client, which restarts the process after a crash
     protocol/   measuring one config: correctness, latency, energy, drift, and the probe of the sensors
     device/     CUDA GPUs, and simulated GPUs that replay recordings or fail on demand

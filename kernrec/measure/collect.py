@@ -84,8 +84,7 @@ def collect_at(
 
     Args:
         points: Power limits and clocks. All are checked before any measurement, and the GPU's settings are always
-            restored
-            at the end. If `DEFAULT_POINT` is the only point, the settings are not changed.
+            restored at the end. If `DEFAULT_POINT` is the only point, the settings are not changed.
         request: Request for one GPU of this machine.
         report: Function to call with each measurement and each note.
         stopping: Function that is called often; once it returns true, the campaign ends.

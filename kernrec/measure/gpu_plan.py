@@ -142,8 +142,8 @@ _FIXED_SHARE = 0.1
 enough to measure energies.
 """
 _ENERGY_EVERY = 5
-"""Energies are measured in every visit whose number is a multiple of this. A visit with energies takes about five times
-as long. The number is odd, so that energies are measured in visits of both the survey and the planner.
+"""Number of visits from one visit with energy measurements to the next, because these visits take about five times as
+long. The number is odd, so that energies are measured in visits of both the survey and the planner.
 """
 
 
@@ -291,7 +291,7 @@ def _fits(problem: Problem, gpu: GPU) -> bool:
 
 
 def asked_subject(gpu: GPU, request: CollectRequest) -> RefineSubject | None:
-    """Return the problems of the standard workloads with their candidate configs.
+    """Return the problems of the standard workloads with their candidate configs (contenders).
 
     Problems that no config can run are left out. If no problem is left, return None.
     """

@@ -52,7 +52,7 @@ spaces.
 
 @dataclass(frozen=True)
 class SampledKernel:
-    """A kernel that computes a problem, and which of its configs can be measured."""
+    """A kernel that computes a problem, and the configs of this kernel that can be measured."""
 
     name: str
     hash: str
@@ -61,7 +61,7 @@ class SampledKernel:
     table: StaticTable | None
     """Table for predicting the kernel's configs; None if they cannot be predicted."""
     configs: Sequence[Config] | None = None
-    """Configs that can be measured; None if all configs that can run can be measured."""
+    """Configs that can be measured; None for all configs that can run the problem."""
     measured: Collection[Key] = ()
     """Configs of all kernels of the problem that were measured earlier."""
 

@@ -22,8 +22,8 @@ class Strategy(StrEnum):
     """Method by which a campaign chooses measurements and decides when to stop."""
 
     ALL = "all"
-    """Measure one problem after another: screen configs, then measure energy near the Pareto front, then repeat the
-    best.
+    """Measure one problem after another: screen the latency of configs, then measure energy near the Pareto front, and
+    finally measure the best configs repeatedly.
     """
     PLAN = "plan"
     """Measure a fixed set of configs, which is the same on every GPU, then the configs about which the models are most

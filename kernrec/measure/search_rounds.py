@@ -82,7 +82,7 @@ class SearchRounds(Chooser):
         self._left = math.inf if request.budget.configs is None else request.budget.configs
         self._round, self._size = 0, 0  # number of the current round, and how many configs it has
         self._latencies: list[int] = []  # configs of the current round that are not in any visit yet
-        self._energies: list[int] = []  # configs whose energy to measure that are not in any visit yet
+        self._energies: list[int] = []  # configs for energy measurements that are not in any visit yet
         # round of each visit in progress, keyed by the id of its plan; None if the visit measures energies
         self._pending: dict[int, int | None] = {}
         self._round_over = True  # whether a round has just ended, so that its energy measurements must be chosen

@@ -66,13 +66,12 @@ class BuiltKernel:
     def compile(self, **dims: Sequence[int]) -> None:
         """Compile the configs of shapes now, in parallel processes, unless they are cached.
 
-        Spawned processes import the main module, so a program that calls this method needs the guard `if __name__ ==
-        "__main__":`.
+        Spawned processes import the main module. A program that calls this method therefore needs the guard
+        `if __name__ == "__main__":`.
 
         Args:
             **dims: One or more values for each dimension that the kernel was built for with several values. Every
-                combination
-                is compiled.
+                combination is compiled.
 
         Raises:
             CompileError: A config does not compile.
@@ -97,16 +96,14 @@ class BuiltKernel:
                 16.
             out: Array for the output; None to allocate a new array with the first input's library.
             stream: CuPy stream, PyTorch stream, object with `__cuda_stream__`, or address of a stream; None for the
-                current
-                stream of the first input's library.
+                current stream of the first input's library.
             named: Inputs by name.
 
         Raises:
             UsageError: An array has the wrong shape, dtype, strides, device or alignment, or the number of arrays is
                 wrong.
             KernrecError: There is no GPU, or the GPU has another architecture than the kernel was built for, or no
-                kernel can
-                run the shape.
+                kernel can run the shape.
         """
         if self._is_compiling():
             return self._custom_op.traced(by_name(self.target.shapes.inputs, arrays, named), out)
@@ -146,12 +143,12 @@ class BuiltKernel:
         shapes.
 
         Args:
-            arrays: Inputs, contiguous NumPy arrays; bf16 as its bits (uint16).
-            check_races: Whether a data race in shared memory is an error.
+            arrays: Inputs as contiguous NumPy arrays. A bf16 input contains the raw bits as uint16.
+            check_races: Whether to raise an error if the kernel has a data race in shared memory.
             named: Inputs by name.
 
         Returns:
-            The output, bf16 as its bits.
+            The output. A bf16 output contains the raw bits as uint16.
 
         Raises:
             UsageError: An array has the wrong shape or dtype, or the problem is too large to be emulated.
@@ -185,7 +182,7 @@ class BuiltKernel:
         return self._custom_op.op
 
     def _register(self) -> None:
-        """Register the custom op as soon as PyTorch is loaded; during tracing it would be too late."""
+        """Register the custom op if PyTorch is loaded. While PyTorch's compiler is tracing, it would be too late."""
         if self._custom_op is None and "torch" in sys.modules:
             from kernrec.run.torch_op import torch_op
 

@@ -44,8 +44,7 @@ class Shapes:
 
         Raises:
             UsageError: A dimension is unknown or missing, has no value, or has a value that is not an integer or is out
-                of
-                range. Or a dimension has several values, but the shapes of the inputs do not determine it.
+                of range. Or a dimension has several values, but the shapes of the inputs do not determine it.
         """
         fixed: dict[str, int] = {}
         ranged: dict[str, Sequence[int]] = {}
@@ -91,8 +90,7 @@ class Shapes:
 
         Raises:
             UsageError: The number of inputs, a number of axes or the value of a dimension is not one that the kernel
-                was built
-                for.
+                was built for.
         """
         if len(shapes) != len(self.inputs):
             raise UsageError(
@@ -121,8 +119,7 @@ class Shapes:
 
         Returns:
             For each axis of the output, either its fixed extent, or (number of an input, axis of that input) with the
-            same
-            extent. None if an extent must be computed in another way, as for a convolution's output.
+            same extent. None if an extent must be computed in another way, as for a convolution's output.
         """
         least = {name: values[0] for name, values in self.ranged.items()}
         axes: list[int | tuple[int, int]] = list(self._least.tensors[self.output].shape)

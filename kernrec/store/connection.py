@@ -38,7 +38,7 @@ _MOST_THREADS = 4
 """Maximum number of DuckDB threads of a writing connection. One statement may add millions of rows."""
 
 WAIT_S = 10.0
-"""Seconds to wait for another process that has the file open."""
+"""Maximum seconds to wait for another process that has the file open."""
 
 # Use one thread unless rows are added, because starting DuckDB's thread pool takes longer than kernrec's small queries.
 # Never download extensions, because kernrec works offline.
@@ -179,7 +179,7 @@ def _cursor(real: str, read_only: bool) -> "DuckDBPyConnection | None":
     if (connection := _open.get((real, read_only))) is not None:
         import duckdb
 
-        with suppress(duckdb.Error):  # The connection was closed.
+        with suppress(duckdb.Error):  # DuckDB raises this error for a connection that was closed.
             return connection.cursor()
     return None
 
@@ -218,7 +218,7 @@ def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False
             connection = _waiting(f"{settings}{_private_folder()}; {_attached(path, access, filtered)}")
     except UsageError:
         if not existed:
-            path.unlink(missing_ok=True)  # The disk is full, and the file incomplete.
+            path.unlink(missing_ok=True)  # The disk may be full, and the file incomplete.
         raise
     _open[same] = connection
     return connection
@@ -247,7 +247,8 @@ def transaction(connection: "DuckDBPyConnection") -> Iterator[None]:
         raise
 
 
-_HEADER_BYTES = 3 * 4096  # Bytes before a file's blocks: https://duckdb.org/docs/stable/internals/storage
+# Number of bytes before the first block of a file: https://duckdb.org/docs/stable/internals/storage
+_HEADER_BYTES = 3 * 4096
 
 
 def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:

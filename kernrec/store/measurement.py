@@ -10,10 +10,10 @@
       device     the GPU, its driver and its settings
       report     what the device measured, which only the measuring process can know
 
-The fields of these nested classes, except those that are such classes themselves, are the columns of the table
-`measurement` (`db/schema`), under the same names. `Measurement.columns` converts a measurement to columns, and
-`Measurement.from_columns` converts columns back. The functions `columns_of` and `build` do the same for any of the
-nested classes. The journal stores the columns that are not None as JSON (`Measurement.as_json`).
+Each of these parts is a class. The simple fields of all parts are the columns of the table `measurement` (`db/schema`),
+under the same names. `Measurement.columns` converts a measurement to columns, and `Measurement.from_columns` converts
+columns back. The functions `columns_of` and `build` do the same for a single part. The journal stores the columns that
+are not None as JSON (`Measurement.as_json`).
 """
 
 import json
@@ -53,7 +53,7 @@ class LatencyReport:
     latency_window_s: float | None = None
     """Length of the time during which samples were taken, in seconds."""
     l2_policy: str | None = None
-    """Treatment of the L2 cache between launches."""
+    """Treatment of the L2 cache between launches in words, such as `flushed`."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class EnergyReport:
 
 @dataclass(frozen=True)
 class GpuState:
-    """State of the GPU while the config ran."""
+    """State of the GPU while the config ran: temperatures, clocks and clock event reasons."""
 
     temperature_start_c: float | None = None
     temperature_end_c: float | None = None
@@ -106,7 +106,7 @@ class NumericCheck:
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """Results that only the process that measured can know, as part of a measurement."""
+    """Part of a measurement that only the measuring process can know: costs, state of the GPU and numeric errors."""
 
     latency: LatencyReport = LatencyReport()
     energy: EnergyReport = EnergyReport()
@@ -208,19 +208,19 @@ class Outcome(StrEnum):
 
     OK = "ok"
     COMPILE = "compile"
-    """The code did not compile."""
+    """The kernel did not compile with this config."""
     CONSTRAINT = "constraint"
     """The config cannot be launched on this device or for this problem."""
     TIMEOUT = "timeout"
     CRASH = "crash"
     INCORRECT = "incorrect"
-    """The result differs from the reference by more than rounding explains; the config is not timed."""
+    """The result differs from the reference by more than rounding errors explain. Such a config is not timed."""
     QUARANTINED = "quarantined"
     """The GPU was disturbed during the measurement, so the result is not valid for the config."""
 
 
 class Tier(StrEnum):
-    """Thoroughness of a measurement, in ascending order."""
+    """Thoroughness of a measurement. The members are in ascending order."""
 
     SCREEN = "screen"
     """Only latency is measured."""
@@ -300,21 +300,21 @@ class MeasurementOrigin:
 
 @dataclass(frozen=True)
 class CodeInfo:
-    """The compiled code that ran."""
+    """Properties of the compiled code that ran, and the compiler that produced it."""
 
     cubin_hash: str | None = None
     compiler: str | None = None
     compiler_flags: str | None = None
     registers: int | None = None
-    """Registers per thread."""
+    """Number of registers per thread."""
     smem_bytes: int | None = None
-    """Shared memory per block, static and dynamic."""
+    """Shared memory per block in bytes, static and dynamic together."""
     spill_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class InputInfo:
-    """Contents of the input tensors."""
+    """Description of the values in the input tensors."""
 
     input_generator: str | None = None
     input_seed: int | None = None
@@ -323,10 +323,10 @@ class InputInfo:
 
 @dataclass(frozen=True)
 class MeasuredDevice:
-    """GPU, software and settings of a measurement."""
+    """GPU, software and settings with which a config was measured."""
 
     device: str | None = None
-    """Name of the GPU that the driver reports."""
+    """Name that the driver reports for the GPU."""
     device_uuid_hash: str | None = None
     vbios: str | None = None
     driver: str | None = None

@@ -23,8 +23,9 @@ class MeasuredAnswer:
 
     The costs combine all matching rows of a database (`db/schema/views.sql`). The user's own rows take precedence over
     merged rows of other people, and then only rows of the newest protocol version count. Rows from MIG slices are
-    excluded. Each session gives the median of its most thorough tier. Then follow the median over each contributor's
-    sessions, and the median over contributors. Other people's rows are first scaled to their GPU's model.
+    excluded. Other people's rows are first scaled to the typical speed of their GPU's model. Each session then gives
+    the median of its most thorough tier. The result is the median over the contributors of the medians over
+    their sessions.
 
     The 90 % intervals cover the uncertainty within sessions and the differences between sessions and between
     contributors. They are None if there is only one session and it has no interval.
@@ -42,7 +43,7 @@ class MeasuredAnswer:
     measured_at: datetime
     """Time of the latest measurement, in UTC."""
     device: str | None
-    """Name of the GPU that the driver reports."""
+    """Name that the driver reports for the GPU."""
     power_limit_w: float | None
     """Power limit in watts, or None for the GPU's default. The locked clocks below are None if they were not locked."""
     locked_sm_clock_hz: float | None
@@ -67,7 +68,7 @@ class MeasuredAnswer:
     """Lowest of the contributors' latencies, in seconds. The highest is `spread_high_s`."""
     spread_high_s: float | None = None
     rescaled: int = 0
-    """Number of contributors whose rows were scaled to their GPU's model."""
+    """Number of contributors whose rows were scaled to the typical speed of their GPU's model."""
     others_s: float | None = None
     """If these rows are the user's own: median latency that other people measured for the same config, power limit and
     clocks, in seconds. Otherwise None."""
@@ -75,7 +76,7 @@ class MeasuredAnswer:
 
 @dataclass(frozen=True)
 class FailedConfig:
-    """A config that failed on one GPU and problem."""
+    """A config of a kernel that failed for one problem on one GPU."""
 
     kernel: str
     kernel_hash: str
@@ -90,7 +91,7 @@ class Evidence:
     """All that some databases contain about one GPU and problem."""
 
     measured: tuple[MeasuredAnswer, ...] = ()
-    """Measurements of the requested kernels, fastest first."""
+    """Measured costs of configs of the requested kernels, fastest first."""
     failed: tuple[FailedConfig, ...] = ()
     """Configs of the requested kernels that failed and did not succeed later. Configs whose result was incorrect are
     included even if they succeeded later, because races are intermittent. A config that succeeded in the user's own

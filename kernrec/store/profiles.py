@@ -33,7 +33,7 @@ class ProfileRow:
     variant: Mapping[str, int | str]
     """Values of the compile-time tunables, the dtype and the layout that define the variant."""
     registers: int
-    """Registers per thread."""
+    """Number of registers per thread."""
     spill_bytes: int
     stack_bytes: int
     static_smem_bytes: int
@@ -46,7 +46,7 @@ class ProfileRow:
     terms)."""
 
     def columns(self) -> dict[str, object]:
-        """Return the columns of the row for the table `profile`."""
+        """Return the values of the row for the database table `profile`, by column."""
         if self.counts.shape != (len(self.metrics), len(self.terms)):
             shape = (len(self.metrics), len(self.terms))
             name = f"{self.kernel} {self.variant_key}"

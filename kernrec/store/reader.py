@@ -5,7 +5,7 @@
 A malformed file can crash DuckDB, and its rows may be false. If a file makes DuckDB crash, hang or exhaust memory, only
 the child ends, and the user gets a one-line error.
 
-A query opens its database in its own process, so a child process checks the file before. The file has to be checked
+A query opens its database in its own process, so a child process checks the file first. The file has to be checked
 only once, because a mark (`kernrec.store.marks`) then identifies the checked content. A file that kernrec itself wrote
 gets its mark when kernrec closes it.
 """
@@ -60,7 +60,7 @@ class Limits:
             address_bytes=2**32,
             file_bytes=2**26 + 16 * size,
             rows=1000 + size // 8,
-            # Starting a thread is worth it for 16 MiB of rows.
+            # Another thread is worth its start for each 16 MiB of rows.
             threads=max(1, min(8, os.cpu_count() or 1, size // 2**24)),
         )
 

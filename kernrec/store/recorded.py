@@ -1,8 +1,8 @@
 """Look up published times of backends for exactly one problem and GPU, in rows that ship with kernrec.
 
 The folder `db/prebuilt/recorded` has a Parquet file for each op, and `contents.json` describes these files. The tool
-`tools/build_recorded.py` writes them. An item is, for example, a row of the activations of a matmul: one dimension of a
-problem counts items (`padded_dimension`).
+`tools/build_recorded.py` writes them. One dimension of a problem counts its independent items, such as the images of a
+convolution (`padded_dimension`).
 
 The first query about an op converts the op's file to arrays in the user's cache folder. The arrays are sorted by a hash
 of the GPU and the problem without its number of items. For each row they contain the number of items, latency, power
@@ -37,7 +37,7 @@ relative half-width for power. All rows of one GPU, backend and data type have t
 
 @dataclass(frozen=True)
 class RecordedBaseline:
-    """Published time and power of a backend for a problem on a GPU."""
+    """Published time and power of a backend, such as vLLM or cuBLAS, for a problem on a GPU."""
 
     backend: str
     version: str

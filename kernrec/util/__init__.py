@@ -1,1 +1,1 @@
-"""Provide helpers that do not depend on kernels: cache, atomic file writes, arrays in files, text for people."""
+"""Provide helpers that do not depend on kernels: a cache, atomic file writes, arrays in files, and text for people."""

@@ -1,7 +1,8 @@
-"""Store facts and arrays in one file that loads fast: a checksum, a line of JSON, and the arrays' raw bytes.
+"""Store JSON values and NumPy arrays in one file that loads fast: a checksum, a line of JSON, and the arrays' raw
+bytes.
 
 NumPy's `.npz` would unpack a ZIP member and parse Python literals for every array, which takes longer than a query.
-Nothing is pickled: the JSON has the name, dtype, shape and offset of each array.
+Nothing is pickled: the JSON contains the name, dtype, shape and offset of each array.
 """
 
 import json
@@ -27,13 +28,18 @@ _PIECE = 1 << 16
 
 
 class Digest(Protocol):
-    """A hash, such as `hashlib.sha256()`."""
+    """A hash object, such as `hashlib.sha256()`."""
 
     def update(self, data: bytes, /) -> None: ...
 
 
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Encode `facts`, which must be JSON values, and arrays of numbers or booleans as bytes."""
+    """Encode JSON values and arrays as bytes, which `unpack` can read.
+
+    Args:
+        facts: JSON values by name.
+        arrays: Arrays of numbers or booleans by name.
+    """
     heads, parts, offset = [], [], 0
     for name, array in arrays.items():
         stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
@@ -43,17 +49,20 @@ def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
         parts.append(stored.tobytes() + bytes(-stored.nbytes % _ALIGN))
         offset += len(parts[-1])
     head = json.dumps([dict(facts), heads]).encode()
-    # Pad the JSON with blanks so that arrays are aligned to their elements.
+    # Pad the JSON with blanks, so that the arrays are aligned to their elements.
     body = b"".join([head, b" " * (-(len(_MAGIC) + _DIGEST + len(head) + 1) % _ALIGN), b"\n", *parts])
     return _MAGIC + sha256(body).digest() + body
 
 
 def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return (facts, read-only arrays) that `pack` stored. Raises `ValueError` for other or damaged bytes.
+    """Return the JSON values and the arrays that `pack` encoded. The arrays are read-only.
 
     Args:
-        data: Content of a file, or the result of `mapped`, of which only used pages are read.
-        intact: Whether a larger checksum already covered these bytes.
+        data: Content of a file, or the result of `mapped`. From the latter, only the pages that are used are read.
+        intact: Whether to skip the checksum, because a larger checksum already covered these bytes.
+
+    Raises:
+        ValueError: The bytes do not come from `pack`, or are damaged.
     """
     start = len(_MAGIC) + _DIGEST
     if data[: len(_MAGIC)] != _MAGIC or (end := data.find(b"\n", start) + 1) == 0:
@@ -73,14 +82,19 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
 
 
 def mapped(path: Path, digest: Digest | None = None) -> bytes | mmap.mmap:
-    """Map a file into memory that processes share. Raises `OSError` or `ValueError`.
+    """Map a file into memory that processes share.
 
-    The file must only be replaced as a whole, never written in place. On Windows, a mapped file cannot be replaced, so
-    it is read instead.
+    The file must only be replaced as a whole, never written in place. On Windows, a mapped file could not be replaced,
+    so the file is read instead.
 
     Args:
         path: Path of the file.
-        digest: Hash to update with the content, in pieces, so that unused pages do not stay in memory.
+        digest: Hash to update with the content of the file. The content is read in pieces, so that unused pages do not
+            stay in memory.
+
+    Raises:
+        OSError: The file cannot be opened or mapped.
+        ValueError: The file is empty.
     """
     with open_input(path) as file:
         if digest is not None:

@@ -1,7 +1,8 @@
-"""Cache results derived from shipped files, in the user's cache folder.
+"""Cache results that are derived from files shipped with kernrec, in the user's cache folder.
 
-Each entry stores a hash of its inputs, and is derived again if the hash differs. Files are written atomically, and an
-unreadable file counts as missing. An unwritable folder is not an error, and a missing home directory is not created.
+Each entry contains a hash of its inputs, and is derived again if the hash differs. Files are written atomically, and an
+unreadable file counts as missing. If the folder cannot be written, there is no error and nothing is cached. A missing
+home directory is not created.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,14 +19,16 @@ if TYPE_CHECKING:
     import numpy as np
 
 CacheEntry = tuple[Mapping[str, Any], Mapping[str, "np.ndarray"]]
-"""(facts as JSON values, arrays), as in `array_file.pack`."""
+"""JSON values by name and arrays by name, as for `array_file.pack`."""
 
 
 def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEntry:
-    """Return the result of `make`, or the cached result `name` if it was stored with the same `made_of`.
+    """Return a cached result, or compute and cache it.
 
     Args:
-        name: Name of the cache file, which is replaced if the inputs changed.
+        name: Name of the cache file. The file is replaced if the inputs changed.
+        made_of: The inputs of the result. The cached result is used only if it was stored with the same inputs.
+        make: Function that computes the result.
     """
     from kernrec.util.array_file import pack, unpack
 
@@ -47,7 +50,7 @@ def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEn
 
 
 def shipped_toml(path: Path) -> dict[str, Any]:
-    """Return the content of a shipped TOML file, cached as JSON, which parses faster."""
+    """Return the content of a TOML file that ships with kernrec. It is cached as JSON, which is faster to parse."""
     content = path.read_bytes()
 
     def parse() -> CacheEntry:

@@ -12,8 +12,10 @@ _REMEDY = "install kernrec again (`pip install .` in a checkout) to compile it"
 
 @cache
 def module() -> Any:
-    """Return the module `kernrec._engine`. Raises `KernrecError` if the engine is missing, or was compiled from other
-    sources.
+    """Return the module `kernrec._engine`.
+
+    Raises:
+        KernrecError: The engine is missing, or was compiled from other sources.
     """
     if (path := find()) is None:
         other = any(PACKAGE.glob(PATTERN))
@@ -30,7 +32,7 @@ def module() -> Any:
 
 
 def state() -> str:
-    """Describe in one line the engine's compiler, or why the engine is missing."""
+    """Describe in one line the compiler that built the engine, or why the engine is missing."""
     try:
         version = module().COMPILER
         return f"compiled by {'GCC ' * version[0].isdigit()}{version}"
@@ -39,7 +41,8 @@ def state() -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """Return `query`, the part of the engine that computes queries, and load it on first import."""
+    """Load the engine when `query`, the part of the engine that computes queries, is first imported from this
+    module."""
     if name == "query":
         return module().query
     raise AttributeError(name)

@@ -1,6 +1,6 @@
 """Name the compiled engine by a hash of its sources, so that kernrec never loads an outdated engine.
 
-`hatch_build.py` runs this file without the package.
+The build script `hatch_build.py` runs this file without installing the package.
 """
 
 import hashlib
@@ -10,21 +10,22 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 PATTERN = "_engine.*"
-"""Matches compiled engines in the package folder, from any sources and for any Python."""
+"""Matches the file names of all compiled engines in the package folder, whatever their sources and Python version."""
 
 STABLE_ABI = sys.version_info >= (3, 12) and ".abi3.so" in importlib.machinery.EXTENSION_SUFFIXES
-"""Whether one engine serves all versions of Python from 3.12 on; nanobind supports this on Linux and macOS."""
+"""Whether one compiled engine works with all versions of Python from 3.12 on. nanobind supports this on Linux and
+macOS."""
 
 _SUFFIX = ".abi3.so" if STABLE_ABI else importlib.machinery.EXTENSION_SUFFIXES[0]
 
 
 def sources(root: Path) -> list[Path]:
-    """Return the C++ files of a checkout; empty in an installed package."""
+    """Return the C++ files in a checkout of kernrec. The result is empty in an installed package."""
     return sorted(path for path in (root / "engine").rglob("*") if path.suffix in (".cpp", ".h"))
 
 
 def file_name(root: Path) -> str:
-    """Return the name of the engine compiled from a checkout's sources for the running Python."""
+    """Return the file name of an engine that is compiled from a checkout's sources for the running Python."""
     digest = hashlib.sha256()
     for path in sources(root):
         content = path.read_bytes().replace(b"\r\n", b"\n")
@@ -33,7 +34,10 @@ def file_name(root: Path) -> str:
 
 
 def find() -> Path | None:
-    """Return the engine's file; None if the engine was not compiled, or was compiled from other sources."""
+    """Return the path of the compiled engine.
+
+    Return None if the engine was not compiled, or was compiled from sources other than those of the checkout.
+    """
     root = PACKAGE.parent
     if sources(root):
         path = PACKAGE / file_name(root)

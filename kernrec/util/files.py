@@ -1,11 +1,13 @@
 """Read untrusted files, write files atomically, lock them, and create private folders for temporary files.
 
-Only regular files of limited size are read, without blocking: reading a named pipe or a device may never end. The kind
-is checked on the open file, so nobody can replace the file between the check and the read.
+Only regular files of limited size are read, and opening them never blocks. Reading a named pipe or a device might never
+end. The kind of the file is checked after it is open, so nobody can replace the file between the check and the read.
 
-The operating system releases a lock when the process ends. POSIX uses `flock`. Windows locks byte ranges, so kernrec
-locks one byte far beyond the end of any file; others can still read the content. A program locks a file in its private
-folder. So a later program recognizes abandoned folders of killed programs and removes them (`remove_abandoned`).
+The operating system releases a lock when the process that holds it ends. On POSIX, kernrec uses `flock`. Windows locks
+ranges of bytes, so kernrec locks one byte far beyond the end of any file, and others can still read the content.
+
+A program that uses a private folder locks a file in it. If the program is killed, a later program can lock this file,
+so it recognizes the folder as abandoned and removes it (`remove_abandoned`).
 """
 
 import os
@@ -29,23 +31,33 @@ def open_input(path: Path, title: object = None) -> BufferedReader:
 
     Args:
         path: Path of the file. Links are followed.
-        title: Name of the file in messages; by default, the path.
+        title: Name of the file, for messages. By default, the path.
 
     Raises:
-        UsageError: The path is neither a file nor a folder.
+        UsageError: The path leads to a pipe, a device or a socket.
         OSError: The file cannot be opened, or is a folder.
     """
     descriptor = os.open(path, _FLAGS)
     try:
         check_kind(os.fstat(descriptor).st_mode, path if title is None else title)
-        return os.fdopen(descriptor, "rb")  # This raises IsADirectoryError for a folder.
+        return os.fdopen(descriptor, "rb")  # This call raises IsADirectoryError for a folder.
     except BaseException:
         os.close(descriptor)
         raise
 
 
 def read_input(path: Path, most_bytes: int, title: object = None) -> bytes:
-    """Return the content of a regular file. Raises the errors of `open_input`, and `UsageError` above `most_bytes`."""
+    """Return the content of a regular file.
+
+    Args:
+        path: Path of the file. Links are followed.
+        most_bytes: Maximum size of the file.
+        title: Name of the file, for messages. By default, the path.
+
+    Raises:
+        UsageError: The path leads to a pipe, a device or a socket, or the file is too large.
+        OSError: The file cannot be opened, or is a folder.
+    """
     with open_input(path, title) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
@@ -54,18 +66,24 @@ def read_input(path: Path, most_bytes: int, title: object = None) -> bytes:
 
 
 def check_kind(mode: int, title: object) -> None:
-    """Raise `UsageError` for the `st_mode` of a pipe, a device or a socket."""
+    """Raise `UsageError` if a file is a pipe, a device or a socket.
+
+    Args:
+        mode: The `st_mode` of the file.
+        title: Name of the file, for the message.
+    """
     if kind := _KINDS.get(stat.S_IFMT(mode)):
         raise UsageError(f"{title} is {kind}; expected a regular file")
 
 
 def check_input(path: Path, title: object = None) -> None:
-    """Raise `UsageError` for a pipe, a device or a link to itself, before another library opens the path.
+    """Raise `UsageError` if a path leads to a pipe, a device, a socket or a link to itself.
 
-    A missing file or a folder is accepted.
+    Call this before another library opens the path. A missing file or a folder is accepted.
 
     Args:
-        title: Name of the file in messages; by default, the path.
+        path: Path to check.
+        title: Name of the file, for the message. By default, the path.
     """
     title = path if title is None else title
     try:
@@ -79,13 +97,17 @@ def check_input(path: Path, title: object = None) -> None:
 def write_whole(
     path: Path, data: bytes | Callable[[BinaryIO], object], *, shared: bool = False, mode: int | None = None
 ) -> None:
-    """Write `data` to `path` atomically. Raises `OSError`, and leaves no temporary file behind.
+    """Write a file atomically. No temporary file is left behind, even after an error.
 
     Args:
-        data: Content, or a function that writes the content to an open file.
-        shared: Whether others read the file. If so, its mode follows the umask, and its content is on disk before the
-            file appears.
-        mode: Permission bits of the file; None: those that `shared` implies.
+        path: Path of the file.
+        data: Content of the file, or a function that writes the content to an open file.
+        shared: Whether other users read the file. If so, the file's permissions follow the umask, and its content is on
+            disk before the file appears under its name.
+        mode: Permission bits of the file. By default, they follow from `shared`.
+
+    Raises:
+        OSError: The file cannot be written.
     """
     temporary = path.parent / f".{path.name}.{os.urandom(6).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
@@ -117,7 +139,14 @@ _RETRY_S = 0.05
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file without waiting. Return False if another process holds it. Closing the file releases it."""
+    """Lock an open file without waiting. Closing the file releases the lock.
+
+    Args:
+        descriptor: Descriptor of the open file.
+
+    Returns:
+        True if this process now holds the lock, False if another process holds it.
+    """
     if fcntl is None:
         return _try_lock_byte(descriptor)
     try:
@@ -128,20 +157,21 @@ def try_lock(descriptor: int) -> bool:
 
 
 def lock_path(path: Path, wait_s: float = 0.0) -> int | None:
-    """Lock a file, creating it if necessary, and return its descriptor; closing the descriptor releases the lock.
+    """Lock a file, which is created if necessary.
 
     Args:
-        path: Path of the file; the lock's holder may rename or delete the file.
-        wait_s: Seconds to wait for another process.
+        path: Path of the file. The process that holds the lock may rename or delete the file.
+        wait_s: Maximum seconds to wait while another process holds the lock.
 
     Returns:
-        None if another process holds the lock.
+        Descriptor of the file, or None if another process still holds the lock. Closing the descriptor releases the
+        lock.
     """
     end_s = time.monotonic() + wait_s
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         locked = try_lock(descriptor)
-        with suppress(FileNotFoundError):  # The old holder may have renamed or deleted the file.
+        with suppress(FileNotFoundError):  # The process that held the lock may have renamed or deleted the file.
             if locked and os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor
         os.close(descriptor)
@@ -170,26 +200,28 @@ _IN_USE = ".in-use"
 
 
 def new_scratch_path() -> Path:
-    """Return a path for temporary files that does not exist and that nobody can guess."""
-    from tempfile import gettempdir  # Import late, to keep queries fast.
+    """Return a path for temporary files that does not exist yet and that nobody can guess."""
+    from tempfile import gettempdir  # This import is slow, and queries do not need it.
 
     return Path(gettempdir(), f"{_PREFIX}{os.urandom(16).hex()}")
 
 
 @contextmanager
 def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iterator[Path]:
-    """Yield a folder that only this user can read, and delete it at the end.
+    """Yield a folder that only this user can access, and delete it at the end.
 
     Args:
-        path: Path of the folder, from `new_scratch_path`; by default, a new one.
-        beside: Another such path, to delete together with the folder if this program is killed.
+        path: Path of the folder, from `new_scratch_path`. By default, a new path.
+        beside: Another path from `new_scratch_path`. If this program is killed, a later program deletes it together
+            with the folder.
     """
     folder = path or new_scratch_path()
     folder.mkdir(mode=0o700)
     descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        # Write after locking: an empty file tells others that its owner may not have locked it yet.
-        with suppress(OSError):  # Later writes to the folder report a full disk.
+        # Write only after locking. If the file is empty, its owner may not have locked it yet, so others leave it
+        # alone.
+        with suppress(OSError):  # If the disk is full, a later write to the folder reports it.
             try_lock(descriptor)
             os.write(descriptor, (beside.name if beside else "-").encode())
         yield folder
@@ -199,12 +231,12 @@ def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iter
 
 
 def remove_abandoned() -> None:
-    """Delete scratch folders of this user whose programs were killed."""
+    """Delete this user's scratch folders that belong to programs that were killed."""
     from tempfile import gettempdir
 
     temporary = Path(gettempdir())
     for folder in temporary.glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # The owner just deleted the folder, or we may not read it.
+        with suppress(OSError):  # The owner may have just deleted the folder, or this user may not read it.
             if not _is_own(folder) or not (folder / _IN_USE).stat().st_size:
                 continue
             descriptor = os.open(folder / _IN_USE, os.O_RDWR)
@@ -221,7 +253,10 @@ def remove_abandoned() -> None:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether a path is a folder of this user, not a link: anybody can write to the temporary folder."""
+    """Return whether a path is a folder that belongs to this user, and not a link.
+
+    Other users can write to the system's temporary folder, so this cannot be assumed.
+    """
     if folder.is_symlink() or not folder.is_dir():
         return False
     return not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()
@@ -234,7 +269,10 @@ def _remove(folder: Path) -> None:
 
 
 def files_hash(root: Path, files: Iterable[Path]) -> str:
-    """Return the SHA-256, in hexadecimal, of the paths below `root` and the contents of files, in any order."""
+    """Return the SHA-256 of some files: of their paths relative to `root` and their contents, in hexadecimal.
+
+    The order of `files` does not matter.
+    """
     digest = sha256()
     for path in sorted(files):
         content = path.read_bytes()

@@ -1,8 +1,9 @@
-"""Format values, numbers with units, counts, configs, rows and notes for people.
+"""Format values for people: numbers with units, counts, configs, rows of tables and notes.
 
-`short_config` formats a config as `128x128x32 w64x32 s3 k4` for block, warp, stages and split of a matmul. It joins
-sizes along several axes by x; other tunables have one or two letters. It omits neutral values, such as a split into one
-part or a switch that is off, and writes a tunable without a short form as name=value.
+`short_config` formats a config of a matmul as `128x128x32 w64x32 s3 k4`, for its block sizes, warp sizes, pipeline
+stages and split. Sizes along several axes are joined by x, and other tunables have a prefix of one or two letters.
+Neutral values are omitted, such as a split into one part or a switch that is off. A tunable without a short form is
+written as name=value.
 """
 
 import json
@@ -19,11 +20,11 @@ PREFIXES = (
     (1e-6, "u"),
     (1e-9, "n"),
 )
-"""Factors and their SI prefixes, largest first."""
+"""Factors of SI prefixes, and the prefixes, largest first."""
 
 
 def human(value: float, unit: str) -> str:
-    """Format three significant digits with an SI prefix: 1.23e-5, "s" -> "12.3 us"."""
+    """Format a value with three significant digits and an SI prefix: 1.23e-5, "s" -> "12.3 us"."""
     for scale, prefix in PREFIXES:
         if abs(value) >= scale * 0.9995:
             shown = f"{value / scale:.3g}"
@@ -32,32 +33,32 @@ def human(value: float, unit: str) -> str:
 
 
 def memory_text(size: float) -> str:
-    """Format bytes with three significant digits and a binary prefix: 25769803776 -> "24 GiB"."""
+    """Format a number of bytes with three significant digits and a binary prefix: 25769803776 -> "24 GiB"."""
     prefixes = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
     power = max(number for number in range(len(prefixes)) if not number or size >= 0.9995 * 1024**number)
     return f"{float(f'{size / 1024**power:.3g}'):g} {prefixes[power]}B"
 
 
 def counted(count: int, noun: str) -> str:
-    """Format a count: 1, "row" -> "1 row"; 2, "row" -> "2 rows"; 2, "launch" -> "2 launches"."""
+    """Format a count with its noun: 1, "row" -> "1 row"; 2, "row" -> "2 rows"; 2, "launch" -> "2 launches"."""
     ending = "" if count == 1 else "es" if noun.endswith(("ch", "sh", "x", "s")) else "s"
     return f"{count} {noun}{ending}"
 
 
 NOTHING_TO_TUNE = "(nothing to tune)"
-"""Text of the only config of a kernel without tunables."""
+"""Text for the only config of a kernel that has no tunables."""
 
 
 def config_text(config: Mapping[str, object]) -> str:
-    """Format a config as name=value pairs."""
+    """Format a config as name=value pairs, separated by blanks."""
     return " ".join(f"{name}={value}" for name, value in config.items()) or NOTHING_TO_TUNE
 
 
 def short(value: object) -> str:
-    """Format `value` for a message: quoted if it is text, on one line, truncated if it is long."""
+    """Format a value for a message, on one line and truncated if it is long. A string is quoted."""
     try:
         shown = repr(value)
-    except ValueError:  # Python refuses to print integers with thousands of digits.
+    except ValueError:  # Python refuses to print integers that have thousands of digits.
         return "a number of thousands of digits"
     return shown if len(shown) <= 40 else shown[:36] + "..."
 
@@ -74,7 +75,8 @@ SIZES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("t", ("thread_m", "thread_n")),
     ("o", ("out_p", "out_q")),
 )
-"""(letter, tunables joined after it), used if a config has all of them."""
+"""Groups of tunables that are printed together. Each entry is (prefix, names of the tunables). The prefix is followed
+by the values of the tunables, joined by x. An entry is used only if a config has all of its tunables."""
 
 LETTERS: dict[str, tuple[str, int | None]] = {
     "head": ("h", None),
@@ -118,12 +120,13 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "aligned": ("aligned", 0),
     "unaligned": ("unaligned=", 0),
 }
-"""(prefix of a tunable's value, value to omit). Switches (0 and 1) print no value."""
+"""For other tunables, by name: the prefix of the printed value, and the value that is not printed. For a switch, whose
+values are 0 and 1, only the prefix is printed."""
 _SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0} - {"min_blocks", "unaligned"}
 
 
 def short_config(config: Mapping[str, int]) -> str:
-    """Return a config in short form, sizes first."""
+    """Format a config in its short form (see the module's docstring). Groups of sizes come first."""
     parts: list[str] = []
     left = dict(config)
     for letter, names in SIZES:
@@ -138,7 +141,14 @@ def short_config(config: Mapping[str, int]) -> str:
 
 
 def codes_of(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the parts of `short_config` for these tunables, in order, as (code, tunables)."""
+    """Describe the parts of a short config for some tunables, in order.
+
+    Args:
+        names: Names of the tunables.
+
+    Returns:
+        A list of (code, description), such as ("wNxN", "warp_m x warp_n").
+    """
     codes: list[tuple[str, str]] = []
     left = list(names)
     for letter, sizes in SIZES:
@@ -154,14 +164,22 @@ def codes_of(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Flatten rows; each gets the columns of all rows, in order, with None for missing cells."""
+    """Flatten rows of nested mappings, as `flat` does, and give all rows the same columns. Missing cells are None."""
     cells = [flat(row) for row in rows]
     none = dict.fromkeys(name for row in cells for name in row)
     return [none | row for row in cells]
 
 
 def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten a row: nested keys become `outer.inner`, intervals `_low_` and `_high_`, and configs and lists text."""
+    """Flatten a row that contains nested mappings.
+
+    The keys of a nested mapping become `outer.inner`. An interval becomes two columns with `_low_` and `_high_` in
+    their names. Configs and lists become text.
+
+    Args:
+        row: Values by column.
+        prefix: Text to put before each key.
+    """
     cells: dict[str, Any] = {}
     for name, value in row.items():
         key = prefix + name
@@ -183,13 +201,13 @@ def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class Note(str):
-    """One-line note with an explanation; it equals its text, so repeated notes are recognized."""
+    """A note in one line, with an optional explanation. As a string, it equals its text, so that repeated notes are
+    recognized."""
 
     why: str
-    """Sentences that `--why` prints below the note; empty if the note needs none."""
+    """Explanation that `--why` prints below the note, or an empty string if there is none."""
 
     def __new__(cls, text: str, why: str = "") -> "Note":
-        """Create a note from a text and its explanation."""
         note = super().__new__(cls, text)
         note.why = why
         return note

@@ -1,9 +1,10 @@
 """Provide `dataclass(frozen=True)` without the code that the standard library generates.
 
-The standard decorator compiles six functions for each class, which slows down the start of a command. Here, classes
-share their methods. `fields`, `replace` and `asdict` work, and type checkers see the standard decorator. The standard
-decorator processes a class only when something requests its fields. Slots, and annotations such as `ClassVar`, are not
-supported. A class with many instances gets its own `__init__`.
+The standard decorator generates and compiles six functions for each class, which slows down the start of a command.
+With this decorator, all classes share their methods. The functions `fields`, `replace` and `asdict` work. For type
+checkers, this is the standard decorator. The standard decorator processes a class only when something requests the
+fields of the class. Slots are not supported, and neither are annotations such as `ClassVar`. A class with many
+instances gets a generated `__init__` of its own.
 """
 
 import dataclasses
@@ -14,16 +15,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 _Class = TypeVar("_Class", bound=type)
 
 _MANY = 64
-"""Number of instances after which a class gets its own `__init__`; generating it pays off after about 100 instances."""
+"""Number of instances after which a class gets its own `__init__`. Generating it is worth it from about 100 instances
+on."""
 
 
 def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
-    """Return the decorator; `frozen` must be True."""
+    """Return the decorator. The argument `frozen` must be True."""
     assert frozen, "only frozen classes are made without generated code"
 
     def decorate(cls: _Class) -> _Class:
-        cls.__doc__ = cls.__doc__ or cls.__name__  # Otherwise, the standard decorator inspects a signature.
-        # Python 3.14 creates annotations on request, when all names exist.
+        # Without a docstring, the standard decorator would inspect the signature of `__init__`.
+        cls.__doc__ = cls.__doc__ or cls.__name__
+        # Python 3.14 creates annotations only on request, when all names in them exist.
         annotations = cls.__dict__.get("__annotations__")  # noqa: RUF063
         if annotations is None or any(hasattr(base, _FIELDS) for base in cls.__bases__):
             fields = {field.name: field for field in dataclasses.fields(_standard(cls))}
@@ -41,7 +44,7 @@ def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
             methods["__eq__"] = _equal(compared)
             methods["__hash__"] = _hash([n for n in names if _is_hashed(described.get(n))])
         for name, method in methods.items():
-            if cls.__dict__.get(name) is None:  # `__hash__` is None for a class with its own `__eq__`
+            if cls.__dict__.get(name) is None:  # `__hash__` is None if the class defines its own `__eq__`.
                 setattr(cls, name, method)
         return cls
 
@@ -53,13 +56,15 @@ _MISSING = dataclasses.MISSING
 
 
 class _LaterFields:
-    """Placeholder for the fields of a class; the standard decorator creates them on first use."""
+    """Placeholder for the fields of a class. When they are first used, the standard decorator creates them."""
 
     def __init__(self, cls: type, described: Mapping[str, "dataclasses.Field[Any]"]) -> None:
-        """Store the fields.
+        """Prepare the class, whose fields are not yet created.
 
         Args:
-            described: Fields given by `field(...)`; their defaults become attributes of the class.
+            cls: The class.
+            described: Fields that the class defines with `field(...)`, by name. Their defaults become attributes of the
+                class.
         """
         self.cls, self.described = cls, described
         for name, field in described.items():
@@ -115,7 +120,8 @@ def _init(cls: type, names: tuple[str, ...], described: Mapping[str, "dataclasse
 
 
 def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool) -> Callable[..., None]:
-    """Return an `__init__` generated for these fields, which runs faster than the shared one."""
+    """Return an `__init__` that is generated for these fields. It runs faster than the `__init__` that all classes
+    share."""
     scope: dict[str, Any] = {"_MISSING": dataclasses.MISSING}
     taken, lines = ["self"], ["_fields = self.__dict__"]
     for name, field in fields.items():
@@ -131,7 +137,8 @@ def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool) -> C
             taken.append(name)
         lines.append(f"_fields[{name!r}] = {value}")
     lines += ["self.__post_init__()"] * finish
-    exec(f"def __init__({', '.join(taken)}):\n    " + "\n    ".join(lines), scope)  # all are identifiers
+    # The names of fields are identifiers, so they cannot contain other code.
+    exec(f"def __init__({', '.join(taken)}):\n    " + "\n    ".join(lines), scope)
     made: Callable[..., None] = scope["__init__"]
     return made
 
@@ -143,7 +150,11 @@ def _defaults(
     args: tuple[Any, ...],
     named: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the default values of fields without an argument. Raises `TypeError` for arguments that do not fit."""
+    """Return the default values of the fields for which there is no argument.
+
+    Raises:
+        TypeError: An argument does not belong to a field, or a field has neither an argument nor a default.
+    """
     if len(args) > len(names):
         raise TypeError(f"{cls.__qualname__}() takes {len(names)} arguments but {len(args)} were given")
     if wrong := [name for name in named if name not in names or name in names[: len(args)]]:

@@ -1,4 +1,4 @@
-"""Define constants of the normal distribution for intervals."""
+"""Define constants of the normal distribution that intervals use."""
 
 DEVIATIONS = 1.645
-"""Half-width of a 90 % interval in standard deviations; for a mean, in standard errors."""
+"""Half-width of a 90 % interval, in standard deviations of a value or in standard errors of a mean."""

@@ -1,4 +1,4 @@
-"""Import optional libraries of the package's extras on demand, with a clear error if they are missing."""
+"""Import the optional libraries of kernrec when they are needed, with a clear error if a library is missing."""
 
 import importlib
 import importlib.util
@@ -12,9 +12,9 @@ def import_optional(module: str, purpose: str, extra: str) -> Any:
     """Import a library that may not be installed.
 
     Args:
-        module: Import name, such as `xgboost`.
-        purpose: Purpose as the beginning of the error message: "training a model".
-        extra: Extra of this package that installs the library.
+        module: Import name of the library, such as `xgboost`.
+        purpose: What needs the library, as the beginning of the error message, such as "training a model".
+        extra: Extra of the package kernrec that installs the library.
 
     Raises:
         KernrecError: The library is not installed. The message names the extra.
@@ -26,9 +26,16 @@ def import_optional(module: str, purpose: str, extra: str) -> Any:
 
 
 def require_optional(modules: Sequence[str], purpose: str, extra: str) -> None:
-    """Check that packages are installed, without importing them, before work that would otherwise be lost.
+    """Check that some libraries are installed, without importing them. Call this before long work that would need them
+    later.
 
-    Arguments and errors are those of `import_optional`.
+    Args:
+        modules: Import names of the libraries.
+        purpose: See `import_optional`.
+        extra: See `import_optional`.
+
+    Raises:
+        KernrecError: A library is not installed. The message names the extra.
     """
     for module in modules:
         if importlib.util.find_spec(module) is None:

@@ -1,12 +1,12 @@
 """Start, confine and kill child processes on every platform, and decide whether to fork them.
 
-A forked child inherits all imports at no cost, but only one thread. A lock that another thread holds at that moment is
-never released in the child. So a process with other threads, of Python or of a library, spawns its children, unless
-these threads declare that they hold no lock.
+A forked child inherits all imports at no cost, but only one thread. If another thread holds a lock during the fork, the
+lock is never released in the child. So a process that has other threads, of Python or of a library, spawns its children
+instead, unless these threads declare that they hold no lock.
 
-On Linux, Landlock permanently denies a thread access to files and the network
-(https://docs.kernel.org/userspace-api/landlock.html). The thread and everything that it starts can then open only
-permitted files. Other systems, and Linux before 5.13, have no Landlock.
+On Linux, Landlock can permanently deny a thread access to files and the network
+(https://docs.kernel.org/userspace-api/landlock.html). The thread and all processes that it starts can then open only
+permitted files. Other systems, and Linux before 5.13, do not have Landlock.
 """
 
 import ctypes
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _SYNCHRONIZE = 0x00100000
 _WAIT_TIMEOUT = 0x102
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
-"""https://learn.microsoft.com/windows/win32/api/synchapi/nf-synchapi-waitforsingleobject"""
+"""Constants of the Windows API, see
+https://learn.microsoft.com/windows/win32/api/synchapi/nf-synchapi-waitforsingleobject"""
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -44,7 +45,7 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """While the `with` block runs, prevent new Python processes from importing from the working folder."""
+    """Prevent Python processes that are started in the `with` block from importing modules from the working folder."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -57,21 +58,28 @@ def safe_path() -> Iterator[None]:
 
 
 def module_environment() -> dict[str, str]:
-    """Return the environment of a child that runs `module_command`, wherever this package is installed."""
+    """Return the environment variables for a child process that runs `module_command`.
+
+    With them, the child finds this package wherever it is installed.
+    """
     root = str(Path(__file__).resolve().parents[2])
-    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # An empty path means the working folder.
+    # Remove empty paths, because an empty path means the working folder.
+    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, *places]))}
 
 
 def own_group() -> dict[str, Any]:
-    """Return arguments of `subprocess.Popen` for a separate process group, so that Ctrl-C does not reach the child."""
+    """Return the arguments of `subprocess.Popen` that start the child in its own process group.
+
+    Ctrl-C then does not reach the child.
+    """
     if os.name == "nt":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}  # type: ignore[attr-defined]
     return {"start_new_session": True}
 
 
 def kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process that was started with `own_group`; on POSIX, also kill all processes that it started."""
+    """Kill a process that was started with `own_group`. On POSIX, all processes that it started are killed, too."""
     with suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -80,13 +88,16 @@ def kill_group(process: "subprocess.Popen[bytes]") -> None:
 
 
 def end_with_parent() -> None:
-    """Let the system kill this process when its parent ends, because nobody then needs its answer (Linux only)."""
+    """Let the operating system kill this process when its parent ends, because then nobody needs its answer.
+
+    On systems other than Linux, do nothing.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process with this number exists."""
+    """Return whether a process with this process ID exists."""
     if pid <= 0:
         return False
     if os.name == "nt":  # On Windows, `os.kill` would end the process.
@@ -112,17 +123,24 @@ _not_inherited: "weakref.WeakSet[object]" = weakref.WeakSet()
 
 
 def holds_no_lock(thread: threading.Thread) -> None:
-    """Declare that a thread holds no lock during a fork (`os.register_at_fork`)."""
+    """Declare that a thread never holds a lock while this process forks, for example because it uses
+    `os.register_at_fork`."""
     _lockless.add(thread)
 
 
 def not_inherited(connection: object) -> None:
-    """Close a connection in children; otherwise the other end would not notice that this process closed it."""
+    """Close a connection in forked children of this process.
+
+    Otherwise, the other end of the connection would not notice when this process closes it.
+    """
     _not_inherited.add(connection)
 
 
 def can_fork() -> bool:
-    """Return whether forking is safe now: on Linux, in the main thread, if no other thread may hold a lock."""
+    """Return whether it is safe to fork now.
+
+    This is the case on Linux, in the main thread, if no other thread may hold a lock.
+    """
     if not hasattr(os, "fork") or sys.platform != "linux":
         return False
     if threading.current_thread() is not threading.main_thread():
@@ -136,12 +154,16 @@ def can_fork() -> bool:
 
 
 def start_context() -> "ForkContext | SpawnContext":
-    """Return the multiprocessing context with which to start children now."""
+    """Return the multiprocessing context to use for starting children now: fork if this is safe, otherwise spawn."""
     return multiprocessing.get_context("fork") if can_fork() else multiprocessing.get_context("spawn")
 
 
 def settle() -> None:
-    """Prepare a child process: a forked child ends with its parent, and drops inherited handlers and pipes."""
+    """Prepare a child process for its work.
+
+    A forked child is killed when its parent ends, resets the inherited signal handlers, and closes inherited
+    connections.
+    """
     parent = multiprocessing.parent_process()
     if parent is None or type(multiprocessing.current_process()).__name__ != "ForkProcess":
         return
@@ -161,22 +183,24 @@ _Result = TypeVar("_Result")
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
-"""Rights that a rule for a file, not a folder, may grant."""
+"""Landlock rights that a rule for a single file, as opposed to a folder, may grant."""
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}
-"""Supported rights on files by Landlock version; version 5 adds control of devices."""
-_NETWORK = 0b11  # Rights to bind and connect TCP, from version 4.
-_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # System call numbers, which are equal on x86-64 and aarch64.
+"""All rights on files that a version of Landlock supports. Version 5 also controls devices, which is not used here."""
+_NETWORK = 0b11  # Rights to bind and connect TCP sockets, since version 4.
+_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # Numbers of the system calls, which are the same on x86-64 and aarch64.
 _PR_SET_NO_NEW_PRIVS = 38
 
 
 def confine(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable[Path] = ()) -> bool:
-    """Deny this thread TCP and all files except the given ones (folders include their content); return whether it
-    worked.
+    """Permanently deny this thread the use of TCP and all access to files, except to some files and folders.
 
     Args:
-        readable: Files and folders that stay readable.
-        writable: Files and folders that stay readable and writable.
-        listed: Folders whose file names, but not contents, stay readable.
+        readable: Files and folders that stay readable. A folder includes its content.
+        writable: Files and folders that stay readable and writable. A folder includes its content.
+        listed: Folders in which file names can still be listed, but whose files cannot be read.
+
+    Returns:
+        Whether access is now restricted. False if the system does not support Landlock.
     """
     if sys.platform != "linux":
         return False
@@ -211,9 +235,15 @@ def _allow(libc: ctypes.CDLL, ruleset: int, place: Path, rights: int) -> None:
 
 
 def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable: Iterable[Path] = ()) -> _Result:
-    """Run `work` in a thread that can read and write only the given files, and return its result.
+    """Run a function in a thread that can read and write only some files, and return its result.
 
-    Without Landlock, `work` runs without limits. Exceptions of `work` are raised here.
+    If the system does not support Landlock, the function runs without restrictions. Its exceptions are raised in the
+    calling thread.
+
+    Args:
+        work: The function.
+        readable: Files and folders that the function can read.
+        writable: Files and folders that the function can read and write.
     """
     if sys.platform != "linux":
         return work()
@@ -235,18 +265,19 @@ def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable
     return results[0]
 
 
-_COLLECT_AFTER = 10_000  # Objects between collections, instead of Python's 700; larger values gain nothing.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
+# Number of new objects between collections, instead of Python's 700. Larger values are not faster.
+_COLLECT_AFTER = 10_000
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in malloc.h
 _KEPT_BYTES = 2**30
 
 
 @once
 def collect_rarely() -> None:
-    """Reduce garbage collection in this process.
+    """Make garbage collection in this process less frequent.
 
-    Modules and decoders live as long as the process, so the collector skips them. Reference counts free most objects of
-    a task, and the threshold bounds the few cycles. The function does not ask `gc` for its frozen objects, because `gc`
-    would count them one by one.
+    Modules and decoders live as long as the process, so the collector ignores all objects that exist now. Reference
+    counts free most objects of a task. The higher threshold limits the memory of the few reference cycles. The function
+    runs only once and does not ask `gc` for the number of ignored objects, because `gc` would count them one by one.
     """
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 10, 10)
@@ -254,9 +285,9 @@ def collect_rarely() -> None:
 
 @once
 def keep_freed() -> None:
-    """Let the C library keep freed memory; otherwise NVRTC returns and requests the same pages for every config.
+    """Let the C library keep freed memory instead of returning it to the operating system.
 
-    Without the GNU C library, this does nothing.
+    Otherwise, NVRTC would return and request the same pages for every config. Without the GNU C library, do nothing.
     """
     if sys.platform != "linux":
         return

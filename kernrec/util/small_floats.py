@@ -1,8 +1,9 @@
-"""Floating-point numbers of 8 and 4 bits as codes (uint8), and the powers of two (e8m0) that scale 4-bit elements.
+"""Convert between floating-point numbers and their codes (uint8) in formats of 8 and 4 bits.
 
-`f8e4m3` has no infinity, and its largest number is 448. `f8e5m2` is the upper byte of an f16. `f4e2m1` and `e8m0` are
-those of the "OCP Microscaling Formats (MX) Specification", version 1.0. A 4-bit code takes a byte here, but half a byte
-in a GPU's memory.
+The format `f8e4m3` has no infinity, and its largest number is 448. A code of `f8e5m2` is the upper byte of an f16.
+`f4e2m1` and `e8m0` are defined in the "OCP Microscaling Formats (MX) Specification", version 1.0. The format `e8m0`
+contains the powers of two by which 4-bit elements are scaled. A 4-bit code takes a byte here, but half a byte in the
+memory of a GPU.
 """
 
 from functools import lru_cache
@@ -14,12 +15,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _NAN = 0x7F
 _BIAS = 127
-"""Exponent bias of e8m0."""
+"""Exponent bias of the format e8m0."""
 
 
 @lru_cache(None)
 def _magnitudes(kind: str) -> Array:
-    """Return the float32 values of the codes without a sign, in ascending order."""
+    """Return the values of all codes with a positive sign as float32, in the order of the codes."""
     if kind == "f4e2m1":
         return np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], np.float32)
     codes = np.arange(128)
@@ -31,7 +32,12 @@ def _magnitudes(kind: str) -> Array:
 
 
 def small_values(kind: str, codes: Array) -> Array:
-    """Return codes of `f8e4m3`, `f8e5m2`, `f4e2m1` or `e8m0` as floating-point numbers."""
+    """Return the floating-point numbers that codes represent.
+
+    Args:
+        kind: Format of the codes: `f8e4m3`, `f8e5m2`, `f4e2m1` or `e8m0`.
+        codes: Codes as uint8.
+    """
     if kind == "e8m0":
         return np.asarray(np.exp2(codes.astype(np.float64) - _BIAS))
     sign = len(_magnitudes(kind))
@@ -40,9 +46,15 @@ def small_values(kind: str, codes: Array) -> Array:
 
 
 def small_codes(kind: str, values: Array) -> Array:
-    """Return the nearest codes (uint8), ties to even, saturating at the largest number. NaN stays NaN in 8 bits.
+    """Return the codes (uint8) that represent numbers most closely.
 
-    The powers of two of `e8m0` have no sign, and are the nearest in the logarithm.
+    A number halfway between two codes is rounded to the even code. A number beyond the largest one becomes the largest.
+    NaN stays NaN in the 8-bit formats. In `e8m0`, which has no sign, the code of the nearest power of two in the
+    logarithm of the absolute value is returned.
+
+    Args:
+        kind: Format of the codes: `f8e4m3`, `f8e5m2`, `f4e2m1` or `e8m0`.
+        values: Floating-point numbers.
     """
     with np.errstate(invalid="ignore"):
         size = np.abs(values.astype(np.float64))

@@ -3,6 +3,7 @@
 The system's C++ compiler builds the test program, which registers its GPU code by hand as nvcc's host code does.
 """
 
+import re
 import shutil
 import socket
 import struct
@@ -302,3 +303,14 @@ def test_unsupported_call_format_is_refused(tmp_path, refuses):
         read_cuda_call(path)
 
     refuses(refused, ["grid = [0]", "arguments = [1]", "lines = 1", 'launches = "3"', "launches = 0"])
+
+
+@pytest.mark.parametrize("name", ["libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1"])
+def test_libraries_export_only_their_functions(name):
+    # Exported code of libstdc++ would replace that of the program's other libraries; XGBoost failed on this.
+    done = subprocess.run(
+        ["nm", "-D", "--defined-only", libraries() / name], capture_output=True, text=True, check=True
+    )
+    exported = {line.split()[-1].partition("@")[0] for line in done.stdout.splitlines()}
+    assert exported
+    assert not [name for name in exported if not re.match(r"_*cu|nvml|_Z\w*N7capture|libcudart", name)]

@@ -1,1 +1,1 @@
-"""Define the commands of `python tools/bench.py`, which measure kernrec's time."""
+"""Commands of `python tools/bench.py`, which measure kernrec's time and memory."""

@@ -1,10 +1,10 @@
-"""Time whole analyses of users' kernels, from a command to its answer, and compare with another checkout.
+"""Time whole analyses of users' kernels, from the command to the answer, and compare with another checkout.
 
     python tools/bench.py analyses [--before ../other-checkout] [--rounds 3] [--only stencil2d]
 
-Each command runs with `--processes 1` in new processes, of both checkouts in turn, without caches or a user's database.
-Processor time includes all processes that a command starts. The table has medians over rounds, the ratio to the other
-checkout, and whether both answers are equal except for seconds.
+Each command runs with `--processes 1` in a new process, without caches and without a user's database. The two checkouts
+take turns. Processor time includes all processes that a command starts. The table has the medians over rounds, the
+ratio to the other checkout, and whether both answers are equal except for the times that the analysis took.
 """
 
 import json
@@ -27,7 +27,7 @@ _CHANGES = ("analysis_s", "profiled_s")
 
 
 def run(before: Path | None = None, rounds: int = 3, only: str = "") -> None:
-    """Print a row for each kernel; `before` is another version's checkout to compare with."""
+    """Print a row for each kernel. `before` is the checkout of another version to compare with."""
     checkouts = {"now": ROOT} | ({} if before is None else {"before": before.resolve()})
     table = Table(f"medians of {rounds} rounds, processor time")
     with tempfile.TemporaryDirectory() as name:
@@ -51,7 +51,7 @@ def run(before: Path | None = None, rounds: int = 3, only: str = "") -> None:
 
 
 def _commands(folder: Path) -> dict[str, list[str]]:
-    """Write the kernels' files to the folder; return the arguments of `kernrec analyze` for each kernel."""
+    """Write the files of all kernels to a folder. Return the arguments of `kernrec analyze` for each kernel."""
     stencil = json.loads((_DATA / "stencil2d.json").read_text(encoding="utf-8"))
     for tunable in stencil["ConfigurationSpace"]["TuningParameters"]:
         tunable["Values"] = _TABLES["narrow"].get(tunable["Name"], tunable["Values"])
@@ -80,7 +80,15 @@ def _commands(folder: Path) -> dict[str, list[str]]:
 
 
 def _analyze(checkout: Path, words: list[str], folder: Path, answers: dict[str, Any], which: str) -> None:
-    """Run a command of a checkout and keep its answer; `folder` holds its caches."""
+    """Run a command with the kernrec of a checkout, and store its answer in `answers[which]`.
+
+    Args:
+        checkout: Checkout to run.
+        words: Arguments of `kernrec analyze`.
+        folder: Folder for caches and the database. Compiled and emulated results are deleted first.
+        answers: Answers by name of the checkout.
+        which: Name of the checkout.
+    """
     folder.mkdir(exist_ok=True)
     for results in ("compile", "emulated"):
         shutil.rmtree(folder / "cache" / results, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""Compare commands in new processes with `import numpy, typer`, and measure their memory, with and without a user's
-database.
+"""Compare commands in new processes with the import of NumPy and Typer, and measure their memory.
 
-Commands and the import take turns; the table has medians over rounds of the ratio of processor times. Memory is the
-largest resident set that a process reports, including shared pages. The database holds `--rows` made-up measurements of
-configs that kernrec recommends. The exit status is 1 if a command with a shape misses its aim.
+The commands and `import numpy, typer` take turns. The table has the medians over rounds of the ratio of processor
+times. Memory is the largest resident set that a process reports, including shared pages. All commands run once without
+and once with a user's database, which has `--rows` made-up measurements of configs that kernrec recommends. The exit
+status is 1 if a command with a shape misses its aim.
 """
 
 import json
@@ -25,7 +25,7 @@ COMMANDS = {
     "resnet50, 53 convolutions": "recommend --workload resnet50 --gpu rtx4090",
 }
 AIMS = {False: (1.15, 50.0), True: (1.2, 60.0)}
-"""(maximum time ratio, maximum memory in MB) of a command with a shape, by whether a user's database exists."""
+"""(Maximum ratio of times, maximum memory in MB) of a command with a shape, by whether there is a user's database."""
 _FILL = """
 import json, sys
 from kernrec.op import find_op
@@ -48,11 +48,11 @@ with Database.open(sys.argv[1], read_only=False, create=True) as database:
         )
 """
 _OF_A_PROBLEM = 100
-"""Measured configs per problem in the user's database."""
+"""Number of measured configs per problem in the user's database."""
 
 
 def run(rounds: int = 5, rows: int = 4362) -> int:
-    """Print a row for each command; `rows` is the number of measurements in the user's database."""
+    """Print a row for each command. `rows` is the number of measurements in the user's database."""
     missed = False
     for has_rows in (False, True) if rows else (False,):
         with tempfile.TemporaryDirectory() as name:

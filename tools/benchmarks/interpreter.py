@@ -1,10 +1,10 @@
 """Measure the speed of the PTX interpreter on one core, in million lane-instructions per second of processor time.
 
-    loop       uniform: each thread sums products in a long loop
-    divergent  each thread runs a loop of another length
-    mma        the library's matmul with tensor cores
+    loop       uniform: all threads sum products in a long loop
+    divergent  the threads of a warp have loops of different lengths
+    mma        a matmul on tensor cores from kernrec's library
 
-The emulator counts nothing and skips nothing: it executes every instruction, as for checking results.
+The emulator does not count and does not skip anything. It executes every instruction, as it does for checking results.
 """
 
 from statistics import median
@@ -36,7 +36,7 @@ extern "C" __global__ void divergent(const float* x, float* y, int trips) {
 
 
 def run(trips: int = 2000, rounds: int = 3) -> None:
-    """Print a row for each kernel; `trips` is the number of trips of its loops."""
+    """Print a row for each kernel. `trips` is the number of trips of a loop."""
     table = Table(f"one core, medians of {rounds} rounds")
     module = parse(compile_source(_LOOPS, _SM, {}).ptx)
     for entry in ("loop", "divergent"):

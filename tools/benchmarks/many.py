@@ -1,4 +1,4 @@
-"""Compare the processor time per shape of answering many shapes at once and one by one."""
+"""Compare the processor time per shape for answering many shapes at once and one by one."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ from kernrec.recommender.many import ManyAnswers, answer_many
 
 
 def run(shapes: int = 1000, gpu: str = "h200", only: str = "") -> None:
-    """Print a row per kind of problem whose name contains `only`. One-by-one times come from a tenth of the shapes."""
+    """Print a row for each kind of problem whose name contains `only`. A tenth of the shapes is answered one by one."""
     table = Table(f"{shapes} shapes of each op, ms a shape")
     for name in (kind for kind in KINDS if only in kind):
         op, dtype, layout, columns = varied(name, shapes)

@@ -2,9 +2,9 @@
 
     python tools/bench.py query [--before ../other-checkout] [--shapes 60] [--rounds 5]
 
-Each contestant is a separate process, and all answer the same new shapes in turn. Figures are milliseconds of processor
-time per shape: the median over rounds of the median over shapes, and ratios per round. Calls counts Python function
-calls during one more answer.
+Each contestant runs in its own process. All contestants answer the same new shapes in turn. Times are milliseconds of
+processor time per shape: the median over rounds of the median over shapes. Ratios are medians over rounds. `calls` is
+the number of calls of Python functions during one more answer.
 """
 
 import importlib.metadata
@@ -72,7 +72,7 @@ _WARM, _WHEEL_NAME = 15, "nvidia-matmul-heuristics"
 
 
 class _Contestant:
-    """Process that answers shapes with one version or library, and times each answer."""
+    """Process of one contestant. It answers shapes and times each answer."""
 
     def __init__(self, stack: ExitStack, program: str, checkout: Path) -> None:
         environment = environment_in(Path.home(), checkout) | {"OPENBLAS_NUM_THREADS": "1"}
@@ -80,7 +80,7 @@ class _Contestant:
         self._process = stack.enter_context(
             subprocess.Popen(command, env=environment, cwd=checkout, text=True, stdin=pipe, stdout=pipe)
         )
-        stack.callback(self._process.kill)  # the wheel's library may crash while its interpreter exits
+        stack.callback(self._process.kill)  # The wheel's library may crash when its interpreter exits.
         self._send(CASES)
 
     def _send(self, message: object) -> None:
@@ -89,14 +89,14 @@ class _Contestant:
         self._process.stdin.flush()
 
     def figure(self, case: str, dims: Mapping[str, int], counted: bool = False) -> float:
-        """Return the processor time of an answer in seconds, or the number of kernrec's Python calls."""
+        """Return the processor time of an answer in seconds or, if `counted`, the number of Python function calls."""
         self._send([case, dims, counted])
         assert self._process.stdout is not None
         return float(self._process.stdout.readline())
 
 
 def run(before: Path | None = None, shapes: int = 60, rounds: int = 5) -> None:
-    """Print a row for each case; `before` is a checkout of another version."""
+    """Print a row for each case. `before` is a checkout of another version."""
     table = Table()
     with ExitStack() as stack:
         contestants = {"kernrec": _Contestant(stack, _KERNREC, ROOT)}
@@ -119,9 +119,10 @@ def run(before: Path | None = None, shapes: int = 60, rounds: int = 5) -> None:
 
 
 def _round(contestants: Mapping[str, _Contestant], case: str, count: int, number: int) -> dict[str, float]:
-    """Return the median seconds of each contestant over new shapes."""
+    """Return the median time of each contestant in seconds, over new shapes."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    draw = random.Random(f"{case} {number}")  # vary sizes that were already drawn
+    # Change the sizes, because the contestants have already answered the original ones.
+    draw = random.Random(f"{case} {number}")
     for dims in matmuls(_WARM + count, number):
         new = {name: size + 8 * draw.randrange(64) for name, size in dims.items()}
         for name in draw.sample(list(contestants), len(contestants)):

@@ -1,4 +1,4 @@
-"""Draw random problems with sizes typical of networks; every run draws the same problems."""
+"""Draw random problems with sizes that are typical of neural networks. Every run draws the same problems."""
 
 import random
 
@@ -14,17 +14,17 @@ _VARIED: dict[str, tuple[str, str, str, tuple[str, ...], dict[str, int]]] = {
        ("softmax", "layernorm", "rmsnorm", "reduce", "transpose")},
     "elementwise": ("elementwise", "f16", "row", ("n",), {}),
 }  # fmt: skip
-"""Maps a name to (op, data type, layout, dimensions that vary in steps of 64, fixed dimensions)."""
+"""(Op, data type, layout, dimensions that vary in steps of 64, fixed dimensions) of each kind of problem, by name."""
 
 
 def matmuls(count: int, seed: int = 1) -> list[dict[str, int]]:
-    """Return dimensions of random matmuls."""
+    """Return the dimensions of `count` random matmuls."""
     draw = random.Random(seed)
     return [{name: draw.choice(_SIZES) + draw.choice([0, 0, 8, 1]) for name in "mnk"} for _ in range(count)]
 
 
 def varied(name: str, count: int) -> tuple[str, str, str, dict[str, list[int]]]:
-    """Return (op, data type, layout, dimensions) of a kind of problem; each dimension is a column of N sizes."""
+    """Return op, data type, layout and sizes of `count` problems of a kind. Sizes are lists, keyed by dimension."""
     op, dtype, layout, changing, fixed = _VARIED[name]
     draw = random.Random(1)
     columns = {dim: [64 * draw.randrange(1, 65) for _ in range(count)] for dim in changing}
@@ -32,4 +32,4 @@ def varied(name: str, count: int) -> tuple[str, str, str, dict[str, list[int]]]:
 
 
 KINDS = tuple(_VARIED)
-"""Names of the kinds of problems."""
+"""Names of all kinds of problems."""

@@ -1,7 +1,7 @@
-"""Measure processor time and memory of merging an untrusted database, and of queries to the result.
+"""Measure processor time and memory of merging an untrusted database, and of queries to the merged database.
 
-DuckDB creates the rows with correct keys and as many columns as an imported recording has. `query` is one problem in a
-new process. Memory is the maximum over this process and its children.
+DuckDB creates the measurements, with correct keys and with as many columns as an imported recording has. `query` looks
+up one problem in a new process. Memory is the maximum of this process and its child processes.
 """
 
 import os
@@ -33,7 +33,7 @@ COLUMNS = {
     "latency_s": "1e-3 + random() / 1e3",
     "latency_samples_s": "[1e-3, 2e-3] || [1e-3 + random() / 1e3 FOR _ IN range(18)]",
 }  # fmt: skip
-"""SQL expressions for a measurement's columns, computed from the row number `i`."""
+"""SQL expressions that compute a measurement's columns from the row number `i`."""
 _QUERY = """
 import sys
 from kernrec.store import Stack
@@ -47,7 +47,7 @@ def run(
     problems: int = _PROBLEMS,
     asking: bool = False,
 ) -> None:
-    """Print the cost for each number of rows, a multiple of 1,000; --asking also times queries during the merge."""
+    """Print the cost for each number of rows. With `--asking`, time queries during the merge instead."""
     table = Table()
     for count in rows:
         with tempfile.TemporaryDirectory(prefix="kernrec-") as name:
@@ -55,7 +55,7 @@ def run(
 
 
 def asked_meanwhile(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
-    """Return the times of queries to a database while measurements are merged into it."""
+    """Return the times of queries to a database, before and while measurements are merged into it."""
     theirs, own = folder / "theirs.duckdb", folder / "own.duckdb"
     with ProcessPoolExecutor(1, get_context("spawn")) as maker:
         maker.submit(fill, theirs, rows, most_problems, _CONFIGS * _PROBLEMS).result()
@@ -66,7 +66,7 @@ def asked_meanwhile(folder: Path, rows: int, most_problems: int) -> dict[str, ob
         _, status, used = os.wait4(os.posix_spawn(sys.executable, question, os.environ), 0)
         return status, used.ru_utime + used.ru_stime
 
-    ask()  # check the file only once
+    ask()  # The first query checks the file, later queries do not.
     before = [ask() for _ in range(10)]
     merge_it = [sys.executable, "-m", "kernrec", "db", "merge", str(theirs), "--db", str(own)]
     with subprocess.Popen(merge_it, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as merger:
@@ -82,9 +82,10 @@ def asked_meanwhile(folder: Path, rows: int, most_problems: int) -> dict[str, ob
 
 
 def merging(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
-    """Return the cost of merging measurements of several problems."""
+    """Return processor time and memory of merging measurements of several problems, and of queries afterwards."""
     theirs, own = folder / "theirs.duckdb", folder / "own.duckdb"
-    with ProcessPoolExecutor(1, get_context("spawn")) as maker:  # a separate process, whose memory does not count here
+    # A separate process creates the measurements, so that its memory does not count.
+    with ProcessPoolExecutor(1, get_context("spawn")) as maker:
         keys = maker.submit(fill, theirs, rows, most_problems).result()
         cells: dict[str, object] = {"rows": rows, "file [MB]": f"{theirs.stat().st_size / 1e6:.1f}"}
         with Database.open(own, read_only=False, create=True) as database:
@@ -92,7 +93,7 @@ def merging(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
             cells["again [s]"] = f"{spent(partial(merge, database, theirs)):.2f}"
         each = min(rows // len(keys), _CONFIGS)
         ask = partial(python, _QUERY, own, _GPU, keys[0], each, environment=os.environ)
-        cells["first [s]"] = f"{spent(ask):.2f}"  # it writes the file that the others read
+        cells["first [s]"] = f"{spent(ask):.2f}"  # The first query writes a file that later queries read.
         cells["query [s]"] = f"{median(spent(ask) for _ in range(3)):.3f}"
         for name, who in (("check [MB]", resource.RUSAGE_CHILDREN), ("add [MB]", resource.RUSAGE_SELF)):
             cells[name] = f"{resource.getrusage(who).ru_maxrss / 1e3:.0f}"
@@ -100,7 +101,7 @@ def merging(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
 
 
 def fill(path: Path, rows: int, most_problems: int = _PROBLEMS, first: int = 0) -> list[str]:
-    """Create a database of measurements, numbered from `first`, and return the keys of its problems."""
+    """Create a database with measurements, and return the keys of its problems. The rows are numbered from `first`."""
     problems = [
         find_op("matmul").problem(m=64, n=32, k=16 * (1 + i)) for i in range(min(most_problems, rows // _CONFIGS))
     ]
@@ -112,7 +113,8 @@ def fill(path: Path, rows: int, most_problems: int = _PROBLEMS, first: int = 0) 
         values = (f'CAST({COLUMNS.get(name, "NULL")} AS {kinds[name]}) AS "{name}"' for name in names
                   if name not in ("config_id", "problem_id"))  # fmt: skip
         columns, connection = ", ".join(values), database._connection
-        for start in range(0, rows, 1_000_000):  # draw the random numbers once
+        # Store the rows in a table first, so that random numbers are drawn only once.
+        for start in range(0, rows, 1_000_000):
             connection.execute(
                 f"CREATE OR REPLACE TEMP TABLE made AS SELECT {columns}, config_id, problem_id "
                 f"FROM range({first + start}, {first + min(rows, start + 1_000_000)}) AS numbers(i) "

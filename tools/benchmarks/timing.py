@@ -1,7 +1,7 @@
 """Measure processor time and memory of several contestants, such as two versions of kernrec.
 
-Contestants take turns in each round, so that other work on the machine slows all of them equally. Ratios are medians
-over rounds.
+Contestants take turns in each round, so that other work on the machine slows down all of them equally. Ratios are
+medians over rounds.
 """
 
 import os
@@ -22,35 +22,35 @@ def report():
 atexit.register(report)
 """
 COMMAND = "import sys; sys.argv = ['kernrec', *sys.argv[1:]]; from kernrec.cli import main; main()"
-"""Python program that runs the `kernrec` command."""
+"""Python program that runs the `kernrec` command with the arguments of the process."""
 
 
 def cpu_s() -> float:
-    """Return the processor time of this process, including threads and finished children, in seconds."""
+    """Return the processor time of this process in seconds, including threads and finished child processes."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
 def spent(call: Callable[[], object]) -> float:
-    """Return the processor time of a call in seconds, including its child processes."""
+    """Return the processor time in seconds that a call takes, including child processes."""
     before = cpu_s()
     call()
     return cpu_s() - before
 
 
 def in_turns(calls: Mapping[str, Callable[[], object]], rounds: int, warm: int = 1) -> dict[str, list[float]]:
-    """Return the processor times of each call in each round, after warm-up rounds."""
+    """Return the processor times in seconds of each call in each round. Warm-up rounds are not included."""
     every = [{name: spent(call) for name, call in calls.items()} for _ in range(warm + rounds)][warm:]
     return {name: [each[name] for each in every] for name in calls}
 
 
 def ratio(times: Sequence[float], reference: Sequence[float]) -> float:
-    """Return the median over rounds of the ratio of a time to the reference time."""
+    """Return the median, over rounds, of the ratio between a time and the reference time."""
     return median(a / b for a, b in zip(times, reference, strict=True))
 
 
 def python(program: str, *words: object, environment: Mapping[str, str]) -> str:
-    """Run a program in a new process of this Python and return its standard output."""
+    """Run a Python program in a new process, and return its standard output. Raises `RuntimeError` if it fails."""
     command = [sys.executable, "-c", program, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(environment), check=False)
     if done.returncode:
@@ -59,18 +59,18 @@ def python(program: str, *words: object, environment: Mapping[str, str]) -> str:
 
 
 def peak_mb(program: str, *words: str, environment: Mapping[str, str]) -> float:
-    """Return a program's largest resident set in MB, as the program reports at its end."""
+    """Return the largest resident set of a Python program in MB, which the program reports at its end."""
     command = [sys.executable, "-c", _PEAK + program, *words]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(environment))
     return float(done.stderr.rpartition("VmHWM:")[2].split()[0]) / 1024
 
 
 def environment_in(folder: Path, checkout: Path | None = None) -> dict[str, str]:
-    """Return the environment of an installed kernrec with its own cache and without the user's database.
+    """Return the environment variables of a process that imports kernrec, without the user's cache and database.
 
     Args:
-        folder: folder for the cache and the database.
-        checkout: checkout to import; None for this one.
+        folder: Folder for the cache and the database.
+        checkout: Checkout from which kernrec is imported, or None for the installed one.
     """
     dropped = ("KERNREC_DB", "PYTHONDONTWRITEBYTECODE", "OPENBLAS_NUM_THREADS")
     environment = {name: value for name, value in os.environ.items() if name not in dropped}

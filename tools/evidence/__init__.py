@@ -1,1 +1,1 @@
-"""Compare kernrec with recordings of real GPUs: recordings x splits x metrics -> tables (`python tools/evidence`)."""
+"""Compare kernrec with recordings of real GPUs and print tables of metrics (`python tools/evidence`)."""

@@ -1,7 +1,7 @@
-"""Store recorded and predicted times, which experiments split, score and print.
+"""Recorded and predicted times, which experiments split, score and print.
 
-A loader creates `Cases`, `held_out` splits them, a metric (`evidence.metrics`) computes table cells
-for each part, and `report` prints a row for each part.
+A loader creates `Cases`. `Cases.parts` or `held_out` splits them, a metric (`evidence.metrics`) computes table cells
+for each part, and `report` prints one table row per part.
 """
 
 import json
@@ -23,7 +23,10 @@ Files = Annotated[list[Path], typer.Option("--cases", help="files that `tools/ev
 
 @dataclass(frozen=True)
 class Cases:
-    """Recorded and predicted times of N launches; arrays (N,), in seconds unless an experiment states another unit."""
+    """Recorded and predicted times of N launches.
+
+    Arrays are (N,). Times are in seconds, unless an experiment compares another quantity.
+    """
 
     kernel: Array
     gpu: Array
@@ -31,11 +34,11 @@ class Cases:
     recorded: Array
     predicted: Array
     more: Mapping[str, Array] = field(default_factory=dict)
-    """Further columns by name, such as `low_s` and `high_s`, the ends of the 90 % interval."""
+    """Further columns by name, such as `low_s` and `high_s`, which are the ends of the 90 % interval."""
 
     @classmethod
     def of(cls, columns: Sequence[Array], more: Mapping[str, Array] | None = None) -> "Cases":
-        """Create cases from columns in the order of the fields."""
+        """Create cases from the columns `kernel`, `gpu`, `problem`, `recorded` and `predicted`, in this order."""
         kernel, gpu, problem, recorded, predicted = columns
         return cls(kernel, gpu, problem, recorded, predicted, more or {})
 
@@ -49,7 +52,7 @@ class Cases:
         predicted: Array,
         more: Mapping[str, Array] | None = None,
     ) -> "Cases":
-        """Return the cases of one kernel, GPU and problem."""
+        """Create cases that all have the same kernel, GPU and problem."""
         count = len(recorded)
         names = [np.full(count, name, dtype=object) for name in (kernel, gpu, problem)]
         return cls.of([*names, np.asarray(recorded), np.asarray(predicted)], more)
@@ -59,21 +62,25 @@ class Cases:
 
     @property
     def error(self) -> Array:
-        """Logarithm of recorded over predicted time."""
+        """Logarithm of recorded time over predicted time, (N,)."""
         return np.asarray(np.log(self.recorded / self.predicted))
 
     def column(self, name: str) -> Array:
-        """Return a column by its name."""
+        """Return the column with this name, (N,)."""
         own: Array | None = vars(self).get(name)
         return self.more[name] if own is None else own
 
     def take(self, rows: Array) -> "Cases":
-        """Return some rows, selected by positions or by a mask."""
+        """Return the cases of some rows, given by their indices or by a mask."""
         columns = [self.column(name)[rows] for name in _COLUMNS]
         return Cases.of(columns, {name: column[rows] for name, column in self.more.items()})
 
     def parts(self, *names: str) -> Iterator[tuple[dict[str, object], "Cases"]]:
-        """Yield (values by column name, rows) for each combination of values in the columns, in order of appearance."""
+        """Yield (values of the columns by name, cases with these values) for each combination that occurs in the
+        columns.
+
+        Combinations are in order of their first appearance.
+        """
         keys = list(zip(*(self.column(name).tolist() for name in names), strict=True))
         rows: dict[tuple[object, ...], list[int]] = {}
         for row, key in enumerate(keys):
@@ -82,7 +89,7 @@ class Cases:
             yield dict(zip(names, key, strict=True)), self.take(np.array(members))
 
     def write(self, path: Path) -> None:
-        """Write all columns as JSON."""
+        """Write all columns to a JSON file."""
         columns = {name: self.column(name) for name in _COLUMNS} | dict(self.more)
         path.write_text(json.dumps({name: column.tolist() for name, column in columns.items()}))
 
@@ -91,14 +98,14 @@ _COLUMNS = ("kernel", "gpu", "problem", "recorded", "predicted")
 
 
 def joined(parts: Sequence[Cases]) -> Cases:
-    """Join the rows of all parts, with the further columns that every part has."""
+    """Concatenate cases. Keep the further columns that all parts have."""
     more = [name for name in parts[0].more if all(name in part.more for part in parts)]
     columns = [np.concatenate([part.column(name) for part in parts]) for name in (*_COLUMNS, *more)]
     return Cases.of(columns[:5], dict(zip(more, columns[5:], strict=True)))
 
 
 def read_cases(paths: Sequence[Path]) -> Cases:
-    """Read files that `Cases.write` wrote; raise `UsageError` if a file is absent or empty."""
+    """Read cases from files that `Cases.write` wrote. Raises `UsageError` if a file is missing or has no cases."""
     parts = []
     for path in paths:
         if not path.is_file():
@@ -111,29 +118,32 @@ def read_cases(paths: Sequence[Path]) -> Cases:
 
 
 Metric = Callable[[Cases], Mapping[str, object]]
-"""Function that turns rows into the cells of a table."""
+"""Function that computes the cells of a table row from cases."""
 
 
 def report(title: str, cases: Cases, by: Sequence[str], *metrics: Metric) -> None:
-    """Print a table with a row for each part of the cases that has equal values in the columns `by`."""
+    """Print a table with one row for each combination of values in the columns `by`."""
     table = Table(title)
     for names, part in cases.parts(*by):
         table.row(names | {name: cell for metric in metrics for name, cell in metric(part).items()})
 
 
 def held_out(cases: Cases, column: str) -> Iterator[tuple[str, Array]]:
-    """Yield each value of a column, such as `kernel` or `gpu`, with a mask (N,) of the rows to hold out."""
+    """Yield each value of a column, such as `kernel` or `gpu`, with a mask (N,) of the cases that have this value."""
     values = cases.column(column)
     for value in dict.fromkeys(values.tolist()):
         yield value, np.asarray(values == value)
 
 
 def half(text: str) -> bool:
-    """Return whether a name belongs to the first of two halves of all names."""
+    """Return whether a name is in the first of two halves. A hash of the name decides."""
     return sha256(text.encode()).digest()[-1] % 2 == 0
 
 
 def ordered(names: list[str]) -> list[int]:
-    """Return an order of names that depends only on the names, so that the first N are a random sample."""
+    """Return a pseudo-random order of names, as indices. It depends only on the names.
+
+    The first N names in this order are a random sample.
+    """
     digests = [sha256(name.encode()).digest() for name in names]
     return sorted(range(len(digests)), key=digests.__getitem__)

@@ -1,4 +1,4 @@
-"""Define metrics of cases: functions that turn rows into the cells of a table."""
+"""Metrics: functions that compute the cells of a table row from cases."""
 
 import numpy as np
 
@@ -6,9 +6,9 @@ from evidence.cases import Array, Cases
 from kernrec.training import scores
 
 FEWEST = 5
-"""Minimum number of configs for scoring a problem's ranking."""
+"""Minimum number of configs of a problem whose ranking is scored."""
 THREADS = 256
-"""Common block size in threads when nobody tunes."""
+"""Block size in threads that people commonly choose without tuning."""
 
 
 def geometric_mean(ratio: Array) -> float:
@@ -17,10 +17,10 @@ def geometric_mean(ratio: Array) -> float:
 
 
 def agreement(cases: Cases) -> dict[str, object]:
-    """Return rank correlation, median error with and without the rows' common factor, and ratio.
+    """Return rank correlation, median error with and without a common factor, and mean ratio.
 
-    The ratio is the geometric mean of predicted / recorded time. The error without the common factor is the error that
-    remains if a recording's clock is unknown.
+    `ratio` is the geometric mean of predicted / recorded time. `no level` is the median error after predictions are
+    scaled by a common factor. This error would remain if a recording's clock is unknown.
     """
     recorded, predicted = cases.recorded, cases.predicted
     level = float(np.exp(np.median(cases.error)))
@@ -34,16 +34,20 @@ def agreement(cases: Cases) -> dict[str, object]:
 
 
 def spread(cases: Cases) -> dict[str, object]:
-    """Return the 10 and 90 % quantiles of predicted / recorded time, and the fraction off by over a factor of 1.5."""
+    """Return the 10 % and 90 % quantiles of predicted / recorded time, and the fraction of rows outside a factor of
+    1.5.
+    """
     ratio = cases.predicted / cases.recorded
     low, high = (float(np.quantile(ratio, q)) for q in (0.1, 0.9))
     return {"10 %": low, "90 %": high, "beyond x1.5": f"{np.mean(np.abs(np.log(ratio)) > np.log(1.5)):.1%}"}
 
 
 def recommendations(cases: Cases) -> dict[str, object]:
-    """Return the mean efficiency over problems of the top config, and of the best of the top 3 and 5.
+    """Return the mean efficiency of the top recommendation and of the best of the top 3 and 5, and other ranking
+    scores.
 
-    An efficiency is the best recorded time of a problem over the time of the chosen config; 1 is perfect.
+    The efficiency of a choice is the lowest recorded time of a problem over the recorded time of the chosen config; 1
+    is perfect. Problems with fewer than `FEWEST` configs do not count.
     """
     rows = []
     for _, part in cases.parts("gpu", "problem"):
@@ -60,8 +64,10 @@ def recommendations(cases: Cases) -> dict[str, object]:
 
 
 def heuristics(cases: Cases) -> dict[str, object]:
-    """Return the efficiency of two rules without a model: choose the most resident warps, or the block size nearest
-    to 256 threads."""
+    """Return the efficiency of two rules that need no model, for the configs of one problem.
+
+    One rule chooses the config with the highest occupancy. The other chooses the block size nearest to 256 threads.
+    """
     threads, occupancy = cases.more["threads"], cases.more["occupancy"]
     ways = {
         "occupancy": -(np.round(occupancy, 6) * 4096.0 + threads),

@@ -1,7 +1,7 @@
 """Profile recorded configs like `kernrec analyze`, and predict their times with the analytical model.
 
-Profiles stay in kernrec's cache, by source and emulator version, so after a change of only the model, a second run
-takes seconds. An interrupted run continues.
+Profiles are stored in kernrec's cache, keyed by source and emulator version. If only the model changed, a second run
+takes seconds. An interrupted run continues where it stopped.
 """
 
 import os
@@ -36,15 +36,15 @@ from kernrec.util.files import try_lock
 
 TEXTBOOK = ROOT / "datasets" / "kernels" / "textbook"
 ZERO_BY_ZERO = {"alu": 8, "setp": 2, "fcmp": 2, "mufu": 1, "move": 5, "branch": 6}
-"""Instructions of ptxas 13's function for special operands, including its call, for 0/0."""
+"""Instructions that ptxas 13's function for special operands executes for the division 0/0, including the call."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Configs of a kernel with recorded times and energies, on one problem and GPU."""
+    """Configs of a kernel with recorded times and energies, for one problem on one GPU."""
 
     title: str
-    """GPU and label of the recording."""
+    """Name of the GPU and label of the recording."""
     table: StaticTable
     problem: Problem
     configs: Sequence[Config]
@@ -53,10 +53,12 @@ class Sample:
     recorded_j: np.ndarray | None = None
 
     def cases(self, kernel: str = "") -> Cases:
-        """Return the configs that can run, with the model's predictions.
+        """Return the predictions for the configs that can run.
 
-        Further columns: `free_s` and `free_j` are predictions at the default clock. `energy at ...` is the logarithm of
-        the energy for the recorded time over the predicted energy. `recorded_j` is NaN if no energy was recorded.
+        The cases have these further columns: `free_s` and `free_j` are the predicted time and energy at the default
+        clock. `predicted_j` is the predicted energy at the recorded clock. `energy at predicted` and `energy at free`
+        are the logarithm of the energy that the model gives for the recorded time over the predicted energy.
+        `recorded_j` is the recorded energy, or NaN if there is none.
         """
         rows, columns = self._predicted(self.point)
         _, free = self._predicted(DEFAULT_POINT)
@@ -73,14 +75,16 @@ class Sample:
         return Cases.single(name, self.title, self.problem.key, recorded_s, columns["latency_s"], more)
 
     def predicted_s(self) -> np.ndarray:
-        """Return the predicted time of each config; NaN if it cannot run, (N,)."""
+        """Return the predicted time of each config in seconds, (N,). It is NaN for configs that cannot run."""
         rows, columns = self._predicted(self.point)
         seconds = np.full(len(self.configs), np.nan)
         seconds[rows] = columns["latency_s"]
         return seconds
 
     def _candidates(self, point: OperatingPoint) -> tuple[CandidateSet, tuple[np.ndarray, np.ndarray]]:
-        """Return (candidates, (indices of the configs that can run, their indices among the candidates))."""
+        """Return the candidates, and two index arrays for the configs that can run: into `configs` and into the
+        candidates.
+        """
         candidates = candidate_set([self.table], self.problem, [point], Evidence(), whole_space=True)
         if not candidates.kernels:
             raise KernrecError("every config of the sample is refused")
@@ -92,7 +96,7 @@ class Sample:
         return candidates, (runs, position[runs])
 
     def _predicted(self, point: OperatingPoint) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return (indices of the configs that can run, their predicted figures)."""
+        """Return the indices of the configs that can run, and their predicted columns by name."""
         candidates, (runs, places) = self._candidates(point)
         of_kernel, count = candidates.kernels[0], len(candidates.kernels[0].rows)
         on_problem = of_kernel.prediction.on_problem
@@ -110,7 +114,8 @@ class Sample:
             "energy_j": candidates.energy_j[0],
             "standing_w": power.power_at(at_clock, {}),
             "power_w": power.power_at(clock_hz, {})
-            + (core_w * power.voltage(clock_hz) ** 2 + dram_w) / recorded_s,  # at the recorded time
+            # power of the predicted energy over the recorded time
+            + (core_w * power.voltage(clock_hz) ** 2 + dram_w) / recorded_s,
             "regime": np.array(REGIMES, dtype=object)[bound],
             "occupancy": geometry.occupancy.take(of_kernel.rows),
             "resident": geometry.columns[0].take(of_kernel.rows),
@@ -122,14 +127,16 @@ class Sample:
 def sampled_space(
     recorded: RecordedSet, recording: Recording, folders: tuple[Path | None, Path], count: int, processes: int = 1
 ) -> Sample:
-    """Profile a sample of a recorded space; GPUs of one architecture share the profiles of their samples.
+    """Profile a sample of the configs of a recorded search space.
+
+    GPUs of the same architecture share profiles, because the sample does not depend on the GPU.
 
     Args:
-        recorded: the kernel.
-        recording: the recording of one GPU.
-        folders: folders of the kernels' sources, and of the recordings.
-        count: configs to profile; fewer if the set limits it.
-        processes: processes that profile.
+        recorded: Public kernel.
+        recording: Recording of the kernel on one GPU.
+        folders: Folder with the kernels' sources, and folder of the recordings.
+        count: Number of configs to profile. The recorded set may limit it.
+        processes: Number of processes to use.
     """
     if recording.unfit:
         raise KernrecError(recording.unfit)
@@ -148,7 +155,10 @@ def sampled_space(
 
 
 def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config], label: str, processes: int) -> Path:
-    """Profile configs into the cache, one process at a time, and return the database with the profiles."""
+    """Profile configs into kernrec's cache, and return the path of the database with the profiles.
+
+    A lock lets only one process at a time profile the kernel for an architecture.
+    """
     path = paths.cache() / "evidence" / emulator_hash()[:16] / f"{kernel.name}-sm{gpu.sm}.duckdb"
     path.parent.mkdir(parents=True, exist_ok=True)
     lock, shown_s = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT), time.monotonic()
@@ -173,9 +183,9 @@ def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config
 
 
 def dividing_zeros(table: ProfileTable) -> ProfileTable:
-    """Return profiles in which special functions only serve IEEE divisions of zero by zero.
+    """Add the instructions of IEEE divisions 0/0 to profiles in which all special functions belong to such divisions.
 
-    An IEEE division takes two special functions (MUFU.RCP, FCHK), and calls the assembler's function for special
+    An IEEE division executes two special functions (MUFU.RCP and FCHK), and calls the assembler's function for special
     operands.
     """
     if "issue.mufu" not in table.metrics:

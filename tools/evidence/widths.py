@@ -1,10 +1,11 @@
-"""Compute the widths of 90 % intervals from errors of kernels, and their coverage of held-out errors.
+"""Compute the widths of 90 % intervals from the errors of kernels, and the coverage of held-out errors.
 
-The error of a prediction has a part that all configs of a kernel on a GPU share (clock, memory, compiler), and an
-individual part. So kernels have equal weights, and so do the GPUs of a kernel. One more kernel is added with the error
-assumed before any recording: `INTERVAL` in total, of which `OWN` is individual (hierarchical conformal prediction, as
-in `kernrec.model.learn.conformal`). A regime with few kernels gets the widths of all. If an error is the sum of
-independent parts, such as time and power, kernels have equal weights in each part.
+The error of a prediction consists of a part that all configs of a kernel on a GPU share (clock, memory, compiler) and
+an individual part. Therefore, all kernels have the same weight, and all GPUs of a kernel have the same weight. One
+imaginary kernel is added, whose errors have the size that was assumed before there were recordings: a 90 % interval of
+`INTERVAL` in total, of which the fraction `OWN` is individual (hierarchical conformal prediction, as in
+`kernrec.model.learn.conformal`). A regime with too few kernels gets the widths of all regimes together. If an error is
+the sum of independent parts, such as the errors of time and power, kernels have equal weights in each part.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,15 +21,17 @@ from kernrec.recommender.estimate.costs import OWN
 from kernrec.util.normal import DEVIATIONS
 
 FEWEST = groups_needed(LEVEL)
-"""Minimum kernels of a regime for its own widths."""
+"""Minimum number of kernels in a regime that has its own widths."""
 _UNKNOWN = log(INTERVAL) / DEVIATIONS
-"""Standard deviation of the errors of a kernel without recordings."""
+"""Standard deviation of the logarithmic error that is assumed for a kernel without recordings."""
 _MOST, _HALVINGS = float(np.log(8.0)), 40
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Logarithmic errors of N rows with kernel, GPU, problem and index of the regime; arrays (N,)."""
+    """Logarithmic errors of N rows, with the kernel, GPU, problem and index of the regime of each row.
+    Arrays are (N,).
+    """
 
     kernel: Array
     gpu: Array
@@ -38,13 +41,13 @@ class Errors:
 
     @classmethod
     def of_cases(cls, cases: Cases, error: Array) -> "Errors":
-        """Return errors of cases; without a column `regime`, all belong to the first regime."""
+        """Create errors from cases. If the cases have no column `regime`, all rows belong to the first regime."""
         names = cases.more.get("regime", np.full(len(cases), REGIMES[0]))
         regime = np.array([REGIMES.index(str(name)) for name in names], dtype=int)
         return cls(cases.kernel, cases.gpu, cases.problem, regime, error)
 
     def take(self, rows: Array) -> "Errors":
-        """Return some rows."""
+        """Return the errors of some rows."""
         return Errors(*(column[rows] for column in (self.kernel, self.gpu, self.problem, self.regime, self.error)))
 
     @property
@@ -53,8 +56,10 @@ class Errors:
         return len(set(self.kernel.tolist()))
 
     def scores(self, pairs: bool) -> tuple[Array, Array]:
-        """Return ascending errors and their weights. If `pairs`, the errors are differences between configs of a
-        kernel on one problem and GPU."""
+        """Return errors in ascending order, and their weights.
+
+        If `pairs`, return the differences between the errors of two configs of a kernel on one problem and GPU.
+        """
         score, weight = self._pairs() if pairs else (self.error, self._weights(np.ones(len(self.error), dtype=bool)))
         order = np.argsort(score, kind="stable")
         return score[order], weight[order]
@@ -72,7 +77,11 @@ class Errors:
         return np.concatenate(apart), np.concatenate(weights)
 
     def _weights(self, counted: Array) -> Array:
-        """Return weights that make kernels equal, GPUs of a kernel equal, and counted rows of a GPU equal."""
+        """Return the weight of each row, (N,). All kernels, all GPUs of a kernel and all rows of a GPU have equal
+        weights.
+
+        Only the rows in the mask `counted` have a weight.
+        """
         weight = np.zeros(len(self.error))
         for kernel in set(self.kernel.tolist()):
             rows = (self.kernel == kernel) & counted
@@ -81,7 +90,7 @@ class Errors:
         return weight
 
     def _groups(self) -> Iterator[Array]:
-        """Return the row indices of each (kernel, problem, GPU) combination."""
+        """Yield the indices of the rows of each (kernel, problem, GPU) combination."""
         keys = ["\n".join(map(str, key)) for key in zip(self.kernel, self.gpu, self.problem, strict=True)]
         _, number = np.unique(keys, return_inverse=True)
         order = np.argsort(number, kind="stable")
@@ -89,11 +98,14 @@ class Errors:
 
 
 Parts = Sequence[Errors]
-"""Independent parts of an error; the first part determines the regime."""
+"""Independent parts of an error. The first part determines the regime."""
 
 
 def by_regime(parts: Parts, pairs: bool) -> Array:
-    """Return the half-width (R,) of each regime, for an error or for the difference of two errors."""
+    """Return the half-width for each of R regimes, (R,), as a logarithm.
+
+    If `pairs`, the half-widths are those of the difference of two errors.
+    """
     first, *others = parts
     of_all = _width(parts, pairs)
     own = [first.take(first.regime == number) for number in range(len(REGIMES))]
@@ -101,7 +113,10 @@ def by_regime(parts: Parts, pairs: bool) -> Array:
 
 
 def covered(parts: Parts, pairs: bool, widths: Array) -> float:
-    """Return the fraction of errors, or of differences of two errors, inside the half-widths; NaN without any."""
+    """Return the fraction of errors inside the half-widths of their regimes, or NaN if there are no errors.
+
+    If `pairs`, count the differences of two errors.
+    """
     first, *others = parts
     shares = weights = 0.0
     for number, width in enumerate(widths.tolist()):
@@ -128,8 +143,14 @@ def _width(parts: Parts, pairs: bool) -> float:
 
 
 def _inside(sides: Sequence[tuple[Array, Array]], width: float) -> tuple[float, float]:
-    """Return (weight of the sums within a width, weight of all sums). A sum takes one score from each of one or two
-    sides."""
+    """Return the weight of the errors within a width, and the weight of all errors.
+
+    If there are two sides, the errors are all sums of an error of one side and an error of the other side.
+
+    Args:
+        sides: Ascending errors and weights, as from `Errors.scores`, of one or two independent parts.
+        width: Half-width of the interval.
+    """
     (first, weight), (second, other) = sides if len(sides) > 1 else (*sides, (np.zeros(1), np.ones(1)))
     below = np.concatenate([[0.0], np.cumsum(other)])
     reached = below[np.searchsorted(second, width - first, side="right")]

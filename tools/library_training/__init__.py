@@ -1,1 +1,1 @@
-"""Train the shipped models of library latencies, for `train_library_model.py`."""
+"""Train the shipped models of backends' latencies and powers, for `train_library_model.py`."""

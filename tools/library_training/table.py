@@ -1,7 +1,8 @@
-"""Convert recordings of backends to the features and targets that trees learn (`kernrec.model.baselines.bound`).
+"""Convert recordings of backends to the features and targets from which trees learn.
 
-A problem is in the same fold on every GPU, in every data type, layout and backend, and in every recorded set. Power is
-learned for a given time: features are how long math, DRAM and L2 are busy in it.
+`kernrec.model.baselines.bound` computes the features. For cross-validation, the same problem is in the same fold on
+every GPU, in every data type, layout and backend, and in every recorded set. Power is learned for a known time: its
+features are the fractions of this time for which math, DRAM and L2 are busy.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ FOLDS = 5
 
 @dataclass(frozen=True)
 class Recording:
-    """Rows of one recorded set; arrays (N,)."""
+    """Rows of one recorded set. Arrays are (N,)."""
 
     recorded: RecordedSet
     gpu: Array
@@ -31,13 +32,13 @@ class Recording:
     dims: Mapping[str, Array]
     latency_s: Array
     power_w: Array
-    """Power in watts; NaN if the power was not recorded or was misread."""
+    """Power in watts. NaN if the power was not recorded or is known to be wrong."""
 
     def __len__(self) -> int:
         return len(self.latency_s)
 
     def take(self, rows: Array) -> "Recording":
-        """Return some rows."""
+        """Return a recording with only these rows."""
         columns = {name: getattr(self, name)[rows] for name in vars(self) if name not in ("recorded", "dims")}
         return replace(self, dims={name: sizes[rows] for name, sizes in self.dims.items()}, **columns)
 
@@ -48,22 +49,26 @@ class Table:
 
     recording: Recording
     columns: Mapping[str, tuple[str, ...]]
-    """Names of the columns, by quantity."""
+    """Names of the features, by quantity (`latency` or `power`)."""
     matrix: Mapping[str, Array]
-    """Features by quantity, (N, F)."""
+    """Features of all rows, (N, F), by quantity."""
     target: Mapping[str, Array]
-    """Targets by quantity, (N,): log(measured / bound) for latency, log(power / base) for power. NaN if the quantity
-    was not recorded, or the time contradicts the data sheet."""
+    """Targets of all rows, (N,), by quantity: log(measured / bound) for latency, and log(power / base) for power.
+
+    A target is NaN if the quantity was not recorded, or if the time is shorter than the data sheet allows.
+    """
     problem: Array
-    """Index of each row's problem, (N,); equal sizes have the same index in all recordings of an op."""
+    """Number that identifies each row's problem, (N,). Problems with equal sizes have the same number in all recordings
+    of an op.
+    """
     impossible: int
-    """Number of rows that contradict the data sheet."""
+    """Number of rows whose time is shorter than the data sheet allows."""
     work_s: Array
-    """`Bound.work_s` of each row, (N,); NaN for ops without it."""
+    """`Bound.work_s` of each row, (N,), or NaN for ops without it."""
 
     @classmethod
     def of(cls, recording: Recording) -> "Table":
-        """Return the features and targets of every row."""
+        """Compute the features and targets of a recording."""
         made = _Columns(recording)
         kinds = np.stack([recording.gpu, recording.dtype, recording.layout], axis=1)
         for kind in np.unique(kinds, axis=0):
@@ -75,24 +80,24 @@ class Table:
         return cls(recording, made.columns, made.matrix, target, _numbers(sizes), int(impossible.sum()), made.work_s)
 
     def fold(self) -> Array:
-        """Return the fold of each row, (N,)."""
+        """Return the fold of each row in cross-validation, (N,)."""
         return self.problem % FOLDS
 
     def on(self, gpu: str, quantity: str) -> Array:
-        """Return the rows of a GPU with a known quantity."""
+        """Return the indices of a GPU's rows for which the quantity was recorded."""
         return np.flatnonzero((self.recording.gpu == gpu) & np.isfinite(self.target[quantity]))
 
     def carried(self, gpu: str, quantity: str) -> Array:
-        """Return the rows of `on` whose backends were also recorded on other GPUs."""
+        """Return the rows of `on` without `local` backends, whose time does not carry over to other GPUs."""
         rows = self.on(gpu, quantity)
         return rows[~np.isin(self.recording.backend[rows], self.recording.recorded.local)]
 
     def gpus(self, quantity: str) -> list[str]:
-        """Return the GPUs with a known quantity."""
+        """Return the GPUs for which the quantity was recorded, sorted."""
         return sorted(set(self.recording.gpu[np.isfinite(self.target[quantity])].tolist()))
 
     def families(self, quantity: str) -> dict[str, list[str]]:
-        """Return, by architecture, the GPUs with a known quantity of a backend that was recorded on several GPUs."""
+        """Return the GPUs with rows in `carried`, keyed by architecture."""
         gpus: dict[str, list[str]] = {}
         for gpu in self.gpus(quantity):
             if len(self.carried(gpu, quantity)):
@@ -100,12 +105,14 @@ class Table:
         return gpus
 
     def ratios(self, quantity: str) -> Array:
-        """Return the columns that trees for any GPU use."""
+        """Return the indices of the features that trees for unrecorded GPUs use."""
         return np.array([i for i, name in enumerate(self.columns[quantity]) if name.startswith((*RATIOS, BACKEND))])
 
 
 class _Columns:
-    """Collects the features of a recording; each call of `add` takes rows of one kind."""
+    """Features of a recording while they are collected. Each call of `add` fills in rows of one GPU, data type and
+    layout.
+    """
 
     def __init__(self, recording: Recording) -> None:
         count = len(recording)
@@ -116,7 +123,7 @@ class _Columns:
         self.matrix: dict[str, Array] = {}
 
     def add(self, rows: Array, gpu_name: str, dtype: str, layout: str) -> None:
-        """Add the features of rows of one kind."""
+        """Fill in the features of rows that have the same GPU, data type and layout."""
         recording, gpu = self._recording, find_gpu(gpu_name)
         dims = {name: sizes[rows] for name, sizes in recording.dims.items()}
         bound, made = features(recording.recorded.op, gpu, dtype, layout, dims, recording.recorded.timing)
@@ -130,7 +137,8 @@ class _Columns:
         backends = tuple(recording.recorded.backends)
         of_backend = {BACKEND + name: recording.backend[rows] == name for name in backends if len(backends) > 1}
         self._fill("latency", rows, made | of_backend)
-        if np.isfinite(recording.power_w).any():  # without the backend, which affects power readings
+        # The backend is not a feature for power, because it also affects how the power was read.
+        if np.isfinite(recording.power_w).any():
             self._fill("power", rows, made | used(bound, recording.latency_s[rows]))
 
     def _fill(self, quantity: str, rows: Array, made: Mapping[str, Array]) -> None:
@@ -142,7 +150,7 @@ class _Columns:
 
 
 def _numbers(sizes: Array) -> Array:
-    """Return a hash for each row of sizes (N, D)."""
+    """Return a hash of each row of sizes (N, D)."""
     number = np.zeros(len(sizes), dtype=np.uint64)
     for column in sizes.T.astype(np.uint64):
         number = (number ^ column) * np.uint64(0x9E3779B97F4A7C15)

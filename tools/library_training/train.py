@@ -1,7 +1,8 @@
-"""Train a model of backends from other people's recordings (`kernrec.model.baselines`).
+"""Train a model of backends (`kernrec.model.baselines`) from other people's recordings.
 
-Recorded GPUs have their own trees (`vendor_trees`), with intervals from held-out problems and held-out sizes of the
-grid. Each architecture is held out in turn to calibrate the interval for all other GPUs.
+Each recorded GPU has its own trees. Their intervals are calibrated on held-out problems, and on held-out sizes of
+dimensions of which few sizes were recorded. All other GPUs share trees. To calibrate their interval, each architecture
+is held out in turn.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -37,7 +38,7 @@ _BASES = "power_bases"
 _IMPOSSIBLE = "left out, faster than the data sheet"
 _FLOORS = np.geomspace(5e-6, 1e-3, 100)
 _CARRIED_ROWS = 3000
-"""Maximum rows per GPU to train and evaluate trees for other GPUs."""
+"""Maximum number of rows per GPU for training and evaluating trees for other GPUs."""
 _RATIOS = np.geomspace(0.5, 4.0, 50)
 
 
@@ -47,16 +48,17 @@ def train_set(
     parts: Collection[str] = (),
     before: tuple[Mapping[str, Any], Mapping[str, Trees]] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Trees]]:
-    """Train the heads of one recorded set.
+    """Train all trees of one recorded set, or some of them.
 
     Args:
-        recording: rows of the set.
-        folds: number of the five folds of problems that calibrate the intervals.
-        parts: `latency`, `power`, or `latency.any` and `power.any` for only the trees for any GPU; empty for all.
-        before: result of the set's last training, whose other parts are kept.
+        recording: Rows of the set.
+        folds: Number of folds of problems, out of five, that are held out to calibrate intervals.
+        parts: Trees to train: `latency` or `power`, or `latency.any` or `power.any` for only the trees for unrecorded
+            GPUs. All trees if empty.
+        before: Result of the last training of this set. All trees that are not trained are taken from it.
 
     Returns:
-        (entry in the model card, trees by name).
+        The set's entry in the model card, and the trees by name.
     """
     if before is not None and parts and all(part.endswith(".any") for part in parts):
         return _with_any_heads(recording, parts, before)
@@ -109,7 +111,7 @@ def train_set(
 def _with_any_heads(
     recording: Recording, parts: Collection[str], before: tuple[Mapping[str, Any], Mapping[str, Trees]]
 ) -> tuple[dict[str, Any], dict[str, Trees]]:
-    """Return the result of the last training, with the trees for GPUs without recordings replaced."""
+    """Return the result of the last training, with new trees for unrecorded GPUs."""
     old, trees = before[0], dict(before[1])
     heads = {name: dict(gpus) for name, gpus in old["heads"].items()}
     for quantity in (part.removesuffix(".any") for part in parts):
@@ -121,7 +123,7 @@ def _with_any_heads(
 
 
 def _add_any_heads(table: Table, quantity: str, heads: dict[str, Any], trees: dict[str, Trees]) -> None:
-    """Add the trees for GPUs without recordings, of any architecture and of recorded architectures."""
+    """Train trees for unrecorded GPUs and add them: trees for any GPU, and trees for GPUs of recorded architectures."""
     head, own = _of_any(table, quantity)
     heads[OTHER], trees[head["trees"]] = head, own
     for arch, gpus in table.families(quantity).items():
@@ -132,7 +134,14 @@ def _add_any_heads(table: Table, quantity: str, heads: dict[str, Any], trees: di
 
 
 def _of_gpu(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dict[str, Any], Trees]:
-    """Return (model card entry, trees) of a recorded GPU; `left_out` (N,) has its errors on held-out problems."""
+    """Train the trees of a recorded GPU, and return their entry in the model card and the trees.
+
+    Args:
+        table: Features and targets of the recording.
+        quantity: `latency` or `power`.
+        gpu: Recorded GPU.
+        left_out: Errors of the GPU's rows on held-out problems, (N,).
+    """
     recording, recorded, rows = table.recording, table.recording.recorded, table.on(gpu, quantity)
     between = between_errors(table, quantity, gpu) if quantity == "latency" else np.full(len(left_out), np.nan)
     tested, on_grid = np.flatnonzero(np.isfinite(left_out)), np.flatnonzero(np.isfinite(between))
@@ -153,7 +162,7 @@ def _of_gpu(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dic
 
 
 def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
-    """Return (entry in the model card, trees) for GPUs without recordings."""
+    """Train the trees for any unrecorded GPU, and return their entry in the model card and the trees."""
     families = table.families(quantity)
     errors = gpu_left_out_errors(table, quantity, families)
     boosted, interval = boost_any(table, quantity, families), gpu_interval(errors)
@@ -173,14 +182,15 @@ def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
 def _of_arch(
     table: Table, quantity: str, gpus: Sequence[str], other: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Trees]:
-    """Return (entry, trees) for GPUs that were not recorded, but whose architecture was.
+    """Train the trees for unrecorded GPUs of a recorded architecture. Return their entry in the model card and the
+    trees.
 
     Args:
-        table: of the recording.
+        table: Features and targets of the recording.
         quantity: `latency` or `power`.
-        gpus: the recorded GPUs of the architecture.
-        other: entry for any GPU, which has the interval of power; the interval of latency comes from holding out each
-            GPU.
+        gpus: Recorded GPUs of the architecture.
+        other: Entry of the trees for any GPU. The interval of power is taken from it. To calibrate the interval of
+            latency, each GPU of the architecture is held out in turn.
     """
     boosted = boost_shared(table, quantity, np.concatenate([table.carried(gpu, quantity) for gpu in gpus]))
     head = {name: other[name] for name in ("columns", "recorded", "between", "sustained") if name in other}
@@ -200,7 +210,9 @@ def _of_arch(
 
 
 def _sustained(recording: Recording) -> Table:
-    """Return a sample with the bound at sustained rates, for trees that apply to other GPUs."""
+    """Return a sample of the recording for trees for unrecorded GPUs. Its bound uses sustained rates if the op supports
+    them.
+    """
     order = np.random.default_rng(0).permutation(len(recording))
     of_gpus = [order[recording.gpu[order] == gpu][:_CARRIED_ROWS] for gpu in sorted(set(recording.gpu.tolist()))]
     sample = recording.take(np.sort(np.concatenate(of_gpus)))
@@ -211,7 +223,10 @@ def _sustained(recording: Recording) -> Table:
 
 
 def floors_and_work(table: Table) -> dict[str, Any]:
-    """Return each GPU's fixed overhead and recorded range of work, from calls timed one at a time."""
+    """Fit `RecordedSet` floors and ratios for each GPU, from calls that were timed one at a time.
+
+    Return them with the range of the recorded work.
+    """
     recording = table.recording
     on = {gpu: np.flatnonzero((recording.gpu == gpu) & np.isfinite(table.work_s)) for gpu in table.gpus("latency")}
     floors = {gpu: fitted_floor(recording.latency_s[rows], table.work_s[rows]) for gpu, rows in on.items()}
@@ -219,12 +234,16 @@ def floors_and_work(table: Table) -> dict[str, Any]:
 
 
 def fitted_floor(latency_s: Array, work_s: Array) -> tuple[float, float]:
-    """Fit `floor + ratio * work` to call times with the least absolute logarithmic error, and return (floor in seconds,
-    ratio).
+    """Fit `floor + ratio * work` to the times of calls.
+
+    The mean absolute logarithmic error is minimized.
 
     Args:
-        latency_s: times of calls in seconds, (N,).
-        work_s: GPU work of the calls according to the bound, in seconds, (N,).
+        latency_s: Times of calls in seconds, (N,).
+        work_s: Work of the calls on the GPU according to the bound, in seconds, (N,).
+
+    Returns:
+        The floor in seconds, and the ratio.
     """
     errors = [
         (float(np.abs(np.log(latency_s / (floor + ratio * work_s))).mean()), float(floor), float(ratio))
@@ -236,7 +255,7 @@ def fitted_floor(latency_s: Array, work_s: Array) -> tuple[float, float]:
 
 
 def _bases(table: Table) -> dict[str, list[float]]:
-    """Return the `PowerBase` of each GPU with recorded power."""
+    """Return the values of `PowerBase` for each GPU with recorded power."""
     return {gpu: [round(watts, 2) for watts in vars(power_base(find_gpu(gpu))).values()] for gpu in table.gpus("power")}
 
 
@@ -249,11 +268,11 @@ def _head(name: str, columns: Sequence[str], recorded: Interval, between: Interv
 
 
 def _median(error: Array) -> float:
-    """Return the median relative error from log(measured / predicted), rounded to 0.01 %."""
+    """Return the median relative error, rounded to 0.01 %, from log(measured / predicted)."""
     return round(median_of_log_errors(error), 4)
 
 
 def _p90(error: Array) -> float:
-    """Return the 90th percentile of the relative error, like `_median`."""
+    """Return the 90th percentile of the relative error, rounded to 0.01 %, from log(measured / predicted)."""
     finite = error[np.isfinite(error)]
     return round(float(np.quantile(np.abs(np.expm1(-finite)), 0.9)), 4)

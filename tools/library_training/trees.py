@@ -1,11 +1,12 @@
 """Train boosted trees on a table of recordings of backends, and measure their errors on held-out recordings.
 
-one GPU     trees of squared errors, then of absolute errors, to predict the median and ignore outliers
-any GPU     fewer and shallower trees over ratios, scaled by the fraction that carries over between recorded
-            architectures
+one GPU     trees that minimize squared errors, then trees that minimize absolute errors. The result predicts the
+            median and ignores outliers
+any GPU     fewer and shallower trees that only use ratios as features. Their correction is scaled by the fraction that
+            carries over from some recorded architectures to another one
 
 Problems, sizes and GPUs are held out. A held-out problem is held out on all GPUs, in all data types, layouts and
-backends. A held-out GPU is held out with all GPUs of its architecture. Errors are log(measured / predicted).
+backends. A GPU is held out together with all GPUs of its architecture. Errors are log(measured / predicted).
 """
 
 import json
@@ -25,43 +26,52 @@ from library_training.table import FOLDS, Table
 Array = np.ndarray
 
 _ROUNDS = (60, 160)
-"""Numbers of trees of squared and of absolute errors."""
+"""Numbers of trees that minimize squared errors and absolute errors."""
 _LEAVES, _LEVELS, _RATE = 96, 8, 0.15
 _POWER_ROUNDS, _POWER_LEAVES = (40, 60), 32
-"""Numbers of trees and of leaves for power: fewer, because recorded power is noisier."""
+"""The same numbers of trees for power, and the maximum number of leaves. They are smaller, because recorded power is
+noisier.
+"""
 _FEWEST_POWERS = 2000
-"""Minimum recorded powers for training trees. With fewer, only the mean level over the base is used, because trees
-would apply peculiarities of a few hundred long launches to short ones."""
+"""Minimum number of recorded powers for training trees that split.
+
+With fewer powers, only the mean level is learned. Trees would apply peculiarities of a few hundred long launches to
+short ones.
+"""
 _NEVER_SPLIT = 1e9
 _ROWS_PER_LEAF = 60
 _SHARED_ROUNDS, _SHARED_LEVELS, _SHARED_LEAVES = (80, 40), 5, 16
-"""Numbers of trees, levels and leaves for GPUs without recordings; deeper trees do worse on a held-out GPU."""
+"""Numbers of trees, and maximum numbers of levels and leaves, for unrecorded GPUs. Deeper trees predict held-out GPUs
+worse.
+"""
 _SHARED_ROWS = 40_000
-"""Maximum rows to train trees for any GPU."""
+"""Maximum number of rows for training trees for unrecorded GPUs."""
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _LEAST_FAMILIES = 5
-"""Minimum recorded architectures for selecting one of `_SHARES`; four gave worse results when held out."""
+"""Minimum number of recorded architectures for choosing one of `_SHARES`. With four, held-out GPUs were predicted
+worse.
+"""
 _TESTED_ROWS = 10_000
-"""Maximum rows of a held-out architecture for selecting one of `_SHARES`."""
+"""Maximum number of rows of a held-out architecture for choosing one of `_SHARES`."""
 
 
 @dataclass(frozen=True)
 class Boosted:
-    """Trees over some columns of a table."""
+    """Trees that use some of the features in a table."""
 
     columns: Array
     boosters: Sequence[Any]
     base: float
     share: float = 1.0
-    """Fraction of the trees' sum to use."""
+    """Factor by which the sum of the trees is scaled."""
 
     def predict(self, matrix: Array) -> Array:
-        """Return the predicted log ratios of the rows of a matrix with all columns."""
+        """Return the predicted logarithmic ratio for each row of a matrix with all features."""
         part = matrix[:, self.columns]
         return np.asarray(self.base + self.share * sum(booster.inplace_predict(part) for booster in self.boosters))
 
     def compact(self) -> Trees:
-        """Convert the trees to the form of a model file."""
+        """Convert the trees to the form that is stored in a model file."""
         trees: list[Any] = []
         for booster in self.boosters:
             learner = json.loads(booster.save_raw("json"))["learner"]
@@ -70,7 +80,7 @@ class Boosted:
 
 
 def boost_gpu(table: Table, quantity: str, rows: Array) -> Boosted:
-    """Train trees for one GPU."""
+    """Train the trees of one GPU on these rows."""
     rounds, most = (_POWER_ROUNDS, _POWER_LEAVES) if quantity == "power" else (_ROUNDS, _LEAVES)
     leaves = int(np.clip(len(rows) / _ROWS_PER_LEAF, 8, most))
     settings = {"max_depth": _LEVELS, "max_leaves": leaves, "colsample_bytree": 0.5}
@@ -79,10 +89,15 @@ def boost_gpu(table: Table, quantity: str, rows: Array) -> Boosted:
 
 
 def boost_any(table: Table, quantity: str, families: Mapping[str, Sequence[str]]) -> Boosted:
-    """Train trees for GPUs without recordings on `families`, the recorded GPUs by architecture.
+    """Train trees for unrecorded GPUs.
 
-    The result has the trees' level, but only the fraction of their correction that best predicts each architecture
-    from the others, because peculiarities of recorded GPUs do not apply to other GPUs.
+    The trees' correction of their mean level is scaled by a factor, because peculiarities of recorded GPUs do not apply
+    to other GPUs. The factor is the one with which trees of the other architectures best predict each architecture.
+
+    Args:
+        table: Features and targets of the recording.
+        quantity: `latency` or `power`.
+        families: Recorded GPUs to train on, keyed by architecture.
     """
     rows = {arch: np.concatenate([table.carried(gpu, quantity) for gpu in gpus]) for arch, gpus in families.items()}
     boosted = boost_shared(table, quantity, np.concatenate(list(rows.values())))
@@ -99,7 +114,7 @@ def boost_any(table: Table, quantity: str, families: Mapping[str, Sequence[str]]
 
 
 def boost_shared(table: Table, quantity: str, rows: Array) -> Boosted:
-    """Return few and shallow trees over ratios. Every backend on every GPU of `rows` has the same weight."""
+    """Train a few shallow trees that only use ratios. In `rows`, every backend on every GPU has the same weight."""
     rows = np.random.default_rng(0).permutation(rows)[:_SHARED_ROWS]
     source = np.char.add(table.recording.gpu[rows].astype(str), table.recording.backend[rows].astype(str))
     _, number, count = np.unique(source, return_inverse=True, return_counts=True)
@@ -136,26 +151,39 @@ def _boosted(
 
 
 _DIFFERENT = 1.1
-"""Backends whose times differ by less than this factor count as equally fast."""
+"""Minimum ratio between the times of two backends that do not count as equally fast."""
 
 
 def left_out_errors(table: Table, quantity: str, gpu: str, folds: int = FOLDS) -> Array:
-    """Return log(measured / predicted) of a GPU's rows (N,), by trees trained without the row's problem. Rows of other
-    GPUs, and rows outside the first `folds` of the five folds, are NaN."""
+    """Return log(measured / predicted) of a GPU's rows, (N,), predicted by trees that were trained without the row's
+    problem.
+
+    Rows of other GPUs are NaN, and rows outside the first `folds` of the five folds.
+    """
     rows, fold = table.on(gpu, quantity), table.fold()
     return _errors_without(table, quantity, rows, (fold[rows] == number for number in range(folds)))
 
 
 def between_errors(table: Table, quantity: str, gpu: str) -> Array:
-    """Return errors as `left_out_errors` does, of trees trained without the row's size in one grid dimension. They
-    hold out a fifth of each dimension's sizes at once; rows with other sizes are NaN."""
+    """Return log(measured / predicted) of a GPU's rows, (N,), predicted by trees that were trained without the row's
+    size.
+
+    A fifth of the sizes of each dimension in `RecordedSet.grid` is held out at once. All other rows are NaN.
+    """
     rows = table.on(gpu, quantity)
     folds = [group_folds(table.recording.dims[name], FOLDS, seed=7) for name in table.recording.recorded.grid]
     return _errors_without(table, quantity, rows, [np.any([fold[rows] == 0 for fold in folds], axis=0)] * bool(folds))
 
 
 def _errors_without(table: Table, quantity: str, rows: Array, left_out: Iterable[Array]) -> Array:
-    """Return the errors (N,) of the rows held out by each mask, from trees of the other `rows`; NaN elsewhere."""
+    """Return log(measured / predicted) of the rows that a mask holds out, (N,), and NaN for all other rows.
+
+    Args:
+        table: Features and targets of the recording.
+        quantity: `latency` or `power`.
+        rows: Indices of rows.
+        left_out: Masks of the rows to hold out. For each mask, trees are trained on the rest of `rows`.
+    """
     errors = np.full(len(table.recording), np.nan)
     for mask in left_out:
         trees, held_out = boost_gpu(table, quantity, rows[~mask]), rows[mask]
@@ -164,7 +192,13 @@ def _errors_without(table: Table, quantity: str, rows: Array, left_out: Iterable
 
 
 def gpu_left_out_errors(table: Table, quantity: str, families: Mapping[str, Sequence[str]]) -> dict[str, Array]:
-    """Return log(measured / predicted) of each GPU's rows, by trees of the other architectures in `families`."""
+    """Return log(measured / predicted) of the rows of each GPU, predicted by trees for the other architectures.
+
+    Args:
+        table: Features and targets of the recording.
+        quantity: `latency` or `power`.
+        families: Recorded GPUs, keyed by architecture.
+    """
     errors = {}
     for arch, gpus in families.items() if len(families) > 1 else ():
         trees = boost_any(table, quantity, {other: gpus for other, gpus in families.items() if other != arch})
@@ -175,7 +209,9 @@ def gpu_left_out_errors(table: Table, quantity: str, families: Mapping[str, Sequ
 
 
 def gpu_interval(errors: Mapping[str, Array]) -> Interval:
-    """Return the interval for GPUs without recordings, from the errors of held-out GPUs, grouped by architecture."""
+    """Return the interval for unrecorded GPUs, calibrated on the errors of held-out GPUs. A group is
+    an architecture.
+    """
     by_arch = _by_architecture(errors)
     groups = np.repeat(np.arange(len(by_arch)), [len(part) for part in by_arch.values()])
     residual = np.concatenate([*by_arch.values(), np.zeros(0)])
@@ -190,11 +226,11 @@ def _by_architecture(errors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def coverage(errors: Array, problem: Array) -> float:
-    """Return the fraction of rows inside the interval that comes from the other half of the problems.
+    """Return the fraction of errors inside an interval that was calibrated on the other half of the problems.
 
     Args:
-        errors: log(measured / predicted), (N,), NaN where nothing was predicted.
-        problem: index of each row's problem, (N,).
+        errors: log(measured / predicted), (N,), or NaN for rows without a prediction.
+        problem: Number that identifies each row's problem, (N,).
     """
     rows = np.flatnonzero(np.isfinite(errors))
     half = group_folds(problem[rows], 2, seed=3)
@@ -207,7 +243,9 @@ def coverage(errors: Array, problem: Array) -> float:
 
 
 def coverage_of_gpus(errors: Mapping[str, Array]) -> dict[str, float]:
-    """Return each architecture's fraction of rows inside the interval that the other architectures' errors give."""
+    """Return, for each architecture, the fraction of errors inside an interval calibrated on the other
+    architectures.
+    """
     by_arch = _by_architecture(errors)
     shares = {}
     for arch, rows in by_arch.items():
@@ -217,12 +255,14 @@ def coverage_of_gpus(errors: Mapping[str, Array]) -> dict[str, float]:
 
 
 def fastest_named(table: Table, errors: Array) -> tuple[int, int]:
-    """Return (times that the predicted fastest backend is fastest, problems on a GPU whose two fastest backends
-    differ).
+    """Count how often the fastest backend is predicted correctly, if the two fastest backends differ by `_DIFFERENT`.
 
     Args:
-        table: table of the recording.
-        errors: log(measured / predicted) of latency, (N,), NaN where nothing was predicted.
+        table: Features and targets of the recording.
+        errors: log(measured / predicted) of latency, (N,), or NaN for rows without a prediction.
+
+    Returns:
+        The number of correct predictions, and the number of problems on a GPU that were counted.
     """
     groups: dict[tuple[str, str, int], list[int]] = {}
     rows = np.flatnonzero(np.isfinite(errors))

@@ -19,8 +19,8 @@ namespace capture {
 
 namespace {
 
-constexpr int kShift = 40;  // equals BUFFER_SHIFT of kernrec.ptx.state.launch_layout
-constexpr int kSlots = 80;  // Linux loads programs at slot 84 and above
+constexpr int kShift = 40;  // Equals BUFFER_SHIFT in kernrec.ptx.state.launch_layout.
+constexpr int kSlots = 80;  // Linux loads programs at slot 84 and above.
 constexpr uint64_t kPool = uint64_t(kSlots) << kShift;
 constexpr size_t kPoolBytes = size_t(1) << 36;
 constexpr size_t kAlignment = 512, kPage = 4096;
@@ -108,7 +108,8 @@ const Device& device() {
 }
 
 std::map<uint64_t, Allocation>& allocations() {
-    static auto* made = new std::map<uint64_t, Allocation>;  // never freed, because destructors may still use it
+    // This is never freed, because destructors may still use it.
+    static auto* made = new std::map<uint64_t, Allocation>;
     return *made;
 }
 
@@ -123,7 +124,7 @@ std::deque<int>& free_slots() {
 
 size_t pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-// Map a new file at an address, here and in kernrec.
+// Map a new file at the address of a slot, in this process and in kernrec.
 void* map_slot(int slot, size_t bytes, size_t size, int* kept = nullptr) {
     void* address = reinterpret_cast<void*>(uint64_t(slot) << kShift);
     const int file = int(syscall(SYS_memfd_create, "kernrec", MFD_CLOEXEC));
@@ -139,12 +140,12 @@ void* map_slot(int slot, size_t bytes, size_t size, int* kept = nullptr) {
     return at;
 }
 
-// Return the first gap in the shared range with enough bytes.
+// Return the first address in the shared range that is followed by enough free bytes, or 0.
 uint64_t pool_gap(size_t bytes) {
     static bool mapped = false;
     if (!mapped && !map_slot(kSlots, kPoolBytes, kPoolBytes)) return 0;
     mapped = true;
-    uint64_t at = kPool + kAlignment;  // skip the start of the range, so that an array never has a buffer's address
+    uint64_t at = kPool + kAlignment;  // Skip the start of the range, so that no array has the address of a buffer.
     for (auto i = allocations().lower_bound(kPool); i != allocations().end(); ++i) {
         if (i->first >= at + bytes) break;
         at = (i->first + i->second.size + kAlignment) / kAlignment * kAlignment;
@@ -273,7 +274,7 @@ bool accessible(const void* pointer, size_t bytes) {
 }
 
 void* register_host(void* pointer, size_t bytes) {
-    // Replace the program's pages by pages of a file that kernrec also maps, with the same content and addresses.
+    // Replace the program's pages by pages of a file with the same content and addresses. kernrec maps this file, too.
     std::lock_guard<std::recursive_mutex> guard(lock());
     if (is_device(pointer) || free_slots().empty() || !bytes) return nullptr;
     const uint64_t start = reinterpret_cast<uint64_t>(pointer), first = start / kPage * kPage;
@@ -309,7 +310,8 @@ void* device_address(void* pointer) {
 bool unregister_host(void* pointer) {
     std::lock_guard<std::recursive_mutex> guard(lock());
     for (auto& [base, each] : allocations())
-        if (each.registered == pointer) return release(reinterpret_cast<void*>(base));  // keep the program's pages
+        // This keeps the program's pages.
+        if (each.registered == pointer) return release(reinterpret_cast<void*>(base));
     return false;
 }
 

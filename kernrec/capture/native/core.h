@@ -40,52 +40,53 @@ struct Extent {
 
 // The connection. A request and its reply are lists of byte strings.
 
-// Print one line on standard error and end the program.
+// Print a line on standard error, and end the program.
 [[noreturn]] void stop(const std::string& line);
-// End the program at a call that the replacement libraries lack.
+// Report a CUDA function that the replacement libraries lack, and end the program.
 [[noreturn]] void missing(const char* call);
 struct Reply {
     int error = kSuccess;
     std::vector<std::string> fields;
     double number(size_t i) const { return i < fields.size() ? atof(fields[i].c_str()) : 0; }
 };
-// Send a request, with a file descriptor if `descriptor` is not negative, and return the reply. kernrec prints errors.
+// Send a request and return the reply. If `descriptor` is not negative, send this file descriptor, too. kernrec prints
+// the errors.
 Reply ask(const std::vector<std::string>& request, int descriptor = -1);
 std::recursive_mutex& lock();
 template <class... Parts>
-std::string join(Parts... parts) {  // numbers, separated by blanks
+std::string join(Parts... parts) {  // Join numbers with blanks between them.
     std::string text;
     ((text += (text.empty() ? "" : " ") + std::to_string(parts)), ...);
     return text;
 }
 
-// The GPU of --gpu: attributes by number, name, and the `cudaDeviceProp` structure of a CUDA major version.
+// The GPU that `--gpu` names: attributes by number, name, and the structure `cudaDeviceProp` of a CUDA major version.
 int attribute(int number);
 const std::string& device_name();
 size_t device_memory();
 const std::string& device_properties(int version);
 
-// Device memory. Each allocation has its own range of 2^40 addresses, so that kernrec detects accesses outside of it.
-// Variables, and allocations after all ranges are taken, share one range.
+// Device memory. Each allocation has its own range of 2^40 addresses, so that kernrec detects accesses outside of the
+// allocation. One range is shared by variables, and by allocations that are made when all other ranges are in use.
 
-enum class Kind { kDevice, kHost, kManaged, kArray, kGraph };  // kGraph: a graph uses the memory again at each launch
+enum class Kind { kDevice, kHost, kManaged, kArray, kGraph };  // kGraph: memory that a graph uses again at each launch
 struct Allocation {
     uint64_t base = 0;
     size_t size = 0;
     int slot = 0;
     Kind kind = Kind::kDevice;
-    void* registered = nullptr;  // registered memory of the program, also mapped at `base`
+    void* registered = nullptr;  // The program's memory, if it was registered. It is also mapped at `base`.
 };
-// Return new memory, or null if the GPU has no more.
+// Return new memory, or null if the GPU does not have enough.
 void* allocate(size_t bytes, Kind kind, bool shared = false);
 bool release(void* pointer);
 // Return the allocation that contains an address, or null.
 const Allocation* allocation_of(const void* address);
 // Return whether an address can only belong to the GPU.
 bool is_device(const void* address);
-// Return whether bytes may be accessed: all are in one allocation, or none belongs to the GPU.
+// Return whether some bytes may be accessed: either all are in one allocation, or none belongs to the GPU.
 bool accessible(const void* address, size_t bytes);
-// Return the address at which kernels see host memory that CUDA allocated or the program registered, or null.
+// Return the address at which kernels see host memory, or null if neither CUDA allocated nor the program registered it.
 void* device_address(void* pointer);
 void* register_host(void* pointer, size_t bytes);
 bool unregister_host(void* pointer);
@@ -98,7 +99,7 @@ struct Function {
     Module* module = nullptr;
     std::string name;
     bool known = false;
-    std::vector<uint32_t> sizes, offsets;  // of each parameter
+    std::vector<uint32_t> sizes, offsets;  // For each parameter.
     int static_shared = 0, constant = 0, local = 0, most_threads = 0, registers = 0, version = 0, dynamic_shared = 0;
     int error = kSuccess;
 };
@@ -114,27 +115,27 @@ struct Module {
     std::map<std::string, Function> functions;
     std::map<std::string, Variable> variables;
 };
-// Return the code in a fat binary, a cubin or PTX; `linked` are fat binaries that are linked to this one.
+// Return the code in a fat binary, a cubin or PTX. The fat binaries in `linked` are linked to it.
 Module* load(const void* image, const std::vector<const void*>& linked = {});
-// Let kernrec read the code and initialize its variables.
+// Let kernrec read the code and initialize the variables of a module.
 int prepare(Module& module);
 Function& function_of(Module& module, const std::string& name);
-// Read the parameters and attributes of a function.
+// Ask kernrec for the parameters and attributes of a function.
 int describe(Function& function);
 int blocks_per_multiprocessor(Function& function, int threads, size_t shared);
 
-// Work. On a captured stream, work becomes a node of the graph instead of running.
+// Work on streams. If a stream is being captured, its work becomes a node of a graph instead of running.
 
 struct Node {
     std::function<int()> work;
     int kind = 0;
     std::vector<Node*> before;
-    std::shared_ptr<const void> parameters;  // parameters that a program can query
-    const void* original = nullptr;  // the node that this one was cloned from
+    std::shared_ptr<const void> parameters;  // Parameters of the node that a program can query.
+    const void* original = nullptr;  // If this node is a clone: the node from which it was cloned.
 };
 struct Graph {
     std::vector<std::unique_ptr<Node>> nodes, removed;
-    bool ended = false;  // the capture ended; streams and events may still refer to it
+    bool ended = false;  // The capture has ended. Streams and events may still refer to the graph.
 };
 struct Stream {
     std::shared_ptr<Graph> captured;
@@ -143,7 +144,7 @@ struct Stream {
 };
 struct Event {
     bool recorded = false;
-    double milliseconds = 0;  // since the program started
+    double milliseconds = 0;  // Time since the program started.
     std::shared_ptr<Graph> captured;
 };
 struct Launch {
@@ -162,7 +163,7 @@ struct LaunchAttribute {
     };
 };
 
-// Configuration of an extended launch; the runtime and driver libraries differ in the type of the shared bytes.
+// Configuration of an extended launch. The type of the shared bytes differs between the runtime and driver libraries.
 template <class Bytes>
 struct LaunchConfig {
     Extent grid, block;
@@ -185,12 +186,12 @@ int submit(void* stream, int kind, std::function<int()> work);
 // Return the nodes of a graph, each after the nodes that it depends on.
 std::vector<Node*> ordered(const Graph& graph);
 int record(Event& event);
-// Store the milliseconds between two events, in emulation time because no GPU runs.
+// Store the time between two events. It is the time that the emulation took, because no GPU runs.
 int elapsed(float* milliseconds, void* first, void* second);
-// Return the arguments, each at its offset.
+// Return the arguments in one string, each at its offset.
 std::string pack(const Function& function, void** arguments);
 int launch(Function& function, const Launch& launch, void** arguments, void* stream);
-// Return base and size of each allocation in the shared range that an argument points into.
+// Return the base and size of each allocation in the shared range to which an argument points.
 std::string shared_allocations(const Function& function, const std::string& packed);
 int launch_packed(Function& function, const Launch& launch, const void* packed, size_t bytes, void* stream);
 int copy(void* to, const void* from, size_t bytes);
@@ -200,8 +201,8 @@ int fill(void* to, uint32_t value, int width, size_t count);
 
 struct Array {
     void* memory = nullptr;
-    size_t width = 0, height = 0, depth = 0;  // texels; 0 for an extent that is absent
-    int bits[4] = {0, 0, 0, 0}, kind = 0;  // kind of a channel: 0 signed, 1 unsigned, 2 floating point
+    size_t width = 0, height = 0, depth = 0;  // Texels along each axis, or 0 if the array does not have the axis.
+    int bits[4] = {0, 0, 0, 0}, kind = 0;  // Kind of a channel: 0 signed, 1 unsigned, 2 floating point.
     unsigned flags = 0;
     int channels() const { return (bits[0] > 0) + (bits[1] > 0) + (bits[2] > 0) + (bits[3] > 0); }
     size_t texel() const { return (bits[0] + bits[1] + bits[2] + bits[3]) / 8; }
@@ -213,7 +214,8 @@ struct Sampler {
 };
 Array* new_array(size_t width, size_t height, size_t depth, const int* bits, int kind, unsigned flags);
 void free_array(Array* array);
-// Return a handle, or 0 after an error. `pitch` is the bytes between rows of pitched linear memory.
+// Return a handle, or 0 after an error. For pitched linear memory, `pitch` is the number of bytes from one row to the
+// next.
 uint64_t new_image(const Array& array, size_t pitch, const Sampler& sampler);
 void free_image(uint64_t handle);
 

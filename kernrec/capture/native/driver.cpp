@@ -14,7 +14,7 @@ namespace {
 
 using Pointer = uint64_t;
 
-char context;  // the only context; its address is its handle
+char context;  // There is only one context. Its handle is its address.
 thread_local std::vector<void*> contexts;
 void* current() { return contexts.empty() ? nullptr : contexts.back(); }
 
@@ -151,13 +151,15 @@ API int cuGetErrorString(int error, const char** text) {
 API int cuGetExportTable(const void**, const void*) {
     Dl_info caller{};
     const bool known = dladdr(__builtin_return_address(0), &caller);
-    if (known && strstr(caller.dli_fname, "libnvrtc")) return kNotFound;  // NVRTC compiles without a driver
-    // A package such as PyTorch loads its own shared runtime. It then finds no device; kernrec shows one in Python.
+    if (known && strstr(caller.dli_fname, "libnvrtc")) return kNotFound;  // NVRTC compiles without a driver.
+    // A package such as PyTorch loads its own copy of the runtime, which then finds no device. kernrec shows a device
+    // in Python.
     if (known && strstr(caller.dli_fname, "libcudart.so.")) return kNoDevice;
     stop("the program, or a package that it loads (CuPy), has the CUDA runtime inside; rebuild it with -cudart shared");
 }
 API int cuGetProcAddress_v2(const char* symbol, void** function, int version, uint64_t, int* status) {
-    // Return the newest form of a function in the requested CUDA version. The table has forms of later versions.
+    // Return the newest variant of a function that exists in the requested CUDA version. The table also has later
+    // variants.
     static const struct {
         const char* name;
         int since;
@@ -336,7 +338,7 @@ API int cuMemGetAddressRange_v2(Pointer* base, size_t* bytes, Pointer pointer) {
 API int cuPointerGetAttribute(void* value, int name, Pointer pointer) {
     const Allocation* inside = allocation_of(host(pointer));
     if (!inside) return kInvalidValue;
-    const int types[] = {2, 1, 2, 3, 2};  // by Kind
+    const int types[] = {2, 1, 2, 3, 2};  // The index is a Kind.
     switch (name) {
         case 1: *static_cast<void**>(value) = &context; return kSuccess;
         case 2: *static_cast<int*>(value) = types[int(inside->kind)]; return kSuccess;
@@ -384,7 +386,8 @@ FILL(cuMemsetD32, cuMemsetD2D32, uint32_t, 4)
 API int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* address, const uint64_t* extents,
                                const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleave,
                                int swizzle, int, int fill) {
-    const uint8_t types[] = {0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 8, 11, 12};  // numbers of tensormap.replace
+    // Numbers that tensormap.replace uses for the types.
+    const uint8_t types[] = {0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 8, 11, 12};
     if (!map || rank < 1 || rank > 5 || type < 0 || type > 12) return kInvalidValue;
     char* bytes = static_cast<char*>(map);
     memset(bytes, 0, 128);

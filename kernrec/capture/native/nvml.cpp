@@ -1,5 +1,6 @@
-// Replacement for `libnvidia-ml.so.1`: the name, memory and architecture of the GPU, for packages that ask NVML before
-// they use CUDA. Functions that it lacks are missing symbols, which NVML's Python bindings report as unsupported.
+// Replacement for `libnvidia-ml.so.1`. It reports the name, memory and architecture of the GPU, because some packages
+// ask NVML before they use CUDA. Other functions are missing symbols, which NVML's Python bindings report as
+// unsupported.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -13,7 +14,7 @@ namespace {
 
 constexpr int kSuccess = 0, kInvalidArgument = 2, kNotFound = 6, kSize = 7;
 constexpr int kMajor = 75, kMinor = 76;
-char gpu;  // its address is the handle of the only GPU
+char gpu;  // There is only one GPU. Its handle is the address of this variable.
 const char* const kUuid = "GPU-00000000-0000-0000-0000-000000000000";
 
 int put(const std::string& text, char* buffer, unsigned length) {
@@ -48,7 +49,7 @@ API int nvmlDeviceGetName(void*, char* text, unsigned length) {
     char name[256] = "";
     cuInit(0), cuDeviceGetName(name, sizeof name, 0);
     const std::string whole = name;
-    return put(whole.substr(0, whole.find(" (emulated")), text, length);  // packages name their files after the GPU
+    return put(whole.substr(0, whole.find(" (emulated")), text, length);  // Packages name their files after the GPU.
 }
 API int nvmlDeviceGetCudaComputeCapability(void*, int* major, int* minor) {
     cuInit(0), cuDeviceGetAttribute(major, kMajor, 0);

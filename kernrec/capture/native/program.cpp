@@ -1,4 +1,4 @@
-// Code, launches, streams, graphs and images.
+// Code that a program loads, launches, streams, graphs and images.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -15,7 +15,7 @@ std::string image_bytes(const void* image) {
     const char* data = static_cast<const char*>(image);
     uint32_t magic;
     memcpy(&magic, data, 4);
-    if (magic == kFatBinary) {  // version, header size, then content size
+    if (magic == kFatBinary) {  // The header contains its version, its size, and the size of the content.
         uint16_t header;
         uint64_t size;
         memcpy(&header, data + 6, 2), memcpy(&size, data + 8, 8);
@@ -24,7 +24,7 @@ std::string image_bytes(const void* image) {
     if (!memcmp(data,
                 "\x7f"
                 "ELF",
-                4)) {  // in a cubin, the section headers come last
+                4)) {  // In a cubin, the section headers come last.
         uint64_t sections;
         uint16_t entry, count;
         memcpy(&sections, data + 0x28, 8), memcpy(&entry, data + 0x3A, 2), memcpy(&count, data + 0x3C, 2);
@@ -89,7 +89,7 @@ int blocks_per_multiprocessor(Function& function, int threads, size_t shared) {
 }
 
 Stream* stream_of(void* handle) {
-    static Stream legacy;  // handles 0 to 2 name the default stream
+    static Stream legacy;  // The handles 0 to 2 denote the default stream.
     return reinterpret_cast<uint64_t>(handle) <= 2 ? &legacy : static_cast<Stream*>(handle);
 }
 

@@ -58,7 +58,7 @@ struct Resource {
         struct {
             void* pointer;
             Channels channels;
-            size_t width, height, pitch;  // for linear memory, the size in bytes and nothing else
+            size_t width, height, pitch;  // For linear memory, only the size in bytes is known.
         } linear;
         char bytes[64];
     };

@@ -14,7 +14,7 @@ struct Symbol {
     Variable* variable;
 };
 
-std::map<const void*, Function*>& functions() {  // address of the host function -> kernel
+std::map<const void*, Function*>& functions() {  // Kernels by the address of their host function.
     static auto* made = new std::map<const void*, Function*>;
     return *made;
 }
@@ -75,7 +75,7 @@ API void** __cudaRegisterFatBinary(void* wrapper) {
         const void* const* linked;
     };
     const Wrapper* given = static_cast<const Wrapper*>(wrapper);
-    std::vector<const void*> linked;  // fat binaries of a program with relocatable device code
+    std::vector<const void*> linked;  // Fat binaries of a program that has relocatable device code.
     if (given->version == 2 && given->linked)
         for (const void* const* each = given->linked; *each; each++) linked.push_back(*each);
     return reinterpret_cast<void**>(load(given->data, linked));

@@ -8,7 +8,7 @@ using namespace capture;
 
 namespace {
 thread_local int last_error = kSuccess;
-int failed_kernel = kSuccess;  // after a failed kernel, each synchronization also fails
+int failed_kernel = kSuccess;  // After a failed kernel, each synchronization also fails.
 }  // namespace
 
 int capture::done(int error) {
@@ -26,7 +26,8 @@ API int cudaInitDevice(int device, unsigned, unsigned) { return cudaSetDevice(de
 API int cudaDeviceSynchronize() { return synchronize(); }
 API int cudaThreadSynchronize() { return synchronize(); }
 API int cudaDeviceGetLimit(size_t* value, int limit) {
-    const size_t defaults[] = {1024, size_t(1) << 20, size_t(8) << 20};  // stack, printf, heap
+    // Size of the stack, of the buffer of printf, and of the heap.
+    const size_t defaults[] = {1024, size_t(1) << 20, size_t(8) << 20};
     return *value = limit < 3 ? defaults[limit] : 0, kSuccess;
 }
 API int cudaDeviceGetAttribute(int* value, int name, int device) {

@@ -26,7 +26,7 @@ struct Step {
     std::function<int()> work;
 };
 struct ExecutableGraph {
-    std::shared_ptr<Graph> graph;  // keeps the nodes alive, because they identify the steps
+    std::shared_ptr<Graph> graph;  // This keeps the nodes alive, because they identify the steps.
     std::vector<Step> steps;
 };
 std::vector<Step> steps_of(const Graph& graph) {
@@ -171,7 +171,7 @@ API int cudaGraphDestroyNode(void* node) {
         for (auto& each : graph->nodes)
             each->before.erase(std::remove(each->before.begin(), each->before.end(), node), each->before.end());
         (*at)->work = nullptr;
-        graph->removed.push_back(std::move(*at));  // executable graphs may still refer to the node
+        graph->removed.push_back(std::move(*at));  // Executable graphs may still refer to the node.
         return graph->nodes.erase(at), kSuccess;
     }
     return done(kInvalidValue);

@@ -8,7 +8,8 @@ using namespace capture;
 
 namespace {
 
-// One side of a copy of rows: first byte, bytes between rows, and bytes between slices.
+// One side of a copy of rows: address of the first byte, bytes from one row to the next, and from one slice to the
+// next.
 struct Side {
     char* first;
     size_t row, slice;
@@ -59,7 +60,7 @@ int allocate_to(void** pointer, size_t bytes, Kind kind) {
     *pointer = bytes ? allocate(bytes, kind) : nullptr;
     return done(bytes && !*pointer ? kOutOfMemory : kSuccess);
 }
-char pool_handle;  // all pools share one handle
+char pool_handle;  // All pools share one handle.
 
 int release_from(void* pointer) { return done(!pointer || release(pointer) ? kSuccess : kInvalidValue); }
 

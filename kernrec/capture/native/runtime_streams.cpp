@@ -27,12 +27,13 @@ API int cudaStreamGetId(void* stream, unsigned long long* id) {
 }
 API int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
     const auto& graph = static_cast<Event*>(event)->captured;
-    if (graph && !graph->ended) stream_of(stream)->captured = graph;  // the stream joins the capture of the event
+    // The stream joins the capture that recorded the event.
+    if (graph && !graph->ended) stream_of(stream)->captured = graph;
     return kSuccess;
 }
 API int cudaEventCreateWithFlags(void** event, unsigned) { return *event = new Event, kSuccess; }
 API int cudaEventCreate(void** event) { return *event = new Event, kSuccess; }
-API int cudaEventDestroy(void*) { return kSuccess; }  // keep the event, because graphs may still record it
+API int cudaEventDestroy(void*) { return kSuccess; }  // Keep the event, because graphs may still record it.
 API int cudaEventRecord(void* handle, void* stream) {
     Event* event = static_cast<Event*>(handle);
     if (!event) return done(kInvalidHandle);
@@ -88,4 +89,5 @@ API int cudaStreamGetCaptureInfo(void* stream, int* status, unsigned long long* 
     return cudaStreamGetCaptureInfo_v3(stream, status, id, graph, before, edges, count);
 }
 #endif
-API int cudaStreamUpdateCaptureDependencies(...) { return kSuccess; }  // nodes run in call order
+// Nodes run in the order of the calls that created them.
+API int cudaStreamUpdateCaptureDependencies(...) { return kSuccess; }

@@ -20,7 +20,7 @@ from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.store.measurement import CodeInfo, Outcome
 
 VARIANTS_AHEAD = 64
-"""Maximum number of compiled variants that wait to be measured. Compiling more would be wasted if the budget ended."""
+"""Maximum number of compiled variants that wait to be measured. Those left when the budget ends are of no use."""
 _STOP_LIMIT_S = 10.0
 
 

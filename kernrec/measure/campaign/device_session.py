@@ -94,7 +94,7 @@ def _shown(value: object) -> str:
 
 
 LEAST_LIMIT_S = 5.0
-"""Minimum time limit of a config in seconds."""
+"""Minimum time limit for measuring a config, in seconds."""
 LIMIT_BESTS = 20.0
 """Time limit for measuring a config, as a multiple of the best latency so far."""
 IDLE_EVERY_S = 600.0
@@ -267,11 +267,11 @@ class Block:
     since_s: float
     """Time at which the block began, on the campaign's clock."""
     items: list[ScheduledMeasurement] = field(default_factory=list)
-    """Measurements so far."""
+    """Measurements made in this block so far."""
 
 
 class BlockControl:
-    """Begins and ends the blocks of a campaign."""
+    """Control of a campaign's blocks, which begins each block and ends it when it is due."""
 
     def __init__(self, session: DeviceSession, journal: Records, name: str, note: Callable[[str], None]) -> None:
         """Create a control. `begin` must be called to start the first block.

@@ -116,8 +116,7 @@ def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: flo
         stored: Output as a kernel left it in memory; a flat array of the module `xp`.
         dtype: Data type of the output.
         expected: Expected elements, in the form of `values`. NaN marks an element that is not compared, because the
-            config
-            that computed the expected output did not write it.
+            config that computed the expected output did not write it.
         xp: Array module, NumPy or CuPy.
         allowed: Largest error that counts as correct.
         reference: Source of `expected`, as stored in rows.
@@ -149,7 +148,7 @@ def _finite(numbers: Any, xp: ModuleType) -> Any:
 
 
 ROTATION = 4
-"""Minimum total size of all rotating buffers, as a multiple of L2."""
+"""Minimum total size of all copies of a problem's tensors, as a multiple of the size of L2."""
 _MOST_COPIES = 512
 _NAN, _ODD = 0xFF, 0xA5
 """Byte values to fill outputs with before a launch. 0xFF gives a NaN in f16, bf16, f32 and f64; 0xA5 gives an unlikely
@@ -201,7 +200,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue the restoring of those tensors in the first copy that launches both read and change."""
+        """Queue the restoring, in the first copy, of each tensor that launches both read and change."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(

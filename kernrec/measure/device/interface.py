@@ -235,8 +235,10 @@ class Device(Protocol):
         """
 
     def load(self, subject: ConfigUnderTest) -> LoadedConfig:
-        """Load a config of the prepared problem. If the config's problem is another problem of an op, prepare that
-        first.
+        """Load a config, so that it can be launched.
+
+        Its problem must be prepared already if a kernel's spec declares the problem. The problem of an op is prepared
+        here if needed.
         """
 
     def references(self) -> Mapping[str, LoadedConfig]:

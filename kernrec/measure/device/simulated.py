@@ -1,5 +1,4 @@
-"""Simulate a GPU with its own clock. Kernels have given run times and powers; sensors are updated late and
-periodically.
+"""Simulate a GPU with its own clock: kernels with given run times and powers, and an energy counter with a delay.
 
 The simulated GPU replays recorded run times. In tests, it checks the protocol with sensors whose true values are known.
 """

@@ -207,8 +207,7 @@ def measure_config(
         subject: Config to measure.
         tier: Tier of the measurement. `Tier.SCREEN` measures only latency; the other tiers also measure energy.
         best_s: Lowest latency in seconds on this problem so far; None if there is none. `Tier.SCREEN` abandons configs
-            that
-            are hopelessly slower.
+            that are hopelessly slower.
         traits: Properties of the device's energy counter.
 
     Raises:

@@ -41,8 +41,7 @@ class WorkerClient:
         Args:
             opening: Request that opens the device.
             stopping: Function that is called while the client waits for an answer. Once it returns true, the worker is
-                killed
-                and `Stopped` is raised.
+                killed and `Stopped` is raised.
         """
         self._opening = dict(opening)
         self._stopping = stopping
@@ -109,8 +108,7 @@ class WorkerClient:
 
         Raises:
             MeasurementFailure: The request failed, exceeded the time limit or ended the process. If the process has
-                ended,
-                `alive` is false.
+                ended, `alive` is false.
             Stopped: The campaign was stopped before the answer arrived.
         """
         if not self.alive:

@@ -56,7 +56,7 @@ def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], si
 
 
 def write_content(place: Place, name: str, content: bytes) -> None:
-    """Write a small file to a place."""
+    """Write a small file, given by its content, to a place."""
     with scratch_folder() as folder:
         (file := folder / "document").write_bytes(content)
         place.write(name, file)

@@ -39,7 +39,7 @@ class PullReport:
     """Result of a pull."""
 
     measurements: int = 0
-    """Number of new measurements."""
+    """Number of measurements that were added to the database of pulled rows."""
     withdrawn: int = 0
     """Number of measurements that are no longer used, because their signer withdrew them."""
     refused: dict[str, str] = field(default_factory=dict)
@@ -113,7 +113,8 @@ def _bundles(
 ) -> Iterator[tuple[str, Bundle]]:
     """Yield (name, bundle) for the new bundles that are signed with `keys`, oldest day first.
 
-    Only one bundle is read for each unknown key, because the names of its other bundles show the same first digits.
+    Only one bundle is read for each unknown key. Other bundles whose names contain the first digits of this key are
+    only counted.
     """
     if any(map(_is_old, new)):
         report.notes.append(

@@ -1,1 +1,1 @@
-"""Define the commands of `python tools/evidence`: each module has a function `run` that prints tables."""
+"""Commands of `python tools/evidence`. Each module has a function `run`, which prints tables."""

@@ -1,13 +1,14 @@
 """Compare the emulator's counts with Nsight's counts on a real GPU, config by config.
 
-The recordings (`counters/*.parquet`, RTX 2080 Ti, Kernel Tuning Toolkit) cover a 15x15 convolution, point in polygon
-and a 3-D Coulomb sum. `--sources` names a folder with their public sources, from HiPerCoRe/KTT. For each kernel, a
-random sample of configs is compiled for sm_75 with the recorder's options and emulated on sampled blocks. The table has
-the median and 90th percentile of the relative error. Nothing is fitted, and the compiler is newer than the recorder's.
+The recordings (`counters/*.parquet`, RTX 2080 Ti, Kernel Tuning Toolkit) contain a 15x15 convolution, point in polygon
+and a 3-D Coulomb sum. `--sources` names a folder with the public sources of these kernels, from HiPerCoRe/KTT. A random
+sample of each kernel's configs is compiled for sm_75 with the recorder's options, and a sample of the blocks is
+emulated. The table has the median and the 90th percentile of the relative error. Nothing is fitted to these counts. The
+compiler is newer than the recorder's.
 
 L2 read sectors are compared only if the code fits in the instruction cache, because the counter includes instruction
-fetches. The recorder never wrote its kernels' constant memory, so point in polygon divides zero by zero. The exit
-status is 1 if an aim is missed.
+fetches. The recorder never initialized the constant memory of the kernels, so point in polygon divides zero by zero.
+The exit status is 1 if an error misses its aim.
 """
 
 import random
@@ -44,29 +45,31 @@ Array = np.ndarray
 _SM, _GPU = 75, "rtx2080ti"
 _BUDGET, _LEAST = 20_000_000, 0.05
 _INSTRUCTION_CACHE = 48 * 1024
-"""Maximum bytes of machine code at which the recorded convolutions read only data from L2. In 1,320 configs, the median
-read is 1.00 to 1.04 times the distinct sectors of a block up to 52 KiB of executed code, and 1.5 times at 60 to 80 KiB.
+"""Maximum size in bytes of the machine code for which the recorded convolutions read only data from L2.
+
+In 1,320 configs, the median number of sectors read is 1.00 to 1.04 times the distinct sectors of a block if up to 52
+KiB of code are executed, and 1.5 times at 60 to 80 KiB.
 """
 
 
 @dataclass(frozen=True)
 class RecordedKernel:
-    """Kernel with recorded counters."""
+    """Kernel whose counters were recorded."""
 
     source: str
     """Name of the kernel's source file."""
     recording: str
     """Prefix of the name of the kernel's counter file."""
     tunables: str
-    """Columns that become macros of the source."""
+    """Names of the columns that are passed to the source as macros, separated by spaces."""
     arguments: Callable[[], tuple[list[Any], dict[str, Array]]]
-    """Function that returns (arguments of the launch, buffers)."""
+    """Function that returns the arguments of the launch and the buffers by name."""
     options: tuple[str, ...] = ()
-    """Further options of the recorder's compiler."""
+    """Further options that the recorder passed to the compiler."""
     lowering: Lowering = lowered
-    """Lowering to the machine instructions of basic blocks."""
+    """Function that lowers a PTX function to the machine instructions of its basic blocks."""
     chosen: Callable[[Row], bool] = lambda row: True
-    """Function that selects the recorded configs to compare."""
+    """Predicate that selects the recorded configs to compare."""
 
 
 def _convolution() -> tuple[list[Any], dict[str, Array]]:
@@ -94,7 +97,7 @@ def _coulomb() -> tuple[list[Any], dict[str, Array]]:
 
 
 def _dividing_zeros(function: Function) -> list[dict[str, int]]:
-    """Lower a kernel whose IEEE divisions all compute zero by zero."""
+    """Lower a function to machine instructions, assuming that every IEEE division computes 0/0."""
     costs = lowered(function)
     for block, cost in zip(function.blocks, costs, strict=True):
         divisions = sum(ins.name == "div.rn.f32" for ins in block.instructions)
@@ -119,8 +122,8 @@ KERNELS = {
         _point_in_polygon, lowering=_dividing_zeros,
     ),
     "coulomb": _COULOMB,
-    # Skip these configs: the loop over an array of sums is only partly unrolled, and its machine code depends on the
-    # assembler's version.
+    # In these configs, the loop over an array of sums is only partly unrolled, and its machine code depends on the
+    # version of the assembler.
     "coulomb-array": replace(_COULOMB, chosen=lambda row: row["INNER_UNROLL_FACTOR"] > 0),
 }  # fmt: skip
 
@@ -135,7 +138,7 @@ _CLASSES = tuple(
 
 
 def _sum(counts: Row, metrics: Sequence[str]) -> float:
-    """Return the sum of all metrics whose names match one of the patterns."""
+    """Return the sum of the counts whose names match one of the patterns."""
     return float(sum(count for name, count in counts.items() if any(fnmatchcase(name, each) for each in metrics)))
 
 
@@ -143,7 +146,7 @@ def run(
     data: Data = DATA, sources: Sources = None, configs: int = 40, seed: int = 0, processes: int = 2,
     kernel: Annotated[list[str] | None, typer.Option()] = None,
 ) -> int:  # fmt: skip
-    """Compare a sample of `configs` configs of each kernel, and print the table."""
+    """Compare a random sample of at most `configs` configs of each kernel, and print the tables."""
     missed = []
     for name in kernel or KERNELS:
         chosen = KERNELS[name]
@@ -165,14 +168,19 @@ def run(
 
 
 def _report(kernel: str, compared: Sequence[Mapping[str, float]]) -> bool:
-    """Print a kernel's table; return whether the kernel misses an aim. `compared` has counted / recorded by counter."""
+    """Print the table of a kernel, and return whether an error misses its aim.
+
+    Args:
+        kernel: Name of the kernel.
+        compared: Counted over recorded value of each counter, for each config.
+    """
     table, missed = Table(f"\n{kernel}: {len(compared)} configs"), False
     for name, counter in COUNTERS.items():
         ratios = np.array([ratio for each in compared if (ratio := each.get(name)) is not None])
         if len(ratios):
             off, aims = np.abs(ratios - 1.0), counter.get("aim")
             figures = float(np.median(off)), float(np.quantile(off, 0.9, method="higher"))
-            # Compare counts to within 0.1 %.
+            # Allow for 0.1 % of rounding.
             late = aims is not None and any(figure > aim + 1e-3 for figure, aim in zip(figures, aims, strict=True))
             aim = "" if aims is None else f"{aims[0]:.0%} and {aims[1]:.0%}" + ", missed" * late
             cells: dict[str, object] = {"counter": name, "median": f"{figures[0]:.2%}", "p90": f"{figures[1]:.2%}"}
@@ -182,7 +190,9 @@ def _report(kernel: str, compared: Sequence[Mapping[str, float]]) -> bool:
 
 
 def _compared(name: str, source: str, row: Row) -> dict[str, float]:
-    """Return counted / recorded of one config by counter, without counters that recorded 0."""
+    """Return counted over recorded value of each counter, for one config. Counters whose recorded value is 0 are
+    missing.
+    """
     counts, ratios = _counted(KERNELS[name], source, row), {}
     for title, counter in COUNTERS.items():
         recorded = float(sum(row[column] for column in counter["recorded"]))
@@ -194,7 +204,7 @@ def _compared(name: str, source: str, row: Row) -> dict[str, float]:
 
 
 def _counted(kernel: RecordedKernel, source: str, row: Row) -> dict[str, float]:
-    """Return the counts of a whole launch by metric."""
+    """Return the emulated counts of a whole launch, by metric."""
     config, gpu = {name: int(row[name]) for name in kernel.tunables.split()}, find_gpu(_GPU)
     compiled = compile_job(CompileJob(source, _SM, config, kernel.source, kernel.options), CompileCache.default())
     module = parse(compiled.ptx)
@@ -208,7 +218,7 @@ def _counted(kernel: RecordedKernel, source: str, row: Row) -> dict[str, float]:
     held = int(occupancy(gpu.limits, threads, resources.registers, resources.static_smem_bytes).blocks)
     resident = max(min(held, -(-blocks // gpu.sms)), 1)
     counts["registers"] = resources.registers
-    counts["code_bytes"] = len(compiled.cubin)  # size of the whole file, which is close enough
+    counts["code_bytes"] = len(compiled.cubin)  # size of the whole file, which is close enough to the size of the code
     counts["dram_sectors"] = _dram_sectors(per_block, launch, held)
     past_l1 = 1.0 - _held_by_l1(per_block, resident, resources.static_smem_bytes)
     counts["l2_read_sectors"] = _sum(counts, ["global.*.read_sectors"]) * past_l1
@@ -225,7 +235,7 @@ def _held_by_l1(per_block: Row, resident: int, shared_bytes: int) -> float:
 
 
 def _dram_sectors(per_block: Row, launch: KernelLaunch, resident: int) -> float:
-    """Return the predicted sectors between L2 and DRAM."""
+    """Return the predicted number of sectors that a launch moves between L2 and DRAM."""
     gpu, footprints = find_gpu(_GPU), []
     for written, direction in ((False, "read"), (True, "write")):
         for name, array in launch.buffers.items():

@@ -1,8 +1,8 @@
 """Compare physics-based baselines (`kernrec.model.baselines.physics`) with DeepBench, and test random problems.
 
-No fit uses DeepBench's convolutions (cuDNN 7.6, every filter size) and matmuls (cuBLAS) on a V100 and a P100. Random
-problems of all ops on random GPUs must have a baseline that respects memory bandwidth, the roofline and the power
-limit.
+DeepBench has convolutions (cuDNN 7.6, with all filter sizes) and matmuls (cuBLAS) on a V100 and a P100, which were not
+used in any fit. The test checks that random problems of all ops on random GPUs have a baseline that respects the memory
+bandwidth, the roofline and the power limit.
 """
 
 import random
@@ -29,7 +29,9 @@ from kernrec.recommender.estimate.physics import fits
 
 
 def run(data: Data = DATA, problems: int = 405) -> int:
-    """Print the errors, then the number of random problems without a baseline; return 1 if there is one."""
+    """Print the errors, and how many random problems have no baseline or an impossible one. Return 1
+    if there are any.
+    """
     parts = [case for read in (_convolutions, _products) for case in read(data / "library")]
     report("DeepBench, predicted over recorded times", joined(parts), ("kernel", "gpu"), agreement, coverage)
     missing = wrong = 0
@@ -47,7 +49,7 @@ def run(data: Data = DATA, problems: int = 405) -> int:
 
 
 def _random(count: int) -> Iterator[tuple[Problem, GPU]]:
-    """Yield random problems, each on a GPU that supports the data type and has enough memory."""
+    """Yield random problems, each with a GPU that supports the data type and has enough memory."""
     draw = random.Random(49)
     while count:
         op, gpu = draw.choice(all_ops()), draw.choice(all_gpus())
@@ -72,7 +74,8 @@ def _convolutions(library: Path) -> Iterator[Cases]:
 
 def _products(library: Path) -> Iterator[Cases]:
     for row in csv_dicts(library / "deepbench_gemm_v100_p100.csv"):
-        # cuBLAS is column-major: result and operands are transposes of kernrec's, and the operands are swapped.
+        # cuBLAS is column-major. Compared with kernrec's matmul, the result and the operands are transposed, and the
+        # operands are swapped.
         sizes = {"m": int(row["n_cublas"]), "n": int(row["m_cublas"]), "k": int(row["k"])}
         yield from _case("matmul", row, (row["op_b"] + row["op_a"]).lower(), sizes)
 

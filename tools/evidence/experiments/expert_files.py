@@ -1,13 +1,13 @@
-"""Rank the configs of vLLM's tuned expert files among an audit's candidates, by predicted time.
+"""Rank the configs in vLLM's tuned files for experts among the candidates of an audit, by predicted time.
 
-The files contain the best of hundreds of configs that vLLM's tuner measured on the GPU, with older releases of Triton
-and of the kernel, but no times. The tool reads eight files without quantization, four of an A100 and four of an H100,
-from vLLM's folder `model_executor/layers/fused_moe/configs`. It uses the entries for the numbers of tokens nearest to
-16 and 1,024, like vLLM.
+vLLM's tuner measured hundreds of configs on the GPU, with older releases of Triton and of the kernel. The files contain
+the best configs, but no times. This experiment reads eight files without quantization, four for an A100 and four for an
+H100, from vLLM's folder `model_executor/layers/fused_moe/configs`. Like vLLM, it uses the entries for the numbers of
+tokens nearest to 16 and 1,024.
 
-    rank      rank of the file's config among the candidates and vLLM's default, by predicted time
-    file      predicted time of the file's config over the time of the top config
-    default   predicted time of vLLM's default, used without a file, over the time of the top config
+    rank      rank of the file's config, among the candidates and vLLM's default config, by predicted time
+    file      predicted time of the file's config over the predicted time of the top config
+    default   predicted time of the config that vLLM uses without a file over the predicted time of the top config
 """
 
 import itertools
@@ -26,7 +26,8 @@ from kernrec.recommender.serving.engine_defaults import default_config, entry_fo
 from kernrec.recommender.serving.engines import Deployment, tuned_files
 
 FILES = (
-    # (GPU, experts, columns per GPU, hidden size, experts per token), with a model of this shape and its number of GPUs
+    # (GPU, experts, columns per GPU, hidden size, experts per token). The comments name a model of this shape, and its
+    # number of GPUs.
     ("a100-sxm4-80gb", 8, 7168, 4096, 2),  # Mixtral 8x7B on two
     ("a100-sxm4-80gb", 16, 1344, 6144, 4),  # DBRX on eight
     ("a100-sxm4-80gb", 64, 640, 3584, 8),  # Qwen2-57B-A14B on four
@@ -41,7 +42,7 @@ _TILES = (*(f"BLOCK_SIZE_{axis}" for axis in "MNK"), "GROUP_SIZE_M", "num_warps"
 
 
 def run(files: Annotated[Path, typer.Option("--files", help="vLLM's folder fused_moe/configs")]) -> None:
-    """Print a row for each file and number of tokens."""
+    """Print a row for each file and number of tokens, and a summary."""
     table, ranks, ratios = Table(), list[int](), list[float]()
     for tokens, (gpu, experts, width, hidden, top) in itertools.product(TOKENS, FILES):
         served = Deployment("vllm", find_gpu(gpu))

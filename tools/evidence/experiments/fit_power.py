@@ -1,8 +1,9 @@
-"""Fit the coefficients of the power model to power that others recorded on real GPUs.
+"""Fit the coefficients of the power model to powers that others recorded on real GPUs.
 
-The fit minimizes a robust loss of log(predicted / recorded power), with equal weight for every recording. All
-coefficients are positive. Each is pulled to its start value, a published figure if there is one, by a spread that
-reflects how well the start is known. The tool prints each coefficient for `kernrec/model/analytical/power.toml`.
+The fit minimizes a robust loss of log(predicted / recorded power), in which all large recordings have the same weight.
+All coefficients are positive. Each coefficient is pulled towards a start value, which is a published figure if there is
+one. The strength of the pull reflects how well the start value is known. The tool prints each coefficient for
+`kernrec/model/analytical/power.toml`.
 """
 
 import copy
@@ -24,22 +25,25 @@ from kernrec.model.analytical import power
 from kernrec.model.analytical.power import PowerModel
 
 SPREAD = 0.05
-"""Standard deviation of a good recording, as a fraction of its power."""
+"""Standard deviation of the error of a good recording, as a fraction of its power."""
 ROWS = 20
-"""Weight of a recording in the fit, as a number of rows with the standard deviation `SPREAD`."""
+"""Weight of a recording in the fit: it counts like this number of rows with the standard deviation `SPREAD`."""
 BELOW_LIMIT = 0.96
-"""Maximum fraction of the power limit at which the limit is assumed not to slow a load down."""
+"""Maximum fraction of the power limit at which the limit is assumed not to slow down a load."""
 GEMMS = 600
-"""Number of library GEMMs in the fit, evenly chosen."""
+"""Approximate number of library GEMMs in the fit, chosen at even intervals."""
 STEP = 1e-6
-"""Step of numerical derivatives, in the logarithm of a coefficient."""
+"""Step for numerical derivatives, in the logarithm of a coefficient."""
 Coefficients = dict[str, Any]
-"""Tables of `power.toml`."""
+"""Tables of `power.toml`: the coefficients of the power model."""
 
 
 def _fitted() -> list[tuple[tuple[tuple[str, ...], ...], float, float]]:
-    """Yield each figure of `power.toml` to fit: (key paths that share the value, start value, standard deviation of
-    the logarithmic distance from the start value)."""
+    """Return the coefficients to fit, as (paths, start value, spread).
+
+    The paths are the keys in `power.toml` that share the coefficient. The spread is the standard deviation of the
+    coefficient's logarithm around that of the start value.
+    """
     starts = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     chips = [
         (tuple(("chip", sm, key) for sm in chip["sm"]), *figures)
@@ -58,7 +62,7 @@ FITTED = _fitted()
 
 
 def run(data: Data = DATA) -> None:
-    """Print the fitted coefficients with their start values, and their error for each recording."""
+    """Print the fitted coefficients with their start values, and the errors for each recording."""
     present(data / "power")
     loads = usable(all_loads(data))
     coefficients, table = fit(loads), Table()
@@ -79,7 +83,7 @@ def shipped() -> Coefficients:
 
 
 def with_values(base: Mapping[str, Any], values: Iterable[float]) -> Coefficients:
-    """Return `power.toml` with new values of `FITTED`."""
+    """Return a copy of `base` in which the coefficients in `FITTED` have new values."""
     changed = copy.deepcopy(dict(base))
     for (paths, _, _), value in zip(FITTED, values, strict=True):
         for path in paths:
@@ -91,7 +95,7 @@ def with_values(base: Mapping[str, Any], values: Iterable[float]) -> Coefficient
 
 
 class Predictor:
-    """Predicts the power of loads in watts from the coefficients, without a power limit."""
+    """Function from coefficients to the power of N loads in watts, without a power limit."""
 
     def __init__(self, loads: Sequence[Load]) -> None:
         members = defaultdict(list)
@@ -101,13 +105,19 @@ class Predictor:
         self._batches = [_Batch.of(loads, find_gpu(name), data, rows) for (name, data), rows in members.items()]
 
     def __call__(self, coefficients: Mapping[str, Any]) -> np.ndarray:
-        """Return the predicted powers in watts, (N,)."""
+        """Return the predicted power of each load in watts, (N,)."""
         return self.changed(np.empty(self._count), coefficients, None)
 
     def changed(
         self, watts: np.ndarray, coefficients: Mapping[str, Any], architectures: Collection[str] | None
     ) -> np.ndarray:
-        """Return `watts` with new predictions for GPUs of these architectures, or for all GPUs if None."""
+        """Return a copy of `watts` with new predictions for GPUs of some architectures.
+
+        Args:
+            watts: Power of each load, (N,).
+            coefficients: Coefficients to predict with.
+            architectures: Architectures, such as `sm_80`, or None for all.
+        """
         watts = watts.copy()
         for batch in self._batches:
             if architectures is None or f"sm_{batch.gpu.sm}" in architectures:
@@ -118,7 +128,7 @@ class Predictor:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Workloads that ran on one GPU with one kind of input values."""
+    """Loads on one GPU with one kind of input values."""
 
     gpu: GPU
     data: str
@@ -141,14 +151,14 @@ def fit(loads: Sequence[Load]) -> Coefficients:
     recorded = np.array([load.power_w for load in loads])
     limited = np.array([at_limit(load) for load in loads])
     counts = Counter(load.recording for load in loads)
-    # A recording with a few rows must not count as much as one with hundreds of rows.
+    # A recording with few rows must not count as much as one with hundreds of rows.
     weights = np.array([np.sqrt(load.weight * min(ROWS / counts[load.recording], 3.0)) for load in loads]) / SPREAD
     start = np.log([start for _, start, _ in FITTED])
     spread = np.array([spread for _, _, spread in FITTED])
 
     def errors(watts: np.ndarray) -> np.ndarray:
         error = np.log(watts / recorded)
-        # Without a limit, a load recorded at the limit would draw at least the recorded power.
+        # A load that was recorded at the power limit would draw at least the recorded power without a limit.
         error[limited] = np.minimum(error[limited], 0.0)
         return np.asarray(weights * error)
 
@@ -157,7 +167,9 @@ def fit(loads: Sequence[Load]) -> Coefficients:
         return np.concatenate([errors(watts), (logarithms - start) / spread])
 
     def jacobian(logarithms: np.ndarray) -> np.ndarray:
-        """Compute the Jacobian by differences. A coefficient of some architectures changes only loads on their GPUs."""
+        """Compute the Jacobian by finite differences. Only the powers of GPUs that a coefficient applies to are
+        computed again.
+        """
         watts = predict(with_values(base, np.exp(logarithms)))
         before, rows = errors(watts), []
         for (paths, _, _), moved in zip(FITTED, logarithms + STEP * np.eye(len(logarithms)), strict=True):
@@ -170,7 +182,7 @@ def fit(loads: Sequence[Load]) -> Coefficients:
 
 
 def usable(loads: Iterable[Load]) -> list[Load]:
-    """Return the loads with a known clock, including `GEMMS` evenly chosen library GEMMs."""
+    """Return the loads with a known clock. Of the H200's library GEMMs, return about `GEMMS` at even intervals."""
     clocked = [load for load in loads if load.clock_hz]
     gemms = [load for load in clocked if load.recording == "GEMM H200"]
     chosen = {id(load) for load in gemms[:: max(len(gemms) // GEMMS, 1)]}

@@ -1,16 +1,17 @@
-"""Compute the width and coverage of 90 % intervals of times, energies and ratios of two configs.
+"""Compute widths and coverage of 90 % intervals of times, energies, and their ratios between two configs.
 
     tools/evidence prior --sources FOLDER --json prior.json
     tools/evidence power --json power.json
     tools/evidence intervals --cases prior.json [--power power.json]
 
-Widths are quantiles of the errors of `tools/evidence prior` (`evidence.widths`). The clock is the one that a GPU is
-assumed to hold; `--locked` uses the recorded clock. Few recordings have both a time and an energy. So the error of an
-energy has two independent parts: the effect of the error in time, and the error of power for the recorded time, with
-coefficients fitted without the GPU.
+Widths are quantiles of the errors that `tools/evidence prior` found (`evidence.widths`). Predictions assume the clock
+that a GPU should hold. With `--locked`, they use the recorded clock. Few recordings have both a time and an energy.
+Therefore, the error of an energy is composed of two independent parts: the effect of the error in time, and the error
+of the power for the recorded time, with coefficients that were fitted without the GPU.
 
-Then each kernel is held out with all its GPUs, and each GPU with all its kernels, to test the widths of the others.
-Recorded energies come last. `kernrec.model.analytical.spread.SPREADS` contains widths that this tool printed.
+To test the widths, each kernel is held out with all its GPUs, and each GPU with all its kernels. The widths of the
+remaining recordings are applied to the held-out ones. The last tables compare with recorded energies.
+`kernrec.model.analytical.spread.SPREADS` contains widths that this tool printed.
 """
 
 from collections.abc import Mapping
@@ -26,14 +27,14 @@ from evidence.widths import FEWEST, Errors, Parts, by_regime, covered
 from kernrec.model.analytical.spread import REGIMES, SPREADS
 
 Quantities = Mapping[str, tuple[Parts, bool]]
-"""Maps a shipped width to (parts of an error, whether the error is of a ratio of two configs)."""
+"""(Parts of the error, whether the error is that of a ratio of two configs) of each kind of width that ships."""
 
 
 def run(
     cases: Files, power: Annotated[Path | None, typer.Option(help="file that `power --json` wrote")] = None,
     locked: bool = False,
 ) -> None:  # fmt: skip
-    """Print widths and coverage; `locked` uses predictions at the recorded clock."""
+    """Print widths and coverage. If `locked`, use predictions at the recorded clock."""
     rows, clock = read_cases(cases), "predicted" if locked else "free"
     time = Errors.of_cases(rows, rows.error if locked else np.log(rows.recorded / rows.more["free_s"]))
     quantities: dict[str, tuple[Parts, bool]] = {"time": ([time], False), "ratio": ([time], True)}
@@ -82,7 +83,9 @@ def _without(parts: Parts, column: str, name: str) -> Parts:
 
 
 def _coverage(quantity: tuple[Parts, bool], column: str, sides: list[Cases], shipped: np.ndarray) -> dict[str, object]:
-    """Return means over a column's values: width from the other rows, and its coverage of the value's rows."""
+    """Return table cells for holding out each value of a column: the mean width from the other rows,
+    and its coverage.
+    """
     parts, pairs = quantity
     names = dict.fromkeys(name for side in sides for name in side.column(column).tolist())
     factors, shares = [], []

@@ -2,10 +2,11 @@
 
     matmul     serving backends' libraries, cuBLAS, Triton's template, tuned Triton, hand-written kernels
     conv2d     an auto-scheduler on an RTX 3090
-    attention  serving backends, published throughput, the charts of FlashAttention-3's paper
+    attention  serving backends, published throughput, the charts in FlashAttention-3's paper
 
-The times are those of other kernels on the same GPU, so the ratio need not be 1. `model` is the geometric mean ratio of
-the analytical model without learned corrections. `--by group` prints the parts of a set.
+The times are those of other kernels on the same GPU, so the ratio need not be 1. The column `model` is the geometric
+mean of the ratios if the analytical model predicts without learned corrections. `--by group` prints a row for each part
+of a set.
 """
 
 from dataclasses import replace
@@ -27,7 +28,7 @@ def run(
     data: Data = DATA, shapes: int = 60, by: Literal["set", "group", "chosen"] = "set",
     only: Annotated[list[str] | None, typer.Option("--set", help="part of the names of some sets")] = None,
 ) -> None:  # fmt: skip
-    """Print a row for each set, or for each of its parts; `shapes` is the maximum number per set."""
+    """Print a row for each set or for each of its parts, with at most `shapes` shapes per set."""
     recommender, parts = Recommender([]), []
     for name, gpu, read in SETS:
         if not only or any(part in name for part in only):
@@ -41,7 +42,7 @@ def run(
 
 
 def predicted(recommender: Recommender, name: str, gpu: str, shapes: list[Shape]) -> list[Cases]:
-    """Return a case for each shape that a kernel of the library can run."""
+    """Return cases for the shapes that a kernel of the library can run."""
     result = []
     for shape in shapes:
         query = Query(Objective.LATENCY, power_limit_w=shape.power_limit_w, top=1)

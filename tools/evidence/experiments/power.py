@@ -1,10 +1,10 @@
 """Compare the power model with recorded power and energy, with coefficients fitted with and without the GPU.
 
-The tables have the power of each recording at its clocks; energy, and the clock with the lowest energy, over sweeps;
-power of library GEMMs on an H200 for their recorded time; a TF32 matmul under power limits; and the throughput of large
-matmuls at the power limit, in short and long runs. "Held out" means coefficients fitted without the recordings of that
-GPU; `--quick` skips this. `--json` writes the rows for `tools/evidence intervals`. The exit status is 1 if an error
-misses its aim.
+The tables contain the power of each recording at its clocks, the energy and the clock with the lowest energy in sweeps
+over clocks, the power of library GEMMs on an H200 for their recorded times, a TF32 matmul under power limits, and the
+throughput of large matmuls at the power limit in short and long runs. "Held out" means that the coefficients were
+fitted without the recordings of that GPU. `--quick` skips these fits. `--json` writes the rows for `tools/evidence
+intervals`. The exit status is 1 if an error misses its aim.
 """
 
 from collections import defaultdict
@@ -25,13 +25,16 @@ from kernrec.model.analytical.launch_costs import NominalCosts
 from kernrec.model.analytical.power import PowerModel
 
 AIM, PRODUCTS_AIM, GEMM_AIM, LIMIT_AIM, LIMIT_AIM_W = 0.08, 0.16, 0.10, 0.15, 50.0
-"""Maximum errors, in order: median over a recording; over serving backends' matmuls of a GPU; over library GEMMs; of
-a matmul and of throughput under limits; of the power limit with the lowest energy, in watts."""
+"""Maximum errors.
+
+In order, they apply to the median over a recording, the median over the matmuls of a serving backend, the median over
+library GEMMs, the power or throughput under limits, and the power limit with the lowest energy (in watts).
+"""
 LOADS = {
     "roofline": "stream of FMA", "FMA": "loop of FMA", "BabelStream": "BabelStream", "vector": "vector addition",
     "TF32": "product, tf32", "GEMM": "product, bfloat16", "shmembench": "shmembench",
 }  # fmt: skip
-"""Maps the first word of a recording's name to the kernel."""
+"""Name of the kernel, by the first word of a recording's name."""
 _SWEEP = 4
 """Minimum number of clocks in a sweep."""
 
@@ -62,7 +65,10 @@ def run(data: Data = DATA, quick: bool = False, json: Path | None = None) -> int
 
 
 def _cases(loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> Cases:
-    """Return recorded and predicted power in watts at recorded clocks; held-out coefficients predict each GPU."""
+    """Return cases with the recorded and predicted power in watts at the recorded clocks.
+
+    Each GPU is predicted with coefficients that were fitted without this GPU, if there are any.
+    """
     names = [(kernel_of(load), load.gpu, f"{load.clock_hz * 1e-6:.0f} MHz") for load in loads]
     watts, predicted = np.array([load.power_w for load in loads]), np.zeros(len(loads))
     for gpu in dict.fromkeys(load.gpu for load in loads):
@@ -73,7 +79,10 @@ def _cases(loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> Cases
 
 
 def kernel_of(load: Load) -> str:
-    """Return a load's kernel, distinguished by arithmetic; empty if the clock was derived from the load's time."""
+    """Return the name of the kernel that a load ran, or an empty text if the clock was derived from the load's time.
+
+    Different kinds of arithmetic count as different kernels.
+    """
     if load.recording.startswith("mixbench"):
         return f"mixbench, {load.about.split()[1].removeprefix('benchmark_')}"
     if ", " in load.recording:
@@ -82,7 +91,9 @@ def kernel_of(load: Load) -> str:
 
 
 def off(loads: Sequence[Load], coefficients: Coefficients) -> np.ndarray:
-    """Return relative errors of predicted power, capped at the power limit, (N,)."""
+    """Return the relative error of the predicted power of each load, (N,). Predictions are capped at
+    the power limit.
+    """
     limits = np.array([load.limit_w or np.inf if at_limit(load) else np.inf for load in loads])
     predicted = np.minimum(Predictor(loads)(coefficients), limits)
     return np.asarray(predicted / np.array([load.power_w for load in loads]) - 1.0)
@@ -110,7 +121,7 @@ def _recordings(loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> 
 
 
 def _gemms(data: Path, loads: Sequence[Load], quick: bool) -> float:
-    """Print and return the median error of the H200's GEMMs; half of the shapes are held out."""
+    """Print and return the median error of the H200's library GEMMs. Half of the shapes are held out."""
     gemms = list(recordings.library_gemms(data))
     shapes = sorted({load.about.split(" x ", 1)[1] for load in gemms})
     tested = [load for load in gemms if load.about.split(" x ", 1)[1] in set(shapes[1::2])]
@@ -126,7 +137,10 @@ def _gemms(data: Path, loads: Sequence[Load], quick: bool) -> float:
 
 
 def _sweeps(loads: Sequence[Load], fitted: Callable[[str], Coefficients], suffix: str) -> None:
-    """Print the energy for recorded times, and the clock with the lowest energy, for sweeps of at least four clocks."""
+    """Print the errors of energy and of the clock with the lowest energy, for sweeps over at least four clocks.
+
+    The energy is the predicted power times the recorded time.
+    """
     sweeps: dict[tuple[str, str, float | None], list[Load]] = defaultdict(list)
     for load in loads:
         if load.latency_s and load.clock_hz and not load.doubt and "GEMM" not in load.recording:
@@ -152,20 +166,21 @@ def _sweeps(loads: Sequence[Load], fitted: Callable[[str], Coefficients], suffix
 
 
 def _limits(data: Path) -> tuple[float, float]:
-    """Print a TF32 matmul on an RTX 3090 under limits, given its core cycles and DRAM traffic.
+    """Print predictions for a TF32 matmul on an RTX 3090 under power limits, from its core cycles and DRAM traffic.
 
     Returns:
-        (largest error of power, error of the power limit with the lowest energy in watts).
+        The largest error of the power, and the error of the power limit with the lowest energy, in watts.
     """
     model = PowerModel.for_gpu(find_gpu("rtx3090"))
     core_j, dram_j = model.dynamic(recordings.tf32_counts(8192.0**3))
     core_s = recordings.TF32_CYCLES / model.boost_hz
-    # Core and DRAM work overlap; together they take the recorded 48.6 ms at the highest limit.
+    # Core and DRAM work overlap. Together, they take the recorded 48.6 ms at the highest limit.
     dram_s = (0.0486**4 - (core_s * model.boost_hz / model.running_hz) ** 4) ** 0.25
     table, largest, joules = Table("\nTF32 matmul of 8192 cubed on an RTX 3090: recorded, predicted"), 0.0, {}
     for load in recordings.tf32_limits(data):
         limit_w = load.limit_w or np.inf
-        # At 100 W, the recorded GPU exceeded the limit at its lowest clock, whereas the model pauses.
+        # At 100 W, the recorded GPU exceeded the limit at its lowest clock. The model pauses instead, so this row is
+        # skipped.
         if load.about.startswith("2 stages") and load.power_w <= 1.05 * limit_w:
             limited = model.apply_power_limit(NominalCosts(core_s, dram_s, 0.0, core_j, dram_j), limit_w)
             seconds, watts = float(limited.latency_s[0]), float(limited.power_w[0])
@@ -181,7 +196,7 @@ def _limits(data: Path) -> tuple[float, float]:
 
 
 def _throughput(title: str, loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> float:
-    """Print predicted / recorded throughput at the power limit; return the largest deviation from 1."""
+    """Print predicted over recorded throughput at the power limit. Return the largest deviation from 1."""
     table, worst = Table(f"\n{title} that reach {REACHED:g} of the rate: throughput, predicted over recorded"), 0.0
     for load in loads:
         fits = {"fitted": shipped()} | ({"held out": held_out[load.gpu]} if load.gpu in held_out else {})

@@ -2,13 +2,14 @@
 
     tools/evidence prior [--sources FOLDER] [--sets textbook,gemm,...] [--configs 30] [--json FILE]
 
-    convolution, pnpoly, gemm,      recorded spaces of public kernels, a sample of each; they need --sources, the folder
-    dedispersion, hotspot, expdist  with the kernels' repositories; two also have recorded energies
-    textbook                        datasets/kernels/textbook on two GPUs, and their sweeps over block sizes
+    convolution, pnpoly, gemm,      samples of recorded search spaces of public kernels; `--sources` names the folder
+    with
+    dedispersion, hotspot, expdist  the kernels' repositories; two of the spaces also have recorded energies
+    textbook                        the kernels in datasets/kernels/textbook on two GPUs, some with several block sizes
     triton                          Triton's matmul in three kinds of arithmetic, on an A100 and an H100
 
-`no level` is the error without a recording's common factor, such as its clock. `--json` writes all rows for
-`tools/evidence intervals`.
+The column `no level` is the error after all predictions of a recording are scaled by a common factor, because its clock
+may be unknown. `--json` writes all rows for `tools/evidence intervals`.
 """
 
 import os
@@ -35,7 +36,7 @@ from kernrec.training.scores import NEAR, rank_correlation
 
 NAMES = (*SETS, "textbook", "triton")
 KINDS = {"f16": "16 bits", "bf16": "16 bits", "tf32": "tf32", "f32": "f32"}
-"""Maps a data type to its kind of arithmetic. Each kind uses another pipe, so it counts as another Triton kernel."""
+"""Kind of arithmetic of each data type. The kinds use different pipes, so each counts as a separate Triton kernel."""
 
 
 def run(
@@ -62,7 +63,7 @@ def run(
 
 
 def spaces(name: str, data: Path, sources: Path | None, configs: int, processes: int) -> Iterator[Cases]:
-    """Yield the sample of each recording of a public kernel."""
+    """Yield the cases of a sample of each recording of a public kernel."""
     for recording in SETS[name].recordings:
         try:
             yield sampled_space(SETS[name], recording, (sources, data), configs, processes).cases(name)
@@ -71,7 +72,7 @@ def spaces(name: str, data: Path, sources: Path | None, configs: int, processes:
 
 
 def energies(cases: Cases) -> dict[str, object]:
-    """Return the median errors of power for the recorded time, and of energy with the predicted time."""
+    """Return the errors of the power for the recorded time, and of the energy for the predicted time."""
     joules = cases.more["recorded_j"]
     power = cases.more["power_w"] / (joules / cases.recorded)
     energy = cases.more["predicted_j"] / joules
@@ -82,7 +83,7 @@ def energies(cases: Cases) -> dict[str, object]:
 
 
 def textbook(name: str, data: Path, sources: Path | None, configs: int, processes: int) -> Iterator[Cases]:
-    """Yield textbook kernels at each recorded block size, and print which block size kernrec chooses in sweeps."""
+    """Yield the cases of textbook kernels, and print how good the block size is that kernrec chooses."""
     recorded: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
     for row in csv_dicts(data / "anchors" / "textbook_rtx3060_rtx3070ti.csv"):
         recorded[row["kernel"], row["gpu"], row["size"]][int(row["block"])] = float(row["batch_s"])
@@ -103,7 +104,7 @@ def textbook(name: str, data: Path, sources: Path | None, configs: int, processe
 
 
 def triton(name: str, data: Path, sources: Path | None, configs: int, processes: int) -> Iterator[Cases]:
-    """Yield a sample of Triton's matmuls; `tools/evidence triton` scores the recommendations."""
+    """Yield the cases of a sample of Triton's matmuls. `tools/evidence triton` scores the recommendations."""
     for gpu in FILES:
         try:
             for problem, table, chosen, seconds in sampled_problems(data, gpu, configs):

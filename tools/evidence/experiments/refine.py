@@ -1,11 +1,11 @@
-"""Measure how soon refining finds the best configs of many problems, by replaying Triton's matmuls of two GPUs.
+"""Measure how soon refining finds the best configs of many problems, by replaying Triton's matmuls on two GPUs.
 
-Each GPU in turn is refined, starting from a model of the other GPU. `kernrec.model.search` decides what to measure. For
-comparison, the same number of measurements is spread evenly over the problems, chosen by the same rule within each
-problem.
+Each of the two GPUs is refined, starting from a model that was trained on the other GPU. `kernrec.model.search` decides
+which configs to measure. For comparison, the same number of measurements is spread evenly over the problems, and the
+same rule chooses the configs within each problem.
 
-The stated error of predictions comes from held-out problems of the other GPU, by predicted distance from the best
-config. `--half 0` and `--half 1` evaluate problems that share no shape.
+The stated error of predictions is estimated on held-out problems of the other GPU, as a function of a config's
+predicted distance from the best config. `--half 0` and `--half 1` evaluate two sets of problems that share no shape.
 """
 
 from collections.abc import Sequence
@@ -32,37 +32,39 @@ from kernrec.training.train_model import train
 BUDGETS = (0, 1, 2, 4)
 """Average number of measurements per problem."""
 AIMS = (0.965, 0.98, 0.99, 0.995)
-"""Target mean efficiency after each budget."""
+"""Mean efficiency to reach after each budget."""
 MOST, NOISE = 24, 0.01
-"""Maximum contenders per problem, and noise of a measurement."""
+"""Maximum number of contenders per problem, and relative standard deviation of a measurement."""
 GAPS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""Predicted distances from the best config, in logarithms, for which prediction errors are estimated."""
+"""Logarithmic distances of a prediction from the best one, for which the prediction errors are estimated."""
 _FEWEST, _SCALED_ON = 10, 200
 _MEDIAN = 0.7407
-"""Median of the absolute value of a Student's t distribution with four degrees of freedom."""
+"""Median of the absolute value of Student's t distribution with four degrees of freedom."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Problem to refine, with its contenders and their recorded times."""
+    """Problem to refine, with the configs that may be the best (contenders) and the logarithms of
+    their recorded times.
+    """
 
     contenders: Contenders
     log_s: Array
     best_log_s: float
-    """Logarithm of the lowest recorded time of all configs."""
+    """Logarithm of the lowest recorded time of all configs of the problem."""
 
 
 def run(
     data: Data = DATA, problems: int = 300, seeds: int = 3,
     half: Annotated[int | None, typer.Option(min=0, max=1)] = None,
 ) -> None:  # fmt: skip
-    """Print a table for each GPU; `half` selects half of the shapes (None for all)."""
+    """Print a table for each GPU. `half` selects half of the shapes, or all if it is None."""
     groups = {gpu: [g for g in recorded_groups(data, gpu)[1] if len(g) >= _FEWEST] for gpu in FILES}
     wanted = {gpu: [g for g in own if half is None or first_half(g.dims) == (half == 0)] for gpu, own in groups.items()}
     pairs = (tuple(FILES), tuple(FILES)[::-1])
     predicted = {target: contended(groups[source], wanted[target]) for source, target in pairs}
     for source, target in pairs:
-        # A model loses more regret on another GPU than on its own GPU. The opposite direction shows how much more.
+        # On another GPU, a model loses more than on its own GPU. Estimate how much more from the opposite direction.
         lost, (own, elsewhere) = predicted[target][1][0], predicted[source][1]
         every = scaled(predicted[target][0], lost * elsewhere / own)
         samples = [_sample(every, problems, seed) for seed in range(seeds)]
@@ -83,7 +85,7 @@ def _sample(every: Sequence[Problem], count: int, seed: int) -> list[Problem]:
 
 
 def scaled(problems: Sequence[Problem], regret: float) -> list[Problem]:
-    """Scale the stated errors of problems so that the predictions' stated regret equals `regret`."""
+    """Scale the stated errors of all problems so that the stated mean regret of the predictions equals `regret`."""
 
     def times(problem: Problem, factor: float) -> Problem:
         each = problem.contenders
@@ -96,10 +98,15 @@ def scaled(problems: Sequence[Problem], regret: float) -> list[Problem]:
 
 
 def contended(source: Sequence[RowGroup], target: Sequence[RowGroup]) -> tuple[list[Problem], tuple[float, float]]:
-    """Return the problems of a GPU with the predictions of a model of another GPU's problems.
+    """Predict the problems of one GPU with a model of another GPU's problems.
 
-    Also return the mean regret of the model's top recommendations, on held-out problems of its own GPU and on the other
-    GPU.
+    Args:
+        source: Problems of the GPU that the model is trained on.
+        target: Problems of the GPU to predict.
+
+    Returns:
+        The target's problems with contenders, and the mean regret of the model's top recommendations on held-out
+        problems of the source GPU and on the target GPU.
     """
     data = Dataset(tuple(source))
     head = train_head(HeadData.of(data, "latency", SETTINGS), data.held_out[1], SETTINGS)
@@ -139,10 +146,11 @@ def _first_regret(groups: Sequence[RowGroup], predicted: Array) -> float:
 
 
 def errors(groups: Sequence[RowGroup], predicted: Array) -> Array:
-    """Return the stated errors of held-out predictions relative to their problem's level, by `GAPS`.
+    """Return the stated error of held-out predictions for each distance in `GAPS`, without the error that all configs
+    of a problem share.
 
-    Errors have long tails, so the stated error is the standard deviation of the Student's t distribution with the same
-    median.
+    Errors have long tails. Therefore, the stated error is the standard deviation of the Student's t distribution that
+    has the same median.
     """
     gaps, residuals, start = [], [], 0
     for group in groups:
@@ -159,7 +167,10 @@ def errors(groups: Sequence[RowGroup], predicted: Array) -> Array:
 
 
 def refine(problems: Sequence[Problem], seed: int, evenly: bool) -> list[list[float]]:
-    """Return efficiency, true regret and stated regret (both in %) after each budget."""
+    """Return efficiency, true regret and stated regret (both in %) after each budget.
+
+    If `evenly`, the measurements are spread evenly over the problems.
+    """
     draw, posterior = np.random.default_rng(seed), JointPosterior([p.contenders for p in problems], seed)
     policy, measured, rows = Refinement(posterior, Costs(0.0, 1.0), NOISE), 0, []
     for budget in BUDGETS:

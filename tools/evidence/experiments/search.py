@@ -1,13 +1,15 @@
 """Measure how soon searches find the best config of recorded spaces, and how many energy measurements they need.
 
-    cold     no predictions: `collect`'s search (`kernrec.model.search.expected_improvement`), the genetic
-             search, and random order
-    warm     the same search after the analytical model predicted `--configs` of the space; needs --sources
-    energy   spaces recorded with energy: `guide` measures energy if its interval reaches below the best, `genetic` as
-             its models' signal-to-noise ratio asks for; `every energy` is the search guided by recorded energies
+    cold     searches without predictions: the search of `collect` (`kernrec.model.search.expected_improvement`), a
+             genetic search, and random order
+    warm     the search of `collect` with predictions of the analytical model, which profiles `--configs` configs of
+             each space; needs `--sources`
+    energy   searches for the lowest energy, in spaces with recorded energies. `guide` measures the energy of a config
+             only if it may be the best. `genetic` decides by the signal-to-noise ratio of its models. `every energy` is
+             the search of `collect` if each measurement includes the energy
 
-A figure is the cost of the best of the first k configs over the optimum, averaged over seeds. Each measurement is drawn
-with the noise of the recording.
+The tables show the cost of the best of the first k configs over the lowest cost, averaged over seeds. Each measurement
+is drawn with the noise of the recording.
 """
 
 from collections.abc import Callable
@@ -29,19 +31,21 @@ from kernrec.model.search.genetic_search import GeneticSearch
 
 COUNTS = (20, 50, 100, 200)
 _SAMPLES, _MOST_NOISE = 10, 0.02
-"""Number of timed launches of a screening, and maximum noise. The maximum is needed because some recorders kept only
-the range of times, which one slow launch widens."""
+"""Number of timed launches of a measurement, and maximum noise.
+
+The maximum is needed because some recorders stored only the range of times, which a single slow launch widens.
+"""
 Trace = list[tuple[int, bool]]
-"""(config, whether its energy was measured) pairs, in measured order."""
+"""(Index of a config, whether its energy was measured) pairs, in the order of measuring."""
 Searches = dict[str, Callable[[int], Trace]]
-"""Maps a search to a function that returns its trace for a seed."""
+"""Searches by name. Each is a function from a seed to the trace of the search."""
 
 
 def run(
     data: Data = DATA, sources: Sources = None, part: Literal["cold", "warm", "energy"] = "cold", seeds: int = 20,
     spaces: str = "", configs: int = 200,
 ) -> None:  # fmt: skip
-    """Print a table for each space whose file name contains a part of `spaces`."""
+    """Print a table for each space whose file name contains one of the comma-separated texts in `spaces`."""
     folder = present(data / "spaces")
     paths = [path for path in sorted(folder.iterdir()) if any(each in path.name for each in spaces.split(","))]
     for path in paths if part != "warm" else ():
@@ -84,7 +88,7 @@ def energy(space: Space) -> Searches:
 
 
 def warm(space: Space, predicted: Array) -> Searches:
-    """Return two searches: with predictions of every config, and without predictions."""
+    """Return the search with predictions of every config, and the same search without predictions."""
     return {
         "warm": lambda seed: guided(space, predicted, seed, measuring(space)),
         "cold": lambda seed: guided(space, None, seed, measuring(space)),
@@ -92,7 +96,10 @@ def warm(space: Space, predicted: Array) -> Searches:
 
 
 def predicted_space(sample: Sample, rows: Rows) -> tuple[Space, Array]:
-    """Return a recorded space and the analytical model's times, extrapolated from the sample's configs."""
+    """Return a recorded space, and the predicted time of each of its configs.
+
+    The analytical model predicts the configs of the sample. The other predictions are extrapolated from these.
+    """
     names = [tunable.name for tunable in sample.table.kernel.tunables]
     columns = {name: np.array([config[name] for config in rows.configs]) for name in names}
     exact = {"latency_s": rows.latency_s, "log_deviation": np.zeros(len(rows.configs))}
@@ -103,7 +110,7 @@ def predicted_space(sample: Sample, rows: Rows) -> tuple[Space, Array]:
 
 
 def show(space: Space, costs: Array, searches: Searches, seeds: int) -> None:
-    """Print the best measured cost over the optimum after each of `COUNTS` distinct configs."""
+    """Print the best cost over the lowest cost of the space, after each number of distinct configs in `COUNTS`."""
     table = Table(f"\n{space.title}: {len(space)} configs; best / optimum after so many measured (seeds within 2 %)")
     for label, search in searches.items():
         traces = [search(seed) for seed in range(seeds)]
@@ -120,12 +127,12 @@ def _best(costs: Array, trace: Trace, count: int) -> float:
 
 
 def times(space: Space) -> Array:
-    """Return the mean times of a space, (C,)."""
+    """Return the mean time of each config in seconds, (C,)."""
     return np.asarray(space.measured.get("mean_s", space.measured["latency_s"]))
 
 
 def measuring(space: Space) -> Callable[[int, np.random.Generator], float]:
-    """Return a function that simulates one measurement of a config's time."""
+    """Return a function that simulates a measurement of a config's time with the noise of the recording."""
     if "log_deviation" in space.measured:
         noise = space.measured["log_deviation"] / np.sqrt(_SAMPLES)
     else:
@@ -141,7 +148,14 @@ def _shuffled(count: int, seed: int) -> Trace:
 def guided(
     space: Space, predicted: Array | None, seed: int, measured: Callable[[int, np.random.Generator], float]
 ) -> Trace:
-    """Return the trace of the search by expected improvement."""
+    """Return the trace of a search by expected improvement.
+
+    Args:
+        space: Recorded space.
+        predicted: Predicted cost of each config, (C,), or None.
+        seed: Seed of the search.
+        measured: Function that simulates a measurement of a config.
+    """
     draw, search = np.random.default_rng(seed), ExpectedImprovement(space.matrix, predicted, seed)
     seen: list[int] = []
     values: list[float] = []
@@ -154,7 +168,7 @@ def guided(
 
 
 def guide(space: Space, weights: tuple[float, float], seed: int) -> ObjectiveSearch:
-    """Return the search of `collect`, which measures energy only for configs that may be the best."""
+    """Return the search of `collect` for energy, which measures the energy of configs only if they may be the best."""
     return EnergyGuide(ExpectedImprovement(space.matrix, seed=seed), weights, seed)
 
 
@@ -164,7 +178,7 @@ def genetic(space: Space, weights: tuple[float, float], seed: int) -> ObjectiveS
 
 
 def searched(space: Space, search: ObjectiveSearch, seed: int) -> Trace:
-    """Return the trace of a search that decides which energies it measures."""
+    """Return the trace of a search that decides itself which energies to measure."""
     draw, measured, trace = np.random.default_rng(seed), measuring(space), Trace()
     while len(search.latency_s) < max(COUNTS) and (configs := search.latency_round()):
         for row in configs:

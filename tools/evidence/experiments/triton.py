@@ -1,10 +1,12 @@
-"""Evaluate the ranking of Triton's matmul configs: predicted and recorded times of TorchInductor's template.
+"""Evaluate the ranking of Triton's matmul configs with recorded times of TorchInductor's template.
 
-A problem is excluded if fewer than ten configs, and fewer than half of those that the kernel can run, have profiles.
+A problem is excluded if fewer than ten of its configs, and fewer than half of the configs that the kernel can run, have
+profiles. The rows of the tables compare these ways to predict:
 
-    learned      the analytical model, corrected by a model trained without the problem and others of its dimensions
-    from OTHER   the analytical model, corrected by a model of the other GPU's recording only
-    5 measured   like `from OTHER`, after measuring the five top-ranked configs; its error covers the other configs
+    learned      the analytical model, corrected by a model that was trained without the problem and without other
+                 problems of the same sizes
+    from OTHER   the analytical model, corrected by a model that was trained only on the recording of the other GPU
+    5 measured   like `from OTHER`, but adapted to measurements of the five top-ranked configs of the problem
     predicted    the analytical model, without training
 
 `tools/train_triton_model.py` trains the shipped model. This experiment takes two minutes of processor time.
@@ -37,7 +39,7 @@ _TENTHS = 10
 
 
 def run(data: Data = DATA, problems: int = 0) -> None:
-    """Print the tables for `problems` random problems of each GPU (0 for all)."""
+    """Print the tables for `problems` random problems of each GPU, or for all problems if it is 0."""
     groups: dict[str, list[RowGroup]] = {}
     for gpu, file in FILES.items():
         count, every = recorded_groups(data, gpu)
@@ -56,7 +58,7 @@ def run(data: Data = DATA, problems: int = 0) -> None:
 
 
 def _cases(way: str, group: RowGroup, predicted: Array, low: Array, high: Array) -> Cases:
-    """Return the cases of a problem's configs for one way to predict."""
+    """Return the cases of one problem, predicted in one way."""
     problem, count = problem_from_key(group.problem), len(predicted)
     names = {"way": way, "dtype": problem.dtype, "row kind": rows_of(problem)}
     more = {name: np.full(count, text, dtype=object) for name, text in names.items()}
@@ -65,14 +67,14 @@ def _cases(way: str, group: RowGroup, predicted: Array, low: Array, high: Array)
 
 
 def learned(groups: Sequence[RowGroup]) -> list[Cases]:
-    """Return held-out predictions of the learned model, and predictions of the analytical model."""
+    """Return the held-out predictions of the learned model, and the predictions of the analytical model."""
     data = Dataset(tuple(groups))
     _, problems = data.held_out
     head = train_head(HeadData.of(data, "latency", SETTINGS), problems, SETTINGS)
     predicted = data.analytical["latency"] * np.exp(head.out_of_fold)
     distance = held_out_distance(data, fold_of_rows(problems, SETTINGS))
     error, low, high = np.log(data.latency_s / predicted), predicted.copy(), predicted.copy()
-    # Calibrate the interval of each tenth of the problems of a kind on the other nine tenths.
+    # For each kind of problems, calibrate the interval of each tenth of the problems on the other nine tenths.
     tenth, kind = group_folds(problems, _TENTHS), data.numbers("gpu", "dtype", "row_kind")
     for number in np.unique(kind):
         for part in np.unique(tenth[kind == number]):
@@ -90,8 +92,8 @@ def learned(groups: Sequence[RowGroup]) -> list[Cases]:
 
 
 def from_other(groups: Sequence[RowGroup], others: Sequence[RowGroup]) -> list[Cases]:
-    """Return predictions by a model of another GPU's rows, before and after measuring five configs of a problem."""
-    # One tree is enough here, because the trees for the recorded GPU itself are not used.
+    """Return the predictions of a model of another GPU, before and after measuring five configs of each problem."""
+    # Train only one tree for the recorded GPU itself, because these trees are not used.
     model = train(Dataset(tuple(others)), replace(SETTINGS, rounds=1))
     result = []
     for group in groups:

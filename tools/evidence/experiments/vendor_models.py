@@ -1,13 +1,13 @@
 """Print how well the models of serving backends and libraries predict held-out problems, sizes and GPUs.
 
-problems  five folds over problems; a problem is in one fold on all GPUs, in all data types, layouts and backends
-sizes     all problems of a fifth of the recorded sizes of each dimension of the grid held out together
-GPU       the GPUs of one architecture held out; trees for any GPU trained on the others
-sibling   one GPU held out; trees of its architecture trained on the architecture's other GPUs
-backend   among problems on which two backends differ by at least 10 %, the fraction with the right fastest one
+problems  five folds over problems; a problem is in the same fold on all GPUs, in all data types, layouts and backends
+sizes     a fifth of the recorded sizes of each dimension with few sizes, held out with all their problems
+GPU       all GPUs of an architecture held out; predicted by trees that were trained on the other architectures
+sibling   one GPU held out; predicted by trees that were trained on the other GPUs of its architecture
+backend   fraction of problems whose fastest backend is predicted correctly, if two backends differ by at least 10 %
 
-The tables have median errors, 90th percentiles and the coverage of 90 % intervals of the shipped models, as measured by
-their training (`tools/train_library_model.py`).
+The tables have median errors, 90th percentiles and the coverage of 90 % intervals of the shipped models. Training
+measured these figures (`tools/train_library_model.py`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ def run(
     op: Annotated[list[str] | None, typer.Option()] = None,
     only: Annotated[list[str] | None, typer.Option("--set")] = None,
 ) -> None:
-    """Print the figures, optionally only of one op or of some sets."""
+    """Print the figures of all ops and sets, or only of some."""
     table, folder = Table(), ROOT / "db" / "prebuilt" / "models"
     for name in op or OPS:
         card, _ = model_file.stored(folder / "vendor" / f"{name}.json")
@@ -45,9 +45,9 @@ def run(
 
 
 def _gpus(heads: Mapping[str, Any]) -> Iterator[dict[str, object]]:
-    """Yield the rows of each recorded GPU: held-out problems by backend, then held-out sizes."""
+    """Yield table rows for each recorded GPU: held-out problems, also by backend, then held-out sizes."""
     for gpu, head in heads.items():
-        if "rows" in head:  # the other heads are trees for GPUs without recordings
+        if "rows" in head:  # Heads without `rows` are trees for GPUs without recordings.
             folds = "problems" if head.get("folds left out") == FOLDS else "a fifth of the problems"
             figures = (head.get(f"{name}, problems left out") for name in (_ERROR, _P90, "coverage"))
             yield _cells(folds, gpu, head["rows"], *figures)
@@ -58,7 +58,7 @@ def _gpus(heads: Mapping[str, Any]) -> Iterator[dict[str, object]]:
 
 
 def _held_out_gpus(heads: Mapping[str, Any]) -> Iterator[dict[str, object]]:
-    """Yield the rows of each GPU, predicted by trees trained without the GPU or without its architecture."""
+    """Yield table rows for each GPU, predicted by trees that were trained without this GPU or its architecture."""
     for head in heads.values():
         for gpu, error in head.get(f"{_ERROR}, GPU held out", {}).items():
             yield _cells("sibling", gpu, None, error)

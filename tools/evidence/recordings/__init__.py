@@ -1,1 +1,1 @@
-"""Read recordings that other people made, with one module per kind of recording."""
+"""Readers of recordings that other people made, with one module per kind of recording."""

@@ -1,9 +1,9 @@
 """Find the configs of the recorded A100 convolution that ran at a raised clock, from time stamps and launch times.
 
-The GPU's clock was not locked. It started at the base clock of 765 MHz, and rose to the boost clock of 1,410 MHz after
-launches had kept the GPU busy for 100 ms. It fell again if the next config took more than two seconds to compile. So a
-config's time depends on the previous config, which no model of kernels can predict. The RTX A4000 stayed at its boost
-clock.
+The clock of this GPU was not locked. It started at the base clock of 765 MHz and rose to the boost clock of 1,410 MHz
+after launches had kept the GPU busy for 100 ms. It fell again if the next config took more than two seconds to compile.
+Therefore, the time of a config depends on the previous config, which no model of kernels can predict. The clock of the
+recorded RTX A4000 stayed at the boost clock.
 """
 
 import gzip
@@ -21,31 +21,33 @@ Array = np.ndarray
 FILE = "convolution-a100.t4.json.gz"
 
 BUSY_S = 0.09
-"""Seconds of launches after which the clock rises: 100 ms in the recording, minus unrecorded work."""
+"""Seconds of launches after which the clock rises: 100 ms in the recording, minus some work that was not recorded."""
 HOLD_S = 2.0
-"""Maximum seconds for which an idle GPU keeps a raised clock."""
+"""Maximum time in seconds for which an idle GPU keeps a raised clock."""
 STEP = 1.1
-"""Minimum ratio between first and last launches that indicates a clock change during a config."""
+"""Minimum ratio between the first and the last launches of a config that indicates a change of the clock."""
 
 
 @dataclass(frozen=True)
 class ClockRecording:
-    """Valid measurements of a recording in T4 format, in measured order; arrays (N,)."""
+    """Valid measurements of a recording in T4 format, in the order of measuring. Arrays are (N,)."""
 
     configs: Sequence[Mapping[str, int]]
     end_s: Array
-    """End of each measurement in seconds."""
+    """End of each measurement, as seconds since the epoch."""
     launches_s: Array
     """Time of each launch in seconds, (N, 32)."""
 
     @property
     def busy_s(self) -> Array:
-        """Total time of the launches of each measurement."""
+        """Sum of the launch times of each measurement in seconds, (N,)."""
         return np.asarray(self.launches_s.sum(axis=1))
 
     @property
     def step(self) -> Array:
-        """Time of the first launches, except the very first, over the time of the last launches."""
+        """Time of the first launches of each measurement over the time of its last launches, (N,). The very first
+        launch is excluded.
+        """
         return np.asarray(np.median(self.launches_s[:, 1:4], axis=1) / np.median(self.launches_s[:, -3:], axis=1))
 
 
@@ -59,7 +61,7 @@ def read(path: Path) -> ClockRecording:
 
 
 def raised(recording: ClockRecording) -> Array:
-    """Return a mask (N,) of the measurements that may have run at a raised clock at some time."""
+    """Return a mask (N,) of the measurements in which some launches may have run at a raised clock."""
     began = recording.end_s - recording.busy_s
     marked = np.maximum(recording.step, 1.0 / recording.step) > STEP
     until = -np.inf
@@ -71,10 +73,12 @@ def raised(recording: ClockRecording) -> Array:
 
 
 def raised_configs(path: Path, names: Collection[str] = ()) -> set[frozenset[tuple[str, int]]]:
-    """Return the keys of a file's configs that may have run at a raised clock.
+    """Return the keys (`config_key`) of the configs in a file that may have run at a raised clock.
 
     Args:
-        names: lower-case names of the tunables in a key; empty for all in the file, including constants.
+        path: Path of a T4 file.
+        names: Lower-case names of the tunables in a key. If empty, keys contain all tunables of the file, including
+            constant ones.
     """
     recording = read(path)
     configs = zip(recording.configs, raised(recording).tolist(), strict=True)
@@ -82,6 +86,6 @@ def raised_configs(path: Path, names: Collection[str] = ()) -> set[frozenset[tup
 
 
 def config_key(config: Mapping[str, int], names: Collection[str] = ()) -> frozenset[tuple[str, int]]:
-    """Return the key of a config, as in `raised_configs`."""
+    """Return a hashable key of a config, as used by `raised_configs`."""
     lower = {name.lower(): int(value) for name, value in config.items()}
     return frozenset((name, value) for name, value in lower.items() if not names or name in names)

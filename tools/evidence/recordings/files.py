@@ -1,7 +1,7 @@
 """Read files that others recorded on real GPUs, for tests and `tools/evidence`.
 
-`exclusions.toml` lists recorded rows and powers that neither ship nor train. Rows with impossible times are not in it,
-because `kernrec.model.baselines.operating_point` finds them.
+`exclusions.toml` lists recorded rows and powers that are neither shipped nor used for training. It does not list rows
+with impossible times, because `kernrec.model.baselines.operating_point` detects these.
 """
 
 import csv
@@ -28,7 +28,7 @@ def present(path: Path) -> Path:
 
 
 def parquet_dicts(path: Path, condition: str = "true", columns: str = "*") -> list[dict[str, Any]]:
-    """Return the rows of a Parquet file as dictionaries; `condition` may end with ORDER BY."""
+    """Return the rows of a Parquet file as dictionaries. The SQL `condition` may end with ORDER BY."""
     with parquet_rows(present(path)) as (connection, source):
         cursor = connection.execute(f"SELECT {columns} FROM {source} WHERE {condition}")
         names = [column[0] for column in cursor.description or ()]
@@ -36,7 +36,7 @@ def parquet_dicts(path: Path, condition: str = "true", columns: str = "*") -> li
 
 
 def parquet_columns(path: Path, condition: str = "true", columns: str = "*") -> dict[str, np.ndarray]:
-    """Return the columns of a Parquet file; missing values are NaN in float columns and 0 in others."""
+    """Return the columns of a Parquet file. A missing value is NaN in a column of floats, and 0 in other columns."""
     with parquet_rows(present(path)) as (connection, source):
         table = connection.execute(f"SELECT {columns} FROM {source} WHERE {condition}").fetchnumpy()
     return {name: np.ma.filled(c, np.nan if c.dtype.kind == "f" else 0) for name, c in table.items()}
@@ -50,12 +50,12 @@ def csv_dicts(path: Path) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Recorded rows that are excluded completely, or only their power."""
+    """Recorded rows to exclude, completely or only their power."""
 
     file: str
-    """Stem of the name of a Parquet file in `library`."""
+    """Name of a Parquet file in the folder `library`, without extension."""
     rows: str
-    """SQL condition that selects the rows."""
+    """SQL condition that is true for the rows to exclude."""
     reason: str
     power_only: bool = False
 
@@ -68,11 +68,14 @@ EXCLUSIONS = tuple(
 
 
 def excluded(file: str, power_only: bool = False) -> str:
-    """Return an SQL condition for a file's excluded rows, or for the rows whose power is excluded."""
+    """Return an SQL condition that is true for the excluded rows of a file.
+
+    If `power_only`, it is true for the rows of which only the power is excluded.
+    """
     conditions = [each.rows for each in EXCLUSIONS if (each.file, each.power_only) == (file, power_only)]
     return " OR ".join(f"({condition})" for condition in conditions) or "false"
 
 
 def power_of(file: str, column: str = "power_w") -> str:
-    """Return an SQL expression for the power of a row, NULL if it is excluded."""
+    """Return an SQL expression for the power of a row. It is NULL if the power is excluded."""
     return f"CASE WHEN {excluded(file, power_only=True)} THEN NULL ELSE {column} END"

@@ -1,11 +1,12 @@
-"""Read recorded matmuls: serving backends by data type, cuBLAS from Inductor's recordings, PyTorch's f32 matmuls.
+"""Read recorded matmuls: serving backends by data type, cuBLAS from Inductor's recordings, and PyTorch's f32 matmuls.
 
 bf16, fp8, ...   `library/serving_gemm` and `serving_gemm_newest_versions`: the newest version of each backend, and
-                 older versions that differ; in bf16 also `library/gemm_*` of three GPUs, and an RTX 3090 and an RTX
-                 A6000 of `library/serving_gemm_geforce` as backend PyTorch
-inductor         `triton/*`, `extern_mm`
-single           `library/torch_linear_f32` (nt) and `torch_bmm_f32` (nn), of the GPUs in the catalog; the recorder's
-                 column `n` is the reduction and `k` the columns of the result, because all grids cover m x `k`
+                 older versions whose times differ. In bf16, also `library/gemm_*` of three GPUs, and an RTX 3090 and
+                 an RTX A6000 of `library/serving_gemm_geforce` as backend PyTorch
+inductor         the rows `extern_mm` of `triton/*`
+single           `library/torch_linear_f32` (layout nt) and `torch_bmm_f32` (layout nn), for GPUs in the catalog. The
+                 column `n` of these files is the length of the reduction, and `k` is the number of columns of the
+                 result, because all grids of the recorder cover m x `k`
 """
 
 from collections.abc import Mapping
@@ -23,27 +24,37 @@ from kernrec.model.baselines.recorded_set import RecordedSet
 Array = np.ndarray
 
 _ALIKE = 0.11
-"""Logarithmic half-width between layouts. For matmuls that Inductor recorded in several layouts, 90 % of the times are
-within exp(0.11) of layout nt on the A100, and exp(0.07) on the H100; medians are 2.0 and 1.3 %. f16 runs as fast as
-bf16, because tensor cores have the same rate for both."""
+"""Logarithm of the factor within which 90 % of the times in other layouts are of the time in layout nt.
+
+For matmuls that Inductor recorded in several layouts, the logarithm is 0.11 on the A100 and 0.07 on the H100. The
+medians of the differences are 2.0 % and 1.3 %. f16 runs as fast as bf16, because tensor cores have the same rate for
+both.
+"""
 _OTHERS = ("nn", "tn", "tt")
 _STATIC = " (static scales)"
-"""Suffix of the name of a backend with static activation scales."""
+"""Suffix of a backend's name if activations are scaled with static scales."""
 _DTYPES: Mapping[str, tuple[str, ...]] = {
     "bf16": ("bfloat16",), "f8e4m3": ("fp8", "fp8_static"), "f8block": ("fp8_block",), "nvfp4": ("nvfp4",),
     "w8a16": ("int8_wo",), "w4a16": ("int4_wo",), "i8": ("sq",),
 }  # fmt: skip
-"""Maps kernrec's data types to the recordings' names."""
+"""Names that the recordings use for kernrec's data types."""
 _MULTIPLES: Mapping[str, Mapping[str, int]] = {
     "f8e4m3": {"n": 16, "k": 16}, "f8block": {"n": 128, "k": 128}, "nvfp4": {"n": 32, "k": 32},
     "w8a16": {"n": 32, "k": 32}, "w4a16": {"n": 32, "k": 32}, "i8": {"n": 16, "k": 16},
 }  # fmt: skip
-"""Minimum multiples of sizes that backends accept. Scaled 8-bit matmuls of cuBLAS and CUTLASS require rows of 16
-bytes, and vLLM's CUTLASS kernel has a limit for nvfp4. The other numbers are the smallest recorded multiples."""
+"""Multiples that sizes must have for backends to accept a matmul, by data type and dimension.
+
+Scaled 8-bit matmuls of cuBLAS and CUTLASS require rows of 16 bytes, and vLLM's CUTLASS kernel has a limit for nvfp4.
+The other numbers are the smallest recorded multiples.
+"""
 _ANY_SIZE = {"f8block": ("vLLM",)}
-"""Maps a data type to backends that were also recorded with other sizes, for which vLLM uses another kernel."""
+"""Backends, by data type, that were also recorded with sizes that are not such multiples. vLLM uses another kernel for
+these.
+"""
 _EAGER = {"f8block": ("vLLM",)}
-"""Maps a data type to backends recorded without CUDA graphs, whose shortest times are 50 us (H200) to 280 us (L40S)."""
+"""Backends, by data type, that were recorded without CUDA graphs. Their shortest times are 50 us (H200) to 280 us
+(L40S).
+"""
 _WHOLE = (
     ("gemm_a100", "a100-sxm4-80gb", "SGLang", "0.5.10"),
     ("gemm_l40s", "l40s", "vLLM", "0.24.0"),
@@ -51,7 +62,10 @@ _WHOLE = (
 )
 _KIND = ("system", "framework", "dtype", "version")
 _VERSIONS = 0.05
-"""Minimum median difference for keeping an older version of a backend, unless only this version has power."""
+"""Minimum median difference between the times of an older and the newest version for keeping the older version.
+
+An older version with recorded power is always kept.
+"""
 _PYTORCH = {"source": "NeuSight, MIT", "licence": "MIT", "library": "PyTorch 2.1, CUDA 12.1"}
 INDUCTOR = RecordedSet(
     "inductor", "matmul", "product", {"PyTorch": dict.fromkeys(("a100-sxm4-80gb", "h100-sxm-96gb"), "of August 2024")},
@@ -64,7 +78,7 @@ INDUCTOR = RecordedSet(
     },
 )  # fmt: skip
 SINGLE = Timing(30000.0, 1.0, alone=True)
-"""Timing of one call between two events. An A100's shortest time is 20 us, about 30,000 clocks."""
+"""Timing of one call between two events. The shortest time of an A100 is 20 us, or about 30,000 clocks."""
 _DEVICES = {
     "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "Tesla T4": "t4", "Tesla V100-PCIE-32GB": "v100-pcie-32gb",
     "Tesla P100-PCIE-16GB": "p100-pcie-16gb", "Tesla P4": "p4",
@@ -72,13 +86,15 @@ _DEVICES = {
 
 
 def recordings(data: Path, _op: str) -> list[Recording]:
-    """Return the recorded sets of matmuls."""
+    """Return the recorded sets of matmuls in the folder `data`."""
     serving = _serving(data)
     return [*(_of_dtype(data, dtype, serving) for dtype in _DTYPES), _inductor(data), _single(data)]
 
 
 def _serving(data: Path) -> dict[str, Array]:
-    """Return the rows of both files, which contain some versions twice; the first file reserves some of these rows."""
+    """Return the rows of both files of serving backends. If both contain a version, the rows of the first file are
+    used.
+    """
     file, shared = "serving_gemm", ("system", "upper(framework) AS framework", "version", "dtype", "m", "n", "k")
     sources = (
         (file, f"{power_of(file)} AS power_w", f"NOT ({excluded(file)})"),
@@ -95,7 +111,7 @@ def _serving(data: Path) -> dict[str, Array]:
 
 
 def _of_dtype(data: Path, dtype: str, serving: Mapping[str, Array]) -> Recording:
-    """Return the rows of one data type on all GPUs and backends."""
+    """Return the rows of one data type, of all GPUs and backends."""
     whole = _WHOLE if dtype == "bf16" else ()
     versions: dict[str, dict[str, str | None]] = {}
     parts: list[tuple[str, str, Mapping[str, Array], Array]] = []
@@ -148,7 +164,7 @@ def _of_dtype(data: Path, dtype: str, serving: Mapping[str, Array]) -> Recording
 
 
 def _of_whole(data: Path, file: str) -> dict[str, Array]:
-    """Return the columns of a file of one GPU and backend."""
+    """Return the columns of a file that contains one GPU and backend."""
     column = "power" if file.endswith("_power") else "CAST(NULL AS DOUBLE)"
     names = ("m", "n", "k", "latency_s", f"{power_of(file, column)} AS power_w")
     columns = columns_of(data / "library" / f"{file}.parquet", names, f"NOT ({excluded(file)})")
@@ -156,7 +172,10 @@ def _of_whole(data: Path, file: str) -> dict[str, Array]:
 
 
 def _differ(old: Mapping[str, Array], new: Mapping[str, Array]) -> bool:
-    """Return whether the times of two versions differ by more than `_VERSIONS` in the median over common problems."""
+    """Return whether two versions of a backend differ in time by more than `_VERSIONS`.
+
+    The difference is the median over the problems that both versions contain.
+    """
     seconds = [
         dict(zip(zip(*(each[n].tolist() for n in "mnk"), strict=True), each["latency_s"].tolist(), strict=True))
         for each in (old, new)
@@ -169,7 +188,7 @@ def _inductor(data: Path) -> Recording:
     names = ("m", "n", "k", "dtype", "tf32", "a_stride_1", "b_stride_1", "latency_s")
     spelled = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
     parts = []
-    # The A100 reaches 1,735 GB/s, more than the 40 GB model has.
+    # The recorded A100 reaches 1,735 GB/s, which is more than the 40 GB model can.
     for file, gpu in (("a100", "a100-sxm4-80gb"), ("h100", "h100-sxm-96gb")):
         path = data / "triton" / f"inductor_mm_{file}.parquet"
         columns = columns_of(path, names, "implementation = 'extern_mm'")

@@ -1,10 +1,11 @@
-"""Read recorded power of real GPUs, with the rates of the events in the power model.
+"""Read recorded powers of real GPUs, with the rates of the events in the power model.
 
-Each recording has a load and its power at a known core clock. The events per second follow from recorded rates (FLOP/s,
-bytes/s, pipe activity), or from the problem and its time. `tools/evidence fit-power` fits the model's coefficients to
-these rows, and `tools/evidence power` prints the errors. The README of the shared data folder describes the data.
+Each recording consists of loads with their power at a known core clock. The events per second follow from recorded
+rates (FLOP/s, bytes/s, pipe activity), or from the problem and its time. `tools/evidence fit-power` fits the
+coefficients of the power model to these rows, and `tools/evidence power` prints the errors. The README of the shared
+data folder describes the data.
 
-Rows that contradict the GPU or other rows get a doubt and less weight in fits.
+A row that contradicts its GPU or other rows is marked with a doubt and has less weight in fits.
 """
 
 from collections import defaultdict
@@ -21,52 +22,68 @@ from kernrec.gpu import find_gpu
 from kernrec.model.analytical.power import PowerModel
 
 TF32_CYCLES = 0.279605 * 210e6
-"""Core cycles of the recorded TF32 matmul on the RTX 3090, computed from its time at the lowest clock (100 W limit)."""
+"""Core cycles of the recorded TF32 matmul on the RTX 3090.
+
+They were computed from the matmul's time under the limit of 100 W, where the GPU runs at its lowest clock.
+"""
 TF32_DRAM_BYTES = 41e9
-"""DRAM traffic of the same TF32 matmul in bytes. Its time is equal under limits of 300 and 450 W, so that DRAM must
-bound it, at 0.9 of 936 GB/s."""
+"""DRAM traffic of the recorded TF32 matmul in bytes.
+
+The matmul takes equally long under limits of 300 and 450 W, so DRAM must be the bottleneck, at 0.9 of 936 GB/s.
+"""
 MISREAD_M = (3, 17, 32, 64, 128, 192, 256, 257, 512, 513)
-"""Values of m of H200 GEMMs whose power is about half of that of `m - 1` and `m + 1`, at equal throughput."""
+"""Values of m for which the recorded power of H200 GEMMs is wrong.
+
+The power is about half of the power for `m - 1` and `m + 1`, at equal throughput.
+"""
 LIKE_CONSTANTS = ("a100-sxm4-40gb",)
-"""GPUs on which FMAs of streamed data take as much energy as FMAs of constants. With this assumption, one set of
-coefficients fits the A100's streams, BabelStream and loop of constants (1.9 % error, otherwise 4.4 %). GPUs with 128
-lanes per SM (RTX A4000, A40) take 1.9 times as much, and read three operands of an FMA at 0.63 of the peak rate."""
+"""GPUs on which FMAs of streamed data take as much energy as FMAs of constants.
+
+With this assumption, one set of coefficients fits the A100's streams, BabelStream and loop of constants with an error
+of 1.9 % instead of 4.4 %. On GPUs with 128 lanes per SM (RTX A4000, A40), FMAs of streamed data take 1.9 times as much
+energy, and FMAs that read three operands run at 0.63 of the peak rate.
+"""
 SHORT_S = 1e-4
-"""Seconds below which matmuls with m > 256 have misread power: from k = 1024 to 16384, the throughput of 1025 x 4096
-x k hardly changes, but its recorded power rises from 230 to 690 W."""
+"""Time in seconds below which the recorded power of matmuls with m > 256 is wrong.
+
+From k = 1024 to 16384, the throughput of 1025 x 4096 x k hardly changes, but the recorded power rises from 230 to 690
+W.
+"""
 
 
 @dataclass(frozen=True)
 class Load:
-    """Workload on a GPU, with its power."""
+    """Workload that ran on a GPU, with its recorded power."""
 
     recording: str
     gpu: str
     clock_hz: float
     power_w: float
     rates: Mapping[str, float]
-    """Events of the power model per second, by name."""
+    """Events per second, by name of the event in the power model."""
     limit_w: float | None = None
-    """Power limit in watts, if the load may reach it."""
+    """Power limit in watts if the load may reach it, or else None."""
     latency_s: float = 0.0
-    """Time of one run in seconds; 0 if unknown."""
+    """Time of one run in seconds, or 0 if it is unknown."""
     about: str = ""
     """Description of the load within its recording."""
     inputs: str = "random"
-    """Kind of operand values, one of the power model's `INPUTS`."""
+    """Kind of operand values: one of the power model's `INPUTS`."""
     weight: float = 1.0
-    """Weight in a fit; 1 for loads without doubts."""
+    """Weight of the load in a fit. It is 1 if there is no doubt about the load."""
     doubt: str = ""
-    """Contradiction within the recording or with other recordings; empty if there is none."""
+    """Description of a contradiction within the recording or with other recordings. It is empty if there is none."""
 
 
 def moved(bytes_per_s: float) -> dict[str, float]:
-    """Return the event rates of memory traffic that passes through L2 and L1 once."""
+    """Return the event rates of memory traffic that passes once through DRAM, L2 and L1."""
     return {"dram.bytes": bytes_per_s, "l2.sectors": bytes_per_s / 32, "l1.requests": bytes_per_s / 128}
 
 
 def roofline(data: Path) -> Iterator[Load]:
-    """Return streams of increasing arithmetic intensity, averaged over the GPUs of a node, at the observed clocks."""
+    """Yield streams of increasing arithmetic intensity at the observed clocks. Values are means over the GPUs of a
+    node.
+    """
     gpus = {"alex_a100_40": "a100-sxm4-40gb", "alex_a40": "a40", "genoa_l40": "l40", "h200": "h200-sxm"}
     rows = list(parquet_dicts(data / "power" / "roofline_load.parquet"))
     highest_w = {(row["file"], row["card"]): 0.0 for row in rows}
@@ -74,7 +91,7 @@ def roofline(data: Path) -> Iterator[Load]:
         highest_w[row["file"], row["card"]] = max(highest_w[row["file"], row["card"]], row["power_w"])
     groups = defaultdict(list)
     for row in rows:
-        # The recording calls two GPUs L40; the GPU that draws up to 359 W must be an L40S.
+        # The recording calls two different GPUs L40. The GPU that draws up to 359 W must be an L40S.
         other = row["file"] == "genoa_l40" and highest_w[row["file"], row["card"]] > 330.0
         groups[row["file"], "l40s" if other else "", row["flop_per_byte"]].append(row)
     for (file, other_gpu, intensity), group in groups.items():
@@ -87,7 +104,7 @@ def roofline(data: Path) -> Iterator[Load]:
 
 
 def fma(data: Path) -> Iterator[Load]:
-    """Return a loop of f32 FMAs on constants at locked clocks."""
+    """Yield a loop of f32 FMAs on constants at locked clocks."""
     for row in csv_dicts(data / "anchors" / "power_clock_fma_f32.csv"):
         count = float(row["blocks"]) * float(row["threads_per_block"]) * float(row["fma_per_thread"]) / 32
         rates = {"issue.fma32": count / float(row["latency_s"])}
@@ -98,7 +115,7 @@ def fma(data: Path) -> Iterator[Load]:
 
 
 def vector_add(data: Path) -> Iterator[Load]:
-    """Return c = a + b in f32, a DRAM-bound kernel with about 12 instructions per warp."""
+    """Yield the DRAM-bound kernel c = a + b in f32, which has about 12 instructions per warp."""
     for row in csv_dicts(data / "anchors" / "energy_vector_add_f32.csv"):
         seconds, warps = float(row["latency_s"]), float(row["elements"]) / 32
         counts = {"issue.fma32": warps, "issue.imad": 4 * warps, "issue.other": 7 * warps, "l1.requests": 3 * warps}
@@ -108,7 +125,10 @@ def vector_add(data: Path) -> Iterator[Load]:
 
 
 def clock_and_cap(data: Path) -> Iterator[Load]:
-    """Return BabelStream on an A100 at locked clocks and power caps; the 300 W cap identifies the 80 GB PCIe GPU."""
+    """Yield BabelStream on an A100 at locked clocks and power limits.
+
+    The highest limit of 300 W identifies the 80 GB PCIe model.
+    """
     for row in parquet_dicts(data / "power" / "a100_clock_and_cap.parquet"):
         if row["benchmark"] == "babelstream":
             power_w = row["energy_wh"] * 3600 / row["time_s"]
@@ -119,7 +139,10 @@ def clock_and_cap(data: Path) -> Iterator[Load]:
 
 
 def microbenchmarks(data: Path) -> Iterator[Load]:
-    """Return mixbench and shmembench on a Quadro RTX 8000 at ten locked clocks; DCGM's pipe activity gives rates."""
+    """Yield mixbench and shmembench on a Quadro RTX 8000 at ten locked clocks.
+
+    The event rates follow from the activity of pipes that DCGM measured.
+    """
     gpu = find_gpu("quadro-rtx-8000")
     width = {"benchmark_float": 1, "benchmark_two_float": 2, "benchmark_four_float": 4}
     for row in parquet_dicts(data / "power" / "rtx8000_microbenchmarks_dvfs.parquet"):
@@ -128,7 +151,7 @@ def microbenchmarks(data: Path) -> Iterator[Load]:
             if "int" in row["kernel"]:
                 rates["issue.imad"] = rates.pop("issue.fma32")
         elif row["benchmark"] == "shmembench" and row["DRAMA"] < 0.1:
-            # The widest accesses run near the peak rate; narrower accesses took 1.04 and 1.16 times as long.
+            # The widest accesses run near the peak rate. Narrower accesses took 1.04 and 1.16 times as long.
             words = width[row["kernel"]]
             wavefronts = gpu.sms * row["core_frequency"] * 1e6 * {1: 0.82, 2: 0.92, 4: 0.95}[words]
             rates |= {"issue.fma32": 0.0, "shared.wavefronts": wavefronts, "issue.other": wavefronts / words}
@@ -141,8 +164,11 @@ def microbenchmarks(data: Path) -> Iterator[Load]:
 
 
 def kernels(data: Path) -> Iterator[Load]:
-    """Return 20 kernels of benchmark suites on a Quadro RTX 8000. DCGM counts FMA, f64 and DRAM activity. Other
-    events follow from their ratio to the PTX's arithmetic instructions, limited by an SM's issue rate."""
+    """Yield 20 kernels of benchmark suites on a Quadro RTX 8000.
+
+    DCGM measured FMA, f64 and DRAM activity. The rates of other events follow from their ratio to arithmetic
+    instructions in the PTX, limited by the issue rate of an SM.
+    """
     for row in parquet_dicts(data / "power" / "rtx8000_kernels_dvfs.parquet"):
         rates, clock_hz = _activity(row), row["core_frequency"] * 1e6
         counts = {name: sum(row[opcode] for opcode in opcodes.split()) for name, opcodes in _OPCODES.items()}
@@ -167,7 +193,7 @@ _OPCODES = {
     "issue.cvt": "cvt",
     "issue.other": "bra bar mov exit ret call cvta shfl bar.warp.sync ld st atom red tex membar",
 }
-"""Maps events of the power model to PTX opcodes; DCGM counts the arithmetic events."""
+"""PTX opcodes of each event in the power model. DCGM counts the arithmetic events."""
 
 
 def _activity(row: Mapping[str, Any]) -> dict[str, float]:
@@ -180,13 +206,13 @@ def _activity(row: Mapping[str, Any]) -> dict[str, float]:
 def gemm_rates(
     shape: tuple[int, int, int], seconds: float, sharing: float = 1.0, reads: float = 1.0
 ) -> dict[str, float]:
-    """Return the event rates of a library's bf16 matmul, whose warpgroups each compute 64 rows of a 128 x 256 tile.
+    """Return the event rates of a library's bf16 matmul with 128 x 256 tiles, in which each warpgroup computes 64 rows.
 
     Args:
-        shape: m, n, k.
-        seconds: time of the matmul.
-        sharing: number of blocks that share one read of a tile from L2 (thread block clusters of Hopper).
-        reads: number of transfers of each tensor between L2 and DRAM.
+        shape: Sizes (m, n, k).
+        seconds: Time of the matmul.
+        sharing: Number of blocks that share one read of a tile from L2, as in Hopper's thread block clusters.
+        reads: How often each tensor passes between L2 and DRAM.
     """
     m, n, k = shape
     rows_done = -(-m // 64) * 64
@@ -204,16 +230,17 @@ def gemm_rates(
 
 
 def misread(m: Any, latency_s: Any) -> np.ndarray:
-    """Return a mask of the H200's GEMMs with misread power, by `MISREAD_M` and `SHORT_S`."""
+    """Return a mask of the H200 GEMMs whose recorded power is wrong, according to `MISREAD_M` and `SHORT_S`."""
     return np.isin(m, MISREAD_M) | ((np.asarray(m) > 256) & (np.asarray(latency_s) < SHORT_S))
 
 
 def library_gemms(data: Path, wrong: bool = False) -> Iterator[Load]:
-    """Return bf16 matmuls of a serving backend's library on an H200, at the highest clock unless the limit is reached.
+    """Yield bf16 matmuls of a serving backend's library on an H200. The clock is the highest, unless the limit is
+    reached.
 
     Args:
-        data: the shared data folder.
-        wrong: whether to return the rows with misread power instead of the others.
+        data: Shared data folder.
+        wrong: Whether to return the rows with wrong power instead of the other rows.
     """
     rows = parquet_dicts(data / "library" / "gemm_h200_power.parquet")
     doubted = misread(*(np.array([row[name] for row in rows]) for name in ("m", "latency_s")))
@@ -227,9 +254,11 @@ def library_gemms(data: Path, wrong: bool = False) -> Iterator[Load]:
 
 
 def tf32_limits(data: Path) -> Iterator[Load]:
-    """Return a TF32 matmul of 8192 x 8192 x 8192 on an RTX 3090 under power limits, whose clock was not recorded. At
-    100 W the lowest clock holds; at 200 W the time gives the clock. At higher limits DRAM bounds the matmul, so that
-    the clock is unknown and set to 0."""
+    """Yield a TF32 matmul of 8192 x 8192 x 8192 on an RTX 3090 under power limits.
+
+    The clock was not recorded. At 100 W, the GPU runs at its lowest clock. At 200 W, the clock follows from the time.
+    At higher limits, DRAM is the bottleneck, so the clock is unknown and set to 0.
+    """
     for row in csv_dicts(data / "anchors" / "matmul_tf32_limits_rtx3090.csv"):
         limit_w, seconds, products = float(row["power_limit_w"]), float(row["latency_s"]), float(row["m"]) ** 3
         clock_hz = max(TF32_CYCLES / seconds, 210e6) if limit_w < 300 else 0.0
@@ -240,8 +269,13 @@ def tf32_limits(data: Path) -> Iterator[Load]:
 
 
 def tf32_counts(products: float) -> dict[str, float]:
-    """Return the events of the recorded TF32 matmul: tiles of 64 x 64 x 32, warps of 32 x 32, instructions of 16 x 8 x
-    8."""
+    """Return the event counts of the recorded TF32 matmul.
+
+    Its tiles are 64 x 64 x 32, the part of a warp is 32 x 32, and the instructions are 16 x 8 x 8.
+
+    Args:
+        products: Number of multiplications.
+    """
     return {
         "mma.tf32": 2 * products,
         "issue.mma": products / 1024,
@@ -253,11 +287,11 @@ def tf32_counts(products: float) -> dict[str, float]:
 
 
 def published_gemms() -> Iterator[Load]:
-    """Return large bf16 matmuls that ran at the GPU's power limit, with the clock that follows from their throughput.
+    """Yield large bf16 matmuls that ran at the GPU's power limit. The clock follows from their throughput.
 
-    A100 SXM: 257 TFLOP/s with random numbers, and 295 with zeros at 1,410 MHz (gemm_a100.parquet; H. He, "Strangely,
-    Matrix Multiplications on GPUs Run Faster When Given Predictable Data", 2024). RTX 5090: 202.9 TFLOP/s at 400 W
-    (matmul_bf16_rtx5090.csv) and 247 at 575 W. RTX A6000: 118 TFLOP/s, 0.93 of the peak at 1,475 MHz
+    A100 SXM: 257 TFLOP/s with random numbers, compared with 295 with zeros at 1,410 MHz (gemm_a100.parquet; H. He,
+    "Strangely, Matrix Multiplications on GPUs Run Faster When Given Predictable Data", 2024). RTX 5090: 202.9 TFLOP/s
+    at 400 W (matmul_bf16_rtx5090.csv) and 247 at 575 W. RTX A6000: 118 TFLOP/s, which is 0.93 of the peak at 1,475 MHz
     (serving_gemm_geforce.parquet, the fastest 5 % of the rows with at least 1,024 tokens).
     """
     arguments = (("a100-sxm4-80gb", 257e12, 1228e6, 400.0), ("rtx5090", 202.9e12, 2.38e9, 400.0),
@@ -268,16 +302,17 @@ def published_gemms() -> Iterator[Load]:
 
 
 DOUBTED = 0.1
-"""Weight of a doubtful row."""
+"""Weight of a doubtful load in a fit."""
 FALLS = 0.1
-"""Minimum relative drop of power at a higher clock, for equal work, that marks a reading as misread."""
+"""Minimum relative drop of power at a higher clock, for the same work, that marks a load as doubtful."""
 ABOVE = 0.05
-"""Maximum fraction by which valid readings exceed a GPU's limit, bandwidth or clock."""
+"""Fraction by which valid readings may exceed a GPU's limit, bandwidth or clock."""
 
 
 def judged(loads: Iterable[Load]) -> Iterator[Load]:
-    """Return the loads. A load that contradicts the GPU or its sweep over clocks gets a `doubt` and the weight
-    `DOUBTED`."""
+    """Yield all loads. A load that contradicts its GPU or its sweep over clocks gets a `doubt` and the weight
+    `DOUBTED`.
+    """
     every = list(loads)
     sweeps: dict[tuple[str, str], list[Load]] = defaultdict(list)
     for load in every:
@@ -290,7 +325,7 @@ def judged(loads: Iterable[Load]) -> Iterator[Load]:
 
 
 def contradiction(load: Load) -> str:
-    """Describe why a load is impossible on its GPU, or return an empty text."""
+    """Return the reason why a load is impossible on its GPU, or an empty text if it is possible."""
     gpu = find_gpu(load.gpu)
     model = PowerModel.for_gpu(gpu)
     if load.clock_hz and not model.minimum_hz * (1 - ABOVE) <= load.clock_hz <= model.maximum_hz * (1 + ABOVE):
@@ -300,7 +335,7 @@ def contradiction(load: Load) -> str:
     peak = gpu.fma_per_clk_sm["f32"] / 32 * gpu.sms * load.clock_hz
     if load.clock_hz and load.rates.get("issue.fma32", 0.0) > peak * (1 + ABOVE):
         return "more FMA than that clock allows"
-    # At the lowest clock, a load may exceed the power limit.
+    # At the lowest clock, even a valid load may exceed the power limit.
     if load.limit_w and load.power_w > load.limit_w * (1 + ABOVE) and load.clock_hz > model.minimum_hz:
         return "more power than the limit"
     return ""

@@ -1,8 +1,8 @@
 """Read the recorded power of serving backends' matmuls as loads of the power model, and find contradictory readings.
 
-The power of a loop is a mean over samples, some of which were taken before the loop ran at full speed. So of two
-neighboring shapes with equal times, one may have a third of the other's power. `agreement` finds such readings by
-comparing neighbors, and fits give them less weight.
+The power of a loop of launches is a mean over samples, and some samples were taken before the loop ran at full speed.
+Therefore, the recorded power of a shape may be a third of the power of a neighboring shape with equal time. `agreement`
+finds such readings by comparing neighbors, and fits give these readings less weight.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -22,37 +22,51 @@ from kernrec.gpu import GPU, find_gpu
 Array = np.ndarray
 
 REACHED = 0.93
-"""Fraction of the tensor cores' rate at the actual clock that the fastest large matmuls reach."""
+"""Fraction of the tensor cores' rate that the fastest large matmuls reach at the actual clock."""
 AGREES = 0.1
-"""Normal scatter: standard deviation of log power between neighboring shapes."""
+"""Standard deviation of the logarithm of the power between neighboring shapes, as normal scatter."""
 MISREAD = 0.15
-"""Minimum drop in log power, compared with a neighbor of equal time, that marks a reading as misread."""
+"""Drop of the logarithm of the power, compared with a neighbor of equal time, above which a reading counts as wrong."""
 BELOW, ALIKE, FEWEST = 0.2, 0.2, 20
-"""Thresholds of a doubtful backend: minimum drop in log power from another backend, maximum logarithmic difference
-of the compared times, and minimum number of shapes with such a drop."""
+"""Thresholds for doubting all powers of a backend.
+
+They are the minimum median drop of the logarithm of the power compared with another backend, the maximum logarithmic
+difference between the compared times, and the minimum number of compared shapes.
+"""
 SLOW = ("b200_sxm", "TRTLLM", "fp8")
-"""Matmuls that stay below `REACHED` of the rate: on the same GPU, SGLang takes two thirds of the time, including a
-conversion."""
+"""(System, framework, data type) whose matmuls stay below `REACHED` of the rate.
+
+On the same GPU, SGLang takes two thirds of their time, including a conversion.
+"""
 HELD = 0.95
-"""Fraction of the power limit above which the limit is assumed to slow a load down."""
+"""Fraction of the power limit above which the limit is assumed to slow down a load."""
 SHORTEST_S = 3e-5
-"""Minimum seconds of the matmuls to use; launch overhead bounds the loops of shorter matmuls."""
+"""Minimum time in seconds of the matmuls to use. In loops of shorter matmuls, launch overhead is the bottleneck."""
 CHOSEN = 150
-"""Number of matmuls per GPU, backend and data type, evenly chosen."""
+"""Approximate number of matmuls per GPU, backend and data type, chosen at even intervals."""
 LARGE = 2e11
-"""Minimum multiplications of a matmul that fills a GPU."""
+"""Minimum number of multiplications of a matmul that fills a GPU."""
 SUSTAINED_S = 0.2
-"""Seconds of a run that the power limit slows down from start to end. On an H200, matmuls of two backends lose a
-tenth from runs of 20 ms to runs of 0.2 s, and nothing more in longer runs."""
+"""Time in seconds of a run during which the power limit slows down almost all launches.
+
+On an H200, the matmuls of two backends are a tenth slower in runs of 0.2 s than in runs of 20 ms. Longer runs are not
+slower.
+"""
 LAUNCHES = {"TRTLLM": 12, "SGLang": 72}
-"""Launches of a matmul in one run of aiconfigurator's collectors without power measurement (with it, a run takes a
-second), for backends that multiply random numbers. A run has two times three warm-up rounds and six timed rounds.
-TRTLLM uses one matmul whose weights exceed L2, and SGLang six. vLLM's layers keep uninitialized weights in bf16 and fp8
-(`collector/vllm/collect_gemm.py`). On an A100, its matmuls run like those of zeros, at 0.95 of the peak rate, while
-other backends reach 0.85."""
+"""Number of launches in one run of aiconfigurator's collectors, for backends that multiply random numbers.
+
+The numbers hold without power measurement; with it, a run takes a second. A run consists of 12 rounds: two times three
+rounds to warm up, and six timed rounds. In each round, TRTLLM launches one matmul, whose weights exceed L2, and SGLang
+launches six. vLLM is missing, because its layers keep uninitialized weights in bf16 and fp8
+(`collector/vllm/collect_gemm.py`). On an A100, its matmuls run like matmuls of zeros, at 0.95 of the peak rate, while
+other backends reach 0.85.
+"""
 RANDOM_TYPES = {("TRTLLM", "bfloat16"): "bf16", ("TRTLLM", "fp8"): "fp8", ("SGLang", "bfloat16"): "f16"}
-"""Data type that each collector actually multiplies; SGLang's bfloat16 is f16. Left out are SGLang's fp8 matmuls, which
-include a conversion, and TensorRT-LLM's int8 matmuls (`sq`), which are timed in one launch."""
+"""Data type that a backend's collector actually multiplies; SGLang's bfloat16 is f16.
+
+SGLang's fp8 matmuls are missing, because they include a conversion. TensorRT-LLM's int8 matmuls (`sq`) are missing,
+because they are timed in a single launch.
+"""
 
 _GPUS = {
     "h200_sxm": "h200-sxm", "b200_sxm": "b200", "gb200": "gb200", "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s",
@@ -61,44 +75,49 @@ _DTYPES: Mapping[str, tuple[str, float, float]] = {
     "bfloat16": ("mma.bf16", 2.0, 1.0), "fp8": ("mma.fp8", 1.0, 1.0), "sq": ("mma.i8", 1.0, 1.0),
     "nvfp4": ("mma.fp8", 0.5, 0.5),
 }  # fmt: skip
-"""Maps a data type to (event, bytes per input element, events per operation); fp4 counts as half of fp8. fp8_block
-is missing, because its instructions that scale partial sums are unknown."""
+"""(Event, bytes per input element, events per operation) of each data type. An operation in fp4 counts as half of one
+in fp8.
+
+fp8_block is missing, because it is not known how many instructions scale its partial sums.
+"""
 _HELD = (
     ("h200_sxm", "bfloat16"), ("h200_sxm", "fp8"), ("b200_sxm", "bfloat16"), ("b200_sxm", "fp8"),
     ("gb200", "bfloat16"), ("gb200", "fp8"), ("l40s", "bfloat16"), ("l40s", "fp8"), ("l40s", "sq"),
 )  # fmt: skip
-"""(GPU, data type) pairs whose large matmuls run at the power limit, so that recorded power equals the limit. An
-L40S reaches at least 0.93 of its peak in 8-bit integers, but much less in bf16 and fp8."""
+"""(System, data type) pairs whose large matmuls run at the power limit, so that the power equals the limit.
+
+An L40S reaches at least 0.93 of its peak in 8-bit integers, but much less in bf16 and fp8.
+"""
 
 
 @dataclass(frozen=True)
 class Products:
-    """Matmuls of one GPU, backend and data type, ordered by n, k, m; arrays (N,)."""
+    """Matmuls of one GPU, backend and data type, ordered by n, k and m. Arrays are (N,)."""
 
     system: str
     framework: str
     dtype: str
     shapes: Array
-    """m, n, k; (N, 3)."""
+    """Sizes (m, n, k) of each matmul, (N, 3)."""
     latency_s: Array
     power_w: Array
-    """Power in watts; NaN if it was not recorded."""
+    """Power in watts, or NaN if it was not recorded."""
     limit_w: Array
 
     @property
     def gpu(self) -> GPU:
-        """Name of the GPU."""
+        """GPU in the catalog."""
         return find_gpu(_GPUS[self.system])
 
     @property
     def products(self) -> Array:
-        """Multiplications of each matmul."""
+        """Number of multiplications of each matmul, (N,)."""
         return np.asarray(self.shapes.astype(float).prod(axis=1))
 
 
 @cache
 def products(data: Path) -> tuple[Products, ...]:
-    """Return the serving backends' matmuls on GPUs of the catalog, by GPU, backend and data type."""
+    """Return the serving backends' matmuls on GPUs in the catalog, with one entry per GPU, backend and data type."""
     rows: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in parquet_dicts(data / "library" / "serving_gemm.parquet"):
         if row["system"] in _GPUS and row["dtype"] in _DTYPES:
@@ -116,13 +135,18 @@ def products(data: Path) -> tuple[Products, ...]:
 
 
 def agreement(these: Products) -> tuple[Array, Array]:
-    """Return (weight, whether misread) of each power, (N,). Both follow from neighbors: the next smaller and larger
-    m with the same n, k and about the same time."""
+    """Compare each power with the powers of its neighbors: the next smaller and larger m with the same n and k.
+
+    Only neighbors that take about the same time are compared.
+
+    Returns:
+        The weight of each power in a fit, and whether the power is wrong, (N,) each.
+    """
     same = (these.shapes[1:, 1:] == these.shapes[:-1, 1:]).all(axis=1)
     same &= these.shapes[1:, 0] <= 1.3 * these.shapes[:-1, 0]
     same &= np.abs(np.log(these.latency_s[1:] / these.latency_s[:-1])) < 0.25
     higher = np.where(same, np.log(these.power_w[1:] / these.power_w[:-1]), np.nan)
-    # Compute how far the next and the previous reading exceed each reading. The smaller distance determines the weight.
+    # How far the next and the previous reading are above each reading. The smaller distance determines the weight.
     above = np.stack([np.append(higher, np.nan), np.append(np.nan, -higher)])
     off = np.where(np.isfinite(above), np.abs(above), np.inf).min(axis=0)
     off = np.where(np.isfinite(off), off, 0.0)
@@ -131,8 +155,11 @@ def agreement(these: Products) -> tuple[Array, Array]:
 
 
 def below_others(sets: Collection[Products]) -> dict[tuple[str, str, str], str]:
-    """Map each (system, framework, dtype) with doubtful power to the backend that it is compared with. Power is
-    doubtful if its median, over shapes of about equal time, is lower by more than `BELOW`."""
+    """Return the backend that contradicts each backend with doubtful power, keyed by (system, framework, dtype).
+
+    The power of a backend is doubtful if, in the median over shapes of about equal time, its logarithm is lower than
+    the other backend's by more than `BELOW`.
+    """
     doubtful = {}
     for these in sets:
         own = {tuple(shape): i for i, shape in enumerate(these.shapes.tolist())}
@@ -154,12 +181,15 @@ def below_others(sets: Collection[Products]) -> dict[tuple[str, str, str], str]:
 
 
 def serving_products(data: Path) -> Iterator[Load]:
-    """Return `CHOSEN` matmuls with power per GPU, backend and type, at the highest clock or at the power limit."""
+    """Yield about `CHOSEN` matmuls with recorded power for each GPU, backend and data type.
+
+    They are assumed to run at the highest clock, or else at the power limit.
+    """
     sets = [these for these in products(data) if np.isfinite(these.power_w).any()]
     below = below_others(sets)
     for these in sets:
         usual = np.flatnonzero((these.latency_s >= SHORTEST_S) & np.isfinite(these.power_w))
-        if these.system == "h200_sxm" and these.dtype == "bfloat16":  # `library_gemms` already has these
+        if these.system == "h200_sxm" and these.dtype == "bfloat16":  # `library_gemms` reads these from another file.
             continue
         weight, wrong = agreement(these)
         gpu, doubted = these.gpu, below.get((these.system, these.framework, these.dtype))
@@ -178,8 +208,11 @@ def serving_products(data: Path) -> Iterator[Load]:
 
 
 def held_products(data: Path) -> Iterator[Load]:
-    """Return large matmuls that run at the power limit. Their clock is computed from the assumption that the fastest
-    tenth of the fastest backend's matmuls reach `REACHED` of the tensor cores' rate."""
+    """Yield large matmuls that run at the power limit, one for each GPU and data type.
+
+    Their clock is computed from the assumption that the fastest tenth of the fastest backend's matmuls reaches
+    `REACHED` of the tensor cores' rate.
+    """
     fastest: dict[tuple[str, str], tuple[float, Products, int]] = {}
     for these in products(data):
         large = np.flatnonzero((these.products > LARGE) & (these.shapes.min(axis=1) >= 2048))
@@ -204,8 +237,10 @@ def held_products(data: Path) -> Iterator[Load]:
 
 
 def sustained_products(data: Path) -> Iterator[Load]:
-    """Return large matmuls of random numbers in runs of at least `SUSTAINED_S`, which no fit uses. The clock is
-    computed as in `held_products`; recorded power equals the limit."""
+    """Yield large matmuls of random numbers in runs of at least `SUSTAINED_S`, which are not used in any fit.
+
+    The clock is computed as in `held_products`. The power is assumed to equal the limit.
+    """
     for these in products(data):
         kind = RANDOM_TYPES.get((these.framework, these.dtype))
         if kind is None or (these.system, these.framework, these.dtype) == SLOW:
@@ -232,7 +267,7 @@ def sustained_products(data: Path) -> Iterator[Load]:
 
 
 def rates_of(gpu: GPU, dtype: str, shape: Any, seconds: float, reads: float = 1.0) -> dict[str, float]:
-    """Return the event rates of a serving backend's matmul; data that fits in L2 is loaded from DRAM only once."""
+    """Return the event rates of a serving backend's matmul. Data that fits in L2 causes no DRAM traffic."""
     event, width, counts = _DTYPES[dtype]
     usual = gemm_rates(shape, seconds, sharing=2.0 if shape[0] > 128 else 1.0, reads=reads)
     m, n, k = shape
@@ -247,7 +282,7 @@ def rates_of(gpu: GPU, dtype: str, shape: Any, seconds: float, reads: float = 1.
 
 
 def all_loads(data: Path) -> list[Load]:
-    """Return every recording that the coefficients are fitted to, with doubts for contradictory rows."""
+    """Return all loads to which the power model is fitted. Contradictory loads are marked with a doubt."""
     readers = (
         recordings.roofline, recordings.fma, recordings.vector_add, recordings.clock_and_cap,
         recordings.microbenchmarks, recordings.library_gemms, recordings.tf32_limits, serving_products, held_products,

@@ -1,4 +1,4 @@
-"""Read recorded launches of serving backends, for the readers of attention and of mixtures of experts."""
+"""Read recorded launches of serving backends. The readers of attention and of mixtures of experts use this module."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,23 +17,23 @@ _DTYPES = {
     "bfloat16": "bf16", "fp8": "f8e4m3", "fp8_block": "f8block", "nvfp4": "nvfp4", "int4_wo": "w4a16",
     "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4f8", "w4afp8": "w4f8",
 }  # fmt: skip
-"""Maps the recordings' names of data types to kernrec's names."""
+"""kernrec's data types, by the name that the recordings use."""
 
 
 def fastest(
     path: Path, sizes: Sequence[str], condition: str = "true", otherwise: Mapping[str, str] | None = None
 ) -> dict[str, Array]:
-    """Return the rows of a file, with only the fastest kernel of each backend for a problem.
+    """Return the columns of a file. If a backend ran a problem with several kernels, keep only the fastest.
 
     Args:
-        path: path of the file.
-        sizes: columns that distinguish problems, besides system, framework and dtype; an expression may rename a
+        path: Path of a Parquet file.
+        sizes: Columns that distinguish problems, besides system, framework and dtype. An SQL expression may rename a
             column.
         condition: SQL condition that selects rows.
-        otherwise: expressions for columns that the file lacks or names differently.
+        otherwise: SQL expressions, by column name, for columns that the file lacks or names differently.
 
     Returns:
-        Columns `gpu`, `backend`, `dtype` and `version` with kernrec's names, the sizes, `latency_s` and `power_w`.
+        Columns `gpu`, `stack`, `dtype` and `version` with kernrec's names, the sizes, `latency_s` and `power_w`.
     """
     other = otherwise or {}
     names = (
@@ -52,7 +52,7 @@ def fastest(
 
 
 def joined_columns(*parts: Mapping[str, Array]) -> dict[str, Array]:
-    """Join the rows of all parts, with the columns of the first part."""
+    """Concatenate the rows of all parts. Keep the columns of the first part."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -60,7 +60,11 @@ def recording_of(
     name: str, op: str, case: str, columns: Mapping[str, Array], layouts: tuple[str, ...], alike: tuple[str, ...],
     alike_width: float, timing: Timing, grid: tuple[str, ...], recorded: str,
 ) -> Recording:  # fmt: skip
-    """Create a recorded set from rows of `fastest`, with their backends, versions, data types and kinds."""
+    """Create a recording of a set from columns that `fastest` returned.
+
+    Backends, versions, data types and kinds are taken from the columns. The other arguments are fields of
+    `RecordedSet`.
+    """
     versions: dict[str, dict[str, str | None]] = {}
     for backend, gpu in sorted(set(zip(columns["stack"].tolist(), columns["gpu"].tolist(), strict=True))):
         rows = (columns["stack"] == backend) & (columns["gpu"] == gpu)
@@ -79,7 +83,7 @@ def recording_of(
 
 
 def _kinds(op: str, columns: Mapping[str, Array], dims: Mapping[str, Array]) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return `RecordedSet.kinds` of the rows."""
+    """Return `RecordedSet.kinds`: the recorded kinds of problems by backend and GPU."""
     cached = dims.get("kv_dtype", np.zeros(len(columns["gpu"]), dtype=np.int64))
     rows = set(zip(*(columns[name].tolist() for name in ("stack", "gpu", "dtype")), cached.tolist(), strict=True))
     kinds: dict[str, dict[str, tuple[str, ...]]] = {}

@@ -1,7 +1,8 @@
-"""Read recorded attention and mixtures of experts of three backends in CUDA graphs.
+"""Read the attention and the mixtures of experts that were recorded with three backends in CUDA graphs.
 
-Attention has causal prompts and single tokens, 16- and 8-bit keys and values; experts have eight data types.
-Bf16 prompts of vLLM on an H200, and of SGLang on an A100, come from separate files with more problems.
+Attention consists of causal prompts, prompts without a mask, and single tokens, with keys and values in 16 and 8 bits.
+Mixtures of experts have eight data types. The bf16 prompts of vLLM on an H200 and of SGLang on an A100 come from
+separate files with more problems.
 """
 
 from pathlib import Path
@@ -17,7 +18,9 @@ from kernrec.model.baselines.bound import FLASH, Timing
 Array = np.ndarray
 
 _ALIKE = 0.11
-"""Logarithmic half-width between kinds of attention, assumed to equal that of matmuls."""
+"""Logarithm of the factor between the times of similar data types and layouts of attention, assumed to equal that of
+matmuls.
+"""
 _SIZES = (
     "batch_size AS batch", "num_heads AS heads", "num_key_value_heads AS kv_heads", "isl", "isl + step AS keys",
     "head_dim", "CAST(coalesce(window_size, 0) AS BIGINT) AS \"window\"",
@@ -63,7 +66,7 @@ def _prompts(folder: Path) -> dict[str, Array]:
 
 
 def _encoders(folder: Path) -> dict[str, Array]:
-    """Return attention without a causal mask, from the newest version of each backend on each GPU."""
+    """Return the columns of attention without a causal mask, from the newest version of each backend on each GPU."""
     file = folder / "serving_attention_encoder.parquet"
     sizes = (
         "batch_size AS batch", "num_heads AS heads", "num_heads AS kv_heads", "isl AS queries", "isl AS keys",
@@ -87,13 +90,13 @@ def _tokens(folder: Path) -> dict[str, Array]:
         fastest(folder / f"{file}.parquet", sizes, f"{_EVEN} AND NOT ({excluded(file)}) AND NOT {replaced}"),
         _whole(folder / "attention_decode_h200_power.parquet", "h200_sxm", "VLLM", sizes),
     )
-    bf16 = np.full(len(columns["gpu"]), "bf16")  # queries have 16 bits, regardless of keys and values
-    # A single query attends to the same keys with and without a mask, so that its rows belong to both cases.
+    bf16 = np.full(len(columns["gpu"]), "bf16")  # Queries have 16 bits, regardless of keys and values.
+    # A single query attends to the same keys with and without a causal mask, so half of the rows are marked as causal.
     return columns | {"queries": columns["isl"], "dtype": bf16, "causal": columns["keys"].astype(np.int64) % 2}
 
 
 def _whole(path: Path, system: str, framework: str, sizes: tuple[str, ...]) -> dict[str, Array]:
-    """Return the rows of a file of one GPU and backend, in bf16."""
+    """Return the columns of a file that contains one GPU and backend, in bf16."""
     other = {"system": f"'{system}' AS system", "framework": f"'{framework}' AS framework", "power_w": "power"}
     sizes = tuple("0 AS kv_dtype" if size.endswith("AS kv_dtype") else size for size in sizes)
     if "a100" in path.name:
@@ -103,7 +106,9 @@ def _whole(path: Path, system: str, framework: str, sizes: tuple[str, ...]) -> d
 
 
 EXPERTS = Timing(40000.0, 1.0)
-"""Timing of routing, sorting, two matmuls and the sum in CUDA graphs. The shortest time of each GPU is about 20 us."""
+"""Timing of routing, sorting, two matmuls and the final sum in CUDA graphs. The shortest time on each GPU is about 20
+us.
+"""
 _EXPERT_SIZES = (
     "num_tokens AS tokens", "hidden_size AS hidden", "inter_size AS intermediate", "num_experts AS experts", "topk",
     "moe_tp_size AS tp", "moe_ep_size AS ep",
@@ -113,10 +118,10 @@ _EXPERT_SIZES = (
 
 
 def _experts(data: Path) -> list[Recording]:
-    """Return the recorded sets of mixtures of experts.
+    """Return the recorded set of mixtures of experts.
 
-    Networks that were recorded as not gated with TensorRT-LLM (the Nemotron family) count as not gated for all
-    backends.
+    TensorRT-LLM's recordings show that the networks of the Nemotron family are not gated. These networks count as not
+    gated for all backends.
     """
     columns = fastest(data / "library" / "serving_moe.parquet", _EXPERT_SIZES)
     recorded = "27 networks, 1 to 65,536 tokens, routing balanced or by a power law, CUDA graphs"

@@ -1,6 +1,7 @@
 """Read recorded and published times of vendor libraries, tuners and hand-written kernels, by shape.
 
-Large files yield a seeded sample of shapes, without those below 20 us, which are mostly launch overhead.
+From large files, a reader takes a seeded random sample of the shapes. It excludes shapes that take less than 20 us,
+because most of this time is launch overhead.
 """
 
 import random
@@ -17,15 +18,15 @@ from kernrec.op import find_op
 
 LEAST_S = 20e-6
 FASTEST = "fastest recorded"
-"""Label of the fastest of cuBLAS, Triton's template and, on an RTX 5090, hand-written kernels."""
-_MOST_ELEMENTS = 2**30  # maximum elements of a matrix, for 32-bit indices
+"""Label for the fastest of cuBLAS, Triton's template and, on an RTX 5090, hand-written kernels."""
+_MOST_ELEMENTS = 2**30  # Maximum number of elements of a matrix, so that indices fit in 32 bits.
 RTX_5090_W = 400.0
-"""Power limit of gau-nernst's measurements on an RTX 5090, in watts."""
+"""Power limit in watts of gau-nernst's measurements on an RTX 5090."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Measured shape of an operator."""
+    """Shape of a problem, with the measured time of another kernel."""
 
     op: str
     dtype: str
@@ -33,13 +34,13 @@ class Shape:
     dims: Mapping[str, int]
     measured_s: float
     power_limit_w: float | None = None
-    """Power limit of the measurement in watts; None for the default limit."""
+    """Power limit of the measurement in watts, or None for the GPU's default limit."""
     group: str = ""
-    """Part of the set, such as a range of rows, that is printed separately."""
+    """Part of a set that can be printed separately, such as a range of rows."""
 
 
 ShapeSet = tuple[str, str, Callable[[Path, int], Iterator[Shape]]]
-"""(name, GPU, function that reads at most N shapes from the folder of recordings)."""
+"""(Name, GPU, function that reads at most a given number of shapes from the folder of recordings)."""
 
 _LONG = {"heads": 32, "kv_heads": 8, "queries": 4096, "head_dim": 128}
 _PUBLISHED: tuple[tuple[str, str, dict[str, int], tuple[float, float], float | None], ...] = (
@@ -51,11 +52,11 @@ _PUBLISHED: tuple[tuple[str, str, dict[str, int], tuple[float, float], float | N
     # arXiv 2407.08608, figure 5: cuDNN 609, FlashAttention-3 638
     ("h100-sxm", "f16", {"batch": 4, "heads": 16, "queries": 4096, "head_dim": 128}, (609, 638), None),
 )
-"""(GPU, data type, dimensions, range of published throughput in TFLOP/s, power limit in W)."""
+"""(GPU, data type, dimensions, range of published throughput in TFLOP/s, power limit in watts or None)."""
 
 
 def seeded_sample(path: Path, condition: str, count: int, columns: str = "*") -> list[dict[str, float]]:
-    """Return a seeded sample of the rows of a Parquet file."""
+    """Return a random sample of at most `count` rows of a Parquet file. The seed is the file's name."""
     rows = parquet_dicts(path, f"{condition} ORDER BY ALL", columns)
     return random.Random(path.name).sample(rows, min(count, len(rows)))
 
@@ -68,7 +69,10 @@ def _gemm(file: str, data: Path, count: int) -> Iterator[Shape]:
 
 
 def _inductor(file: str, fastest: bool, data: Path, count: int) -> Iterator[Shape]:
-    """Yield cuBLAS's times; if `fastest`, the lower of these and the times of Triton's template."""
+    """Yield matmuls with the time of cuBLAS.
+
+    If `fastest`, yield the lower of the times of cuBLAS and of Triton's template.
+    """
     path, problem = (
         data / "triton" / f"{file}.parquet",
         ("m", "n", "k", *(f"{s}_stride_{i}" for s in "ab" for i in "01")),
@@ -84,7 +88,10 @@ def _inductor(file: str, fastest: bool, data: Path, count: int) -> Iterator[Shap
 
 
 def _rtx5090(fastest: bool, data: Path, count: int) -> Iterator[Shape]:
-    """Yield cuBLAS's times; if `fastest`, the lowest of these and of Inductor's and hand-written kernels' times."""
+    """Yield matmuls on an RTX 5090 with the time of cuBLAS.
+
+    If `fastest`, yield the lowest of the times of cuBLAS, Inductor and hand-written kernels.
+    """
     for row in csv_dicts(data / "anchors" / "matmul_bf16_rtx5090.csv"):
         dims = {name: int(row[name]) for name in "mnk"}
         reached = max(float(row[name]) for name in row if name.endswith("_tflops") and (fastest or "cublas" in name))
@@ -94,14 +101,14 @@ def _rtx5090(fastest: bool, data: Path, count: int) -> Iterator[Shape]:
 
 
 def _tuned(file: str, op: str, dtype: str, dims: str, columns: str, data: Path, count: int) -> Iterator[Shape]:
-    """Yield times of tuned kernels on an RTX 3090: the minimum of several columns."""
+    """Yield problems with the time of a tuned kernel on an RTX 3090: the minimum of the given columns."""
     for row in csv_dicts(data / "anchors" / file):
         least = min(float(row[column]) for column in columns.split())
         yield Shape(op, dtype, None, {name: int(row[name]) for name in dims.split()}, least)
 
 
 def _attention(file: str, data: Path, count: int) -> Iterator[Shape]:
-    """Yield causal attention over prompts without sliding windows."""
+    """Yield causal attention over prompts without a sliding window."""
     windows = " AND window_size = 0" if "h200" in file else ""
     columns = {
         "batch": "batch_size", "heads": "num_heads", "kv_heads": "num_key_value_heads", "queries": "isl",
@@ -116,7 +123,7 @@ def _attention(file: str, data: Path, count: int) -> Iterator[Shape]:
 
 
 def _published(gpu: str, data: Path, count: int) -> Iterator[Shape]:
-    """Yield attention shapes, timed from the geometric mean of the published throughput range."""
+    """Yield attention with a time that follows from the published throughput: the geometric mean of its range."""
     for name, dtype, dims, reached, limit_w in _PUBLISHED:
         if name == gpu:
             flops = find_op("attention").problem(dtype, None, **dims).flops
@@ -124,8 +131,10 @@ def _published(gpu: str, data: Path, count: int) -> Iterator[Shape]:
 
 
 def _charts(table: str, data: Path, count: int) -> Iterator[Shape]:
-    """Yield values from charts of FlashAttention-3's paper, for 16,384 tokens with 2,048 elements
-    (`attention_charts.toml`)."""
+    """Yield attention with times from the charts in FlashAttention-3's paper (`attention_charts.toml`).
+
+    Each problem has 16,384 tokens in all, and a hidden size of 2,048.
+    """
     text = Path(__file__).with_name("attention_charts.toml").read_text(encoding="utf-8")
     for name, rates in tomllib.loads(text)[table].items():
         head_dim, causal = int(name.partition("-")[0]), int(name.endswith("-causal"))

@@ -1,9 +1,9 @@
-"""Read recorded spaces: tunables and measured times of every config of a kernel on one GPU.
+"""Read recorded search spaces: the tunables and measured times of every config of a kernel on one GPU.
 
-The kernels of some spaces are public, and `spaces.toml` lists their recordings. `--sources` names a folder with copies
-of the repositories (AutoTuningAssociation/benchmark_hub and fjwillemsen/kernel_tuner_paper, both MIT). Files are found
-by the end of their path. kernrec wrote the specs in `kernels`, with tunables, launch and problem from the recorders'
-descriptions.
+The kernels of some spaces are public. `spaces.toml` lists the recordings of these kernels. `--sources` names a folder
+with copies of the repositories (AutoTuningAssociation/benchmark_hub and fjwillemsen/kernel_tuner_paper, both MIT).
+Source files are found by the end of their path. The specs in the folder `kernels` were written for kernrec. Their
+tunables, launches and problems follow the recorders' descriptions.
 """
 
 import tomllib
@@ -32,42 +32,42 @@ _MEASURED = frozenset({
 
 @dataclass(frozen=True)
 class Space:
-    """Configs of a kernel that ran successfully on a GPU; arrays have one element per config, (C,)."""
+    """Configs of a kernel that ran successfully on a GPU. Arrays have one element per config, (C,)."""
 
     title: str
     tunables: Mapping[str, Array]
-    """Values of each tunable by lower-case name, (C,), including tunables that do not vary."""
+    """Values of each tunable, keyed by lower-case name, (C,). Tunables that do not vary are included."""
     measured: Mapping[str, Array]
-    """`latency_s` and further figures of the file, (C,) each."""
+    """Measured columns: `latency_s` and other columns of the file, (C,) each."""
 
     def __len__(self) -> int:
         return len(self.measured["latency_s"])
 
     @cached_property
     def matrix(self) -> Array:
-        """Values of the tunables that vary, (C, T)."""
+        """Values of the tunables that vary, (C, T). Texts are replaced by numbers."""
         varied = [values for values in self.tunables.values() if len(np.unique(values)) > 1]
         codes = [np.unique(v, return_inverse=True)[1] if v.dtype.kind in "OU" else v for v in varied]
         return np.column_stack(codes).astype(float)
 
     def take(self, rows: Array) -> "Space":
-        """Return the space with only these configs."""
+        """Return a space with only the configs at these indices."""
         tables = ({name: values[rows] for name, values in each.items()} for each in (self.tunables, self.measured))
         return Space(self.title, *tables)
 
     def distinct(self) -> "Space":
-        """Return the space without configs that repeat the tunables of an earlier config."""
+        """Return a space in which no two configs have equal tunables. The first config is kept."""
         return self.take(np.sort(np.unique(self.matrix, axis=0, return_index=True)[1]))
 
 
 def read_space(path: Path, times: str = "latency_s") -> Space:
     """Read the configs of a file that ran successfully.
 
-    For JSON files, `log_deviation` is the standard deviation of the logarithm of a launch's time.
+    For JSON files, the column `log_deviation` is the standard deviation of the logarithm of the time of a launch.
 
     Args:
-        path: a Parquet file, or JSON of Kernel Tuner (T4 or cache).
-        times: column of the times of a Parquet file.
+        path: Path of a Parquet file, or of a JSON file of Kernel Tuner (T4 or cache).
+        times: Name of the column with the times, for a Parquet file.
     """
     if path.suffix == ".parquet":
         table = parquet_columns(present(path))
@@ -76,7 +76,7 @@ def read_space(path: Path, times: str = "latency_s") -> Space:
         table = {name: column[ran] for name, column in table.items()}
         measured = {name: column for name, column in table.items() if name in _MEASURED} | {"latency_s": table[times]}
         columns = {name.lower(): column for name, column in table.items() if name not in _MEASURED}
-        if times != "latency_s":  # counters follow the tunables and the outcome
+        if times != "latency_s":  # The columns of counters follow the tunables and the outcome.
             columns = {name: columns[name] for name in list(columns)[: list(table).index("outcome")]}
         return Space(path.name.split(".")[0], columns, measured)
     results = [result for result in read_results(present(path)).results if result.latency_s is not None]
@@ -100,21 +100,21 @@ class Recording:
     gpu: str
     """Name in the GPU catalog."""
     file: str
-    """Path under `spaces` of the recordings."""
+    """Path of the file in the folder `spaces` of the recordings."""
     clock_hz: float | None = None
-    """Core clock in Hz, if it is not the GPU's boost clock."""
+    """Core clock in hertz, or None if it is the GPU's boost clock."""
     columns: Mapping[str, int] = field(default_factory=dict)
-    """Required values in columns that are not tunables of the spec."""
+    """Values that rows must have in columns that are not tunables of the spec. Other rows are ignored."""
     unit_s: float = 1.0
-    """Unit of the file's times in seconds."""
+    """Unit of the times in the file, in seconds."""
     label: str = ""
-    """Text printed next to the GPU."""
+    """Text that is printed after the name of the GPU."""
     times: str = "latency_s"
-    """Column of the file's times."""
+    """Name of the column with the times."""
     divides_zeros: bool = False
-    """Whether the recorder left the kernel's constants at zero, which makes each IEEE division zero by zero."""
+    """Whether the recorder left the kernel's constants at zero, so that every IEEE division computes 0/0."""
     unfit: str = ""
-    """Reason why a recording measures more than the kernel; printed instead of figures."""
+    """Reason why the recorded times include more than the kernel. It is printed instead of the results."""
 
     @property
     def title(self) -> str:
@@ -124,20 +124,20 @@ class Recording:
 
 @dataclass(frozen=True)
 class RecordedSet:
-    """Public kernel and its recordings."""
+    """Public kernel with its recordings."""
 
     name: str
-    """Name of the spec in `kernels`."""
+    """Name of the spec in the folder `kernels`."""
     source: tuple[str, ...]
-    """Ends of the paths of the source files, in order."""
+    """Ends of the paths of the source files. The files are concatenated in this order."""
     recordings: tuple[Recording, ...]
     most: int = 10_000
     """Maximum number of configs to profile, because the emulator takes minutes per config of some kernels."""
     replace: tuple[tuple[str, str], ...] = ()
-    """(text of the source, replacement before compilation) pairs."""
+    """(Text in the source, replacement) pairs, applied before compilation."""
 
     def kernel(self, sources: Path | None) -> Kernel:
-        """Return the kernel from files under `sources`. Raises `AbsentError` if a file is missing."""
+        """Create the kernel from source files in the folder `sources`. Raises `AbsentError` if a file is missing."""
         if sources is None:
             raise AbsentError(f"{self.name} is public; --sources names a folder with it")
         parts = []
@@ -170,19 +170,20 @@ class Rows:
     """Measured times and energies of N configs of a public kernel on one GPU."""
 
     configs: Sequence[Config]
-    """Values of the spec's tunables."""
+    """Values of the spec's tunables, for each config."""
     latency_s: Array
     energy_j: Array
-    """Energy of a launch in joules; NaN if it was not recorded."""
+    """Energy of a launch in joules, (N,), or NaN if it was not recorded."""
 
 
 def read_rows(recording: Recording, kernel: Kernel, folder: Path) -> Rows:
     """Read the rows of a recording that ran successfully.
 
     Args:
-        recording: the recording.
-        kernel: kernel with the tunables; a tunable that the file lacks has the spec's first value.
-        folder: folder `spaces` of the recordings.
+        recording: Recording to read.
+        kernel: Kernel with the spec's tunables. If the file does not have a tunable, the first value in the spec is
+            used.
+        folder: Folder `spaces` of the recordings.
     """
     space = read_space(folder / recording.file, recording.times)
     for name, value in recording.columns.items():

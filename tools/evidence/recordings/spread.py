@@ -1,15 +1,19 @@
 """Estimate the error of recorded times from other recordings of the same problems.
 
-    repeats    the same version ran the same kernels once more on a GPU of this model
-    versions   a later version ran the problem. A difference that neighbors along `m` share is drift between versions,
-               not error. So factors are differences between neighbors, divided by the root of two for their two errors
-    neighbors  for backends that nobody recorded twice: times of problems whose sizes differ by at most 8 % and that ran
-               the same kernels, relative to their work, divided by the root of two
+The error is estimated from factors between two times:
 
-The interval contains 90 % of these factors, and at least 3 % on each side. It comes from recordings of the same GPU,
-backend and data type. If there are too few, it comes from other data types of the backend, or else from all backends of
-the same recorder. It applies to the recorded version and excludes drift between versions. The interval of power comes
-from neighbors in the first dimension with equal times.
+    repeats    the same version ran the same kernels again on a GPU of the same model
+    versions   a later version ran the problem. If the times of neighbors along `m` changed by the same factor, the
+               versions differ, and this is not an error. Therefore, the logarithm of a factor is the difference
+               between the changes of two neighbors, divided by the square root of two because both have errors
+    neighbors  for backends that were only recorded once: times, relative to the work, of two problems that ran the same
+               kernels and whose sizes differ by at most 8 %. The logarithm is divided by the square root of two
+
+The interval of a time contains 90 % of these factors, and at least 3 % on each side. It is computed from recordings of
+the same GPU, backend and data type. If there are too few factors, it is computed from all GPUs, then from all data
+types of the backend, or else from all backends of the same recorder. The interval applies to the recorded version and
+does not include differences between versions. The interval of a power is computed from neighbors in the first dimension
+that take equal times.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,48 +26,61 @@ Array = np.ndarray
 Row = Mapping[str, Any]
 
 LEAST = 0.03
-"""Minimum relative half-width: the 90th percentile of differences between repeats on the A100 and H100."""
+"""Minimum relative half-width of an interval: the 90th percentile of differences between repeats on
+the A100 and H100.
+"""
 ENOUGH = 200
-"""Minimum number of factors for an interval."""
+"""Minimum number of factors from which an interval is computed."""
 _NEAR = 0.08
-"""Maximum distance of neighbors, in logarithms of their sizes."""
+"""Maximum distance between two neighbors, in the logarithms of their sizes."""
 _SAME_TIME = 0.03
-"""Maximum logarithmic difference in time between neighbors whose power is compared."""
+"""Maximum logarithmic difference in time between two neighbors whose powers are compared."""
 _LEAST_POWER = 0.05
-"""Minimum relative half-width of power: NVML's documented accuracy."""
+"""Minimum relative half-width of the interval of a power: the accuracy that NVML documents."""
 
 
 @dataclass
 class Spread:
-    """Factors between recordings of the same problems, by GPU, backend and data type."""
+    """Factors between times of the same problem, by GPU, backend and data type."""
 
     again: dict[tuple[str, str, str, str], list[float]] = field(default_factory=dict)
-    """Logarithms of a repeat's time over the shipped time, by (source, backend, data type, GPU)."""
+    """Logarithms of another time over the shipped time, by (source, backend, data type, GPU)."""
     later: dict[tuple[object, ...], list[tuple[int, float]]] = field(default_factory=dict)
-    """(`m`, logarithm of a later version's time over the row's time) pairs, by key of `again`, variant, `n` and `k`."""
+    """(`m`, logarithm of a later version's time over the row's time) pairs.
+
+    The key consists of the key of `again`, the variant, `n` and `k`.
+    """
 
     def add(self, row: Row, other_s: float) -> None:
-        """Add another recording of a row's problem by the same version."""
+        """Add another time of a row's problem that the same version took."""
         self.again.setdefault(_key(row), []).append(float(np.log(other_s / row["latency_s"])))
 
     def add_later(self, row: Row, other_s: float) -> None:
-        """Add a later version's recording of a row's matmul."""
+        """Add the time that a later version took for the matmul of a row."""
         line = self.later.setdefault((*_key(row), row["variant"], row["n"], row["k"]), [])
         line.append((row["m"], float(np.log(other_s / row["latency_s"]))))
 
     def remove_drift(self) -> None:
-        """Convert recordings by later versions to factors: the differences between neighbors along `m`."""
+        """Convert the times of later versions to factors without differences between versions.
+
+        The logarithm of a factor is the difference between two neighbors along `m`.
+        """
         for key, line in self.later.items():
             ratios = np.array([ratio for _, ratio in sorted(line)])
             group: Any = key[:4]
             self.again.setdefault(group, []).extend((np.diff(ratios) / np.sqrt(2)).tolist())
 
     def factors(self, source: str, backend: str, dtype: str, gpu: str, but: str = "") -> Array:
-        """Return the factors for a GPU, backend and data type, from the narrowest group with enough factors.
+        """Return the logarithms of factors for a GPU, backend and data type.
+
+        They come from the narrowest group of recordings that has enough factors. The array is empty if there is none.
 
         Args:
-            source, stack, dtype, gpu: keys of the rows.
-            but: GPU whose recordings to hold out.
+            source: Source of the rows.
+            backend: Backend of the rows.
+            dtype: Data type of the rows.
+            gpu: GPU of the rows.
+            but: GPU whose recordings are held out.
         """
         wanted = source, backend, dtype, gpu
         for same in (4, 3, 2, 1):
@@ -78,18 +95,22 @@ def _key(row: Row) -> tuple[str, str, str, str]:
 
 
 def interval(factors: Array) -> tuple[float, float]:
-    """Return the factors at the ends of a 90 % interval, computed from logarithms of factors (N,)."""
+    """Return the factors at the two ends of a 90 % interval.
+
+    Args:
+        factors: Logarithms of factors, (N,).
+    """
     low, high = np.quantile(factors, (0.05, 0.95)) if len(factors) else (0.0, 0.0)
     return float(np.exp(min(low, -np.log1p(LEAST)))), float(np.exp(max(high, np.log1p(LEAST))))
 
 
 def neighbors(rows: Sequence[Row], dims: Sequence[str], work_s: Callable[[Row], float]) -> Array:
-    """Return logarithms of the ratios between times of neighboring problems, relative to their work.
+    """Return logarithms of factors between neighboring problems: the ratios of their times relative to their work.
 
     Args:
-        rows: rows of one GPU and backend.
-        dims: names of the dimensions.
-        work_s: function that returns the minimum time of a row.
+        rows: Rows of one GPU and backend.
+        dims: Names of the dimensions.
+        work_s: Function that returns the minimum time of a row's problem in seconds.
     """
     from scipy.spatial import cKDTree
 
@@ -108,9 +129,13 @@ def neighbors(rows: Sequence[Row], dims: Sequence[str], work_s: Callable[[Row], 
 
 
 def power_width(rows: Iterable[Row], dims: Sequence[str]) -> float:
-    """Return the relative half-width that contains 90 % of the differences in power of one GPU and backend.
+    """Return the relative half-width that contains 90 % of the differences in power between neighbors.
 
-    The differences are between neighbors that differ only in the first dimension, and take the same time.
+    Neighbors differ only in the first dimension and take the same time.
+
+    Args:
+        rows: Rows of one GPU and backend.
+        dims: Names of the dimensions.
     """
     lines: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
@@ -127,7 +152,7 @@ def power_width(rows: Iterable[Row], dims: Sequence[str]) -> float:
 
 
 def coverage(spread: Spread, source: str) -> dict[str, float]:
-    """Return the fractions of factors inside the intervals, for held-out halves of the problems and held-out GPUs."""
+    """Return the fractions of factors inside intervals from the other half of the problems, and from the other GPUs."""
     halves, gpus = [], []
     for key, logs in spread.again.items():
         if key[0] == source and len(logs) >= ENOUGH:

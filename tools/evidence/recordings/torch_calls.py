@@ -1,6 +1,6 @@
-"""Read calls of PyTorch 2.1 in f32, timed one at a time: convolutions of 3x3 by cuDNN, and ops over rows.
+"""Read calls of PyTorch 2.1 in f32 that were timed one at a time: cuDNN's 3x3 convolutions, and ops over rows.
 
-Only GPUs in the catalog are read.
+Recordings of GPUs that are not in the catalog are ignored.
 """
 
 from collections.abc import Mapping
@@ -17,25 +17,25 @@ from kernrec.model.baselines.recorded_set import RecordedSet
 Array = np.ndarray
 
 CALL = Timing(35000.0, 1.0, alone=True)
-"""Timing of a call of PyTorch between two events. The shortest time of an A100, a T4 and a P4 is 25 us."""
+"""Timing of a call of PyTorch between two events. The shortest time on an A100, a T4 and a P4 is 25 us."""
 CALLS = {"source": "NeuSight", "licence": "MIT"}
 _CARDS = {
     "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "NVIDIA A100 80GB PCIe": "a100-pcie-80gb", "Tesla T4": "t4",
     "Tesla V100-PCIE-32GB": "v100-pcie-32gb", "Tesla P100-PCIE-16GB": "p100-pcie-16gb", "Tesla P4": "p4",
 }  # fmt: skip
 _OPS = {"softmax": ("softmax", "rows"), "layernorm": ("ln", "rows"), "elementwise": ("add", "elements")}
-"""Maps an op to (recorder's name, case). An addition represents elementwise, because it moves the same bytes."""
+"""(Recorder's name, case) of each op. Elementwise ops are represented by an addition, which moves the same bytes."""
 
 
 def gpus_of(columns: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
-    """Return (rows of GPUs in the catalog, catalog names of these GPUs)."""
+    """Return the rows of GPUs in the catalog, and the catalog name of each row's GPU."""
     gpu = np.array([_CARDS[str(device)] for device in columns["device"]])
     rows = np.isin(gpu, [name for name in _CARDS.values() if catalogued(name)])
     return {name: column[rows] for name, column in columns.items()}, gpu[rows]
 
 
 def recordings(data: Path, op: str) -> list[Recording]:
-    """Return the recorded set of a convolution or an op over rows."""
+    """Return the recorded set of convolutions or of an op over rows, as a list of one element."""
     return _convolutions(data) if op == "conv2d" else _rows(data, op)
 
 

@@ -1,9 +1,9 @@
 """Read recordings of Triton's matmul: problems with the times of their configs, and training data.
 
 The recordings (folder `triton/`) measured TorchInductor's template of August 2024, compiled by an older Triton, on GPUs
-with unknown clocks. A row becomes the config of `matmul_triton` (`kernrec/kernel/library`) with the same tiles, stages
-and warps, in the layout of the strides. Left out are rows of other configs, matrices that are not dense, and problems
-without a shipped profile of `matmul_triton`.
+with unknown clocks. A recorded row is used for the config of `matmul_triton` (`kernrec/kernel/library`) that has the
+same tiles, stages and warps, in the layout that the strides imply. Rows of other configs, matrices that are not dense,
+and problems for which no profile of `matmul_triton` ships are excluded.
 """
 
 from collections import Counter
@@ -26,35 +26,41 @@ from kernrec.training.dataset import RowGroup
 from kernrec.training.load_measurements import profiled_inputs
 
 FILES = {"a100-sxm4-80gb": "inductor_mm_a100.parquet", "h100-sxm-96gb": "inductor_mm_h100.parquet"}
-"""File by GPU. The A100 model is the one nearest to the recorded bandwidth. The H100 reaches 2.40 TB/s, more than an
-H100 PCIe and less than an H100 SXM; PyTorch's developers publish benchmarks of H100s with 2.4 TB/s of HBM2e. Its power
-limit is unknown: with their 500 W, the analytical model predicts large matmuls slower than recorded."""
+"""Recorded file of each GPU.
+
+The A100 is assumed to be the model whose bandwidth is nearest to the recorded bandwidth. The H100 reaches 2.40 TB/s,
+more than an H100 PCIe and less than an H100 SXM. PyTorch's developers publish benchmarks of H100s with 2.4 TB/s of
+HBM2e. The power limit is unknown: with the 500 W of those GPUs, the analytical model predicts longer times for large
+matmuls than were recorded.
+"""
 RECORDED = "TorchInductor's Triton template of August 2024, by an older Triton, at clocks that nobody stated"
 DTYPES = {("float16", False): "f16", ("bfloat16", False): "bf16", ("float32", True): "tf32", ("float32", False): "f32"}
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
 KERNEL = find_kernel("matmul_triton")
 FEWEST = 10
-"""Minimum profiled configs of a problem, unless at least half of its runnable configs are profiled."""
+"""Minimum number of profiled configs of a problem. Half of the configs that can run is also enough."""
 
 Config = tuple[int, ...]
-"""Values of `COLUMNS`."""
+"""Values of the tunables in `COLUMNS`."""
 
 
 @dataclass
 class RecordedProblem:
-    """Problem on a GPU, with the recorded seconds of its configs."""
+    """Problem on a GPU, with the recorded time of each config in seconds."""
 
     gpu: str
-    """Catalog name."""
+    """Name of the GPU in the catalog."""
     problem: Problem
     times: dict[Config, float] = field(default_factory=dict)
 
 
 def recorded_groups(data: Path, gpu: str, fewest: int = FEWEST) -> tuple[int, list[RowGroup]]:
-    """Return (number of recorded problems of a GPU, rows of the problems with enough profiled configs).
+    """Return the number of recorded problems of a GPU, and the rows of each problem with enough profiled configs.
 
     Args:
-        data: folder of recordings. gpu: key of `FILES`. fewest: minimum profiled configs per problem.
+        data: Folder of recordings.
+        gpu: Key of `FILES`.
+        fewest: Minimum number of profiled configs of a problem.
     """
     problems = read_problems(data, gpu)
     groups = [_group(recorded, fewest) for recorded in problems]
@@ -62,7 +68,7 @@ def recorded_groups(data: Path, gpu: str, fewest: int = FEWEST) -> tuple[int, li
 
 
 def rows_of(problem: Problem) -> str:
-    """Return the kind of a problem's rows; layout `tt` has separate kinds."""
+    """Return the kind of a problem's rows, by their alignment. Layout `tt` has its own kinds."""
     assert KERNEL.listed is not None
     names = KERNEL.namespace(next(iter(KERNEL.listed.by_config.values())), problem, 80)
     kind = OTHER_ROWS if names["ragged"] else ROW_KINDS[0 if names["whole"] else 8]
@@ -72,13 +78,13 @@ def rows_of(problem: Problem) -> str:
 def sampled_problems(
     data: Path, gpu: str, count: int, fewest: int = FEWEST
 ) -> Iterator[tuple[Problem, StaticTable, list[dict[str, int]], np.ndarray]]:
-    """Return a sample of a GPU's problems, each with its table, its profiled configs, and their seconds.
+    """Yield a sample of a GPU's problems, each with its profiles, its profiled configs, and their times in seconds.
 
     Args:
-        data: the folder of recordings.
-        gpu: one of `FILES`.
-        count: number of problems per dtype, in an order that depends only on the problems.
-        fewest: minimum configs per problem.
+        data: Folder of recordings.
+        gpu: Key of `FILES`.
+        count: Number of problems per data type. The sample depends only on the problems.
+        fewest: Minimum number of profiled configs of a problem.
     """
     taken: Counter[str] = Counter()
     problems = read_problems(data, gpu)
@@ -91,7 +97,7 @@ def sampled_problems(
 
 
 def read_problems(data: Path, gpu: str) -> list[RecordedProblem]:
-    """Return the recorded problems of a GPU with dense matrices, ordered by dtype, dimensions and layout."""
+    """Return the recorded problems of a GPU whose matrices are dense, ordered by data type, sizes and layout."""
     op = KERNEL.definition
     by_key: dict[tuple[str, int, int, int, str], RecordedProblem] = {}
     for row in parquet_dicts(data / "triton" / FILES[gpu], "implementation = 'triton'"):
@@ -109,14 +115,16 @@ def read_problems(data: Path, gpu: str) -> list[RecordedProblem]:
 
 
 def _letter(strides: tuple[int, int], shape: tuple[int, int]) -> str:
-    """Return `n` for a dense row-major matrix, `t` for a transposed one, empty for any other."""
+    """Return `n` for a dense row-major matrix, `t` for a dense column-major matrix, or an empty text for other
+    matrices.
+    """
     if strides == (shape[1], 1):
         return "n"
     return "t" if strides == (1, shape[0]) else ""
 
 
 def _group(recorded: RecordedProblem, fewest: int) -> RowGroup | None:
-    """Return the recorded configs that have profiles, in the order of the space; None if fewer than `fewest` have."""
+    """Return the recorded configs of a problem that have profiles, or None if there are too few."""
     if (profiled := _profiled(recorded)) is None:
         return None
     problem, (table, inputs, configs, seconds) = recorded.problem, profiled
@@ -129,7 +137,10 @@ def _group(recorded: RecordedProblem, fewest: int) -> RowGroup | None:
 def _profiled(
     recorded: RecordedProblem,
 ) -> tuple[StaticTable, ModelInputs, list[dict[str, int]], np.ndarray] | None:
-    """Return (table, inputs, configs, seconds) of the configs with profiles; None if the kernel has no profiles."""
+    """Return the profiles, model inputs, configs and times of the recorded configs that have profiles.
+
+    Return None if the kernel has no profiles for the problem.
+    """
     problem = recorded.problem
     if problem.dtype not in KERNEL.dtypes or problem.layout not in KERNEL.layouts:
         return None
@@ -143,7 +154,7 @@ def _profiled(
 
 @cache
 def _table(gpu: str, dtype: str, layout: str) -> StaticTable | None:
-    """Return the kernel's profiles; None if the GPU's architecture has none."""
+    """Return the kernel's profiles for a GPU, or None if there are none for the GPU's architecture."""
     gpu_of_file, problem = find_gpu(gpu), KERNEL.definition.problem(dtype, layout, m=64, n=64, k=64)
     profiles = Stack([]).profiles(KERNEL.name, KERNEL.hash, gpu_of_file.sm)
     table = StaticTable.of(KERNEL, problem, gpu_of_file, profiles) if profiles else None

@@ -1,7 +1,7 @@
-"""Read recordings of backends for `library_training.table`; the readers of all ops share this module.
+"""Read the recordings of backends from which `library_training.table` creates training data.
 
-Each op has a reader, a module of this package whose function `recordings(data, op)` returns its recorded sets. The
-README of the shared data folder describes the files.
+Each op has a reader: a module in this package whose function `recordings(data, op)` returns the recorded sets. All
+readers use the functions of this module. The README of the shared data folder describes the files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,17 +21,17 @@ from kernrec.model.baselines.recorded_set import RecordedSet
 Array = np.ndarray
 
 OPS = ("matmul", "attention", "moe", "conv2d", "softmax", "layernorm", "elementwise")
-"""Ops with a reader."""
+"""Ops that have a reader."""
 _READERS = {"matmul": "matmul", "attention": "serving_calls", "moe": "serving_calls"}
-"""Maps an op to the module that reads its recordings; `torch_calls` reads the others."""
+"""Module that reads the recordings of an op. `torch_calls` reads all other ops."""
 SERVING = {"source": "ai-dynamo/aiconfigurator", "licence": "Apache-2.0"}
 SYSTEMS = {
     "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm", "b200_sxm": "b200",
     "gb200": "gb200",
 }  # fmt: skip
-"""Maps the serving recordings' `system` to a GPU."""
+"""Catalog name of the GPU, by the value of `system` in the recordings of serving backends."""
 BACKENDS = {"VLLM": "vLLM", "SGLang": "SGLang", "SGLANG": "SGLang", "TRTLLM": "TensorRT-LLM", "PyTorch": "PyTorch"}
-"""Maps the recordings' `framework` to a backend."""
+"""Name of the backend, by the value of `framework` in the recordings."""
 
 
 def recordings(data: Path, op: str) -> list[Recording]:
@@ -41,7 +41,7 @@ def recordings(data: Path, op: str) -> list[Recording]:
 
 
 def catalogued(gpu: str) -> bool:
-    """Return whether a GPU is in the catalog; recordings of other GPUs are left out."""
+    """Return whether a GPU is in the catalog. Recordings of other GPUs are excluded."""
     try:
         return find_gpu(gpu).name == gpu
     except UsageError:
@@ -49,8 +49,14 @@ def catalogued(gpu: str) -> bool:
 
 
 def recording(recorded: RecordedSet, gpu: str, columns: Mapping[str, Array], power_w: Array) -> Recording:
-    """Return the rows of a GPU. `columns` has the dimensions and `latency_s`, and `backend`, `dtype` and `layout` if
-    these vary."""
+    """Create a recording from the columns of one GPU.
+
+    Args:
+        recorded: Description of the recorded set.
+        gpu: Catalog name of the GPU.
+        columns: Dimensions and `latency_s`, and also `stack`, `dtype` and `layout` if they vary, (N,) each.
+        power_w: Power in watts, (N,), or NaN if it was not recorded.
+    """
     count = len(power_w)
     dtype = columns.get("dtype", np.full(count, recorded.dtypes[0]))
     layout = columns.get("layout", np.full(count, recorded.layouts[0]))
@@ -61,7 +67,7 @@ def recording(recorded: RecordedSet, gpu: str, columns: Mapping[str, Array], pow
 
 
 def joined(parts: Sequence[Recording]) -> Recording:
-    """Join the rows of all parts of one set."""
+    """Concatenate the rows of several recordings of one set."""
 
     def col(name: str) -> Array:
         return np.concatenate([getattr(part, name) for part in parts])
@@ -74,5 +80,7 @@ def joined(parts: Sequence[Recording]) -> Recording:
 
 
 def columns_of(path: Path, names: Sequence[str], condition: str = "true") -> dict[str, Array]:
-    """Return columns of a Parquet file, in an order that does not depend on how the file is read."""
+    """Return columns of a Parquet file. The rows are sorted, so that their order does not depend on how the file is
+    read.
+    """
     return parquet_columns(path, f"{condition} ORDER BY ALL", ", ".join(names))
