@@ -162,7 +162,7 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[s
         own = fastest is not None and lacks(problem, fastest.kernel, gpu)
         if fastest is not None and own and (best is None or fastest.latency_s < best.latency_s):
             best, chosen = fastest, other
-    if best is not None and covers(chosen, problem, gpu):  # The kernels of the default layout also run here, and were slower.
+    if best is not None and covers(chosen, problem, gpu):  # Its other kernels, which run here too, were slower.
         return chosen
     default = yield problem
     if default is not None:
