@@ -93,9 +93,7 @@ class Model:
     scores: Mapping[str, float | str]
     """Scores on held-out groups, by name."""
     gpus: tuple[str, ...]
-    """GPUs in the training data. `kernels` (source hash of each kernel by name) and `ops` also describe the training
-    data.
-    """
+    """GPUs in the training data. `kernels` (source hash by name) and `ops` also describe the training data."""
     kernels: Mapping[str, str]
     ops: tuple[str, ...]
     helps_new_kernels: bool = False
