@@ -220,7 +220,7 @@ def _sustained(recording: Recording) -> Table:
 
 
 def floors_and_work(table: Table) -> dict[str, Any]:
-    """Fit `RecordedSet` floors and ratios for each GPU, from calls that were timed one at a time.
+    """Fit `SetModel.floors` of each GPU, from calls that were timed one at a time.
 
     Return them with the range of the recorded work.
     """

@@ -125,8 +125,7 @@ class VendorModel:
         return _finished(latencies, problem, gpu)
 
     def fastest(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return the latencies of the fastest backends for a problem, at least of the fastest backend of each recorded
-        set.
+        """Return latencies for a problem, at least that of the fastest backend of each recorded set.
 
         The overall fastest backend is always included. The arguments are those of `latencies`.
         """
@@ -224,8 +223,7 @@ class VendorModel:
         return [number for number, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
 
     def _nearest(self, dtype: str, layout: str, gpu: GPU) -> list[tuple[int, RecordedSet, bool]]:
-        """Return the recorded sets that contain a data type and layout, or a similar one. The set nearest to the GPU
-        comes first.
+        """Return the recorded sets with a data type and layout, or similar ones, nearest to the GPU first.
 
         The list is empty if the GPU has no arithmetic in the data type.
 

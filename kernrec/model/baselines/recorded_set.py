@@ -207,7 +207,7 @@ class SetModel:
     heads: Mapping[tuple[str, str], Head]
     """Trees by (quantity, key). The quantity is `latency` or `power`. The key is a GPU, an architecture or `OTHER`.
 
-    The trees of an architecture predict only power, on GPUs of the architecture that were not recorded.
+    The trees of an architecture are used for GPUs of this architecture that were not recorded.
     """
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """For each GPU, the floor in seconds and the ratio of the GPU's work to the bound, if calls were timed one at a

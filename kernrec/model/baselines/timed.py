@@ -267,9 +267,7 @@ class Timed:
         return watts, reader.factors_at(self.distances, self.off_grid)
 
     def fastest(self, number: int) -> int:
-        """Return the index of the fastest backend for a problem. It is also correct if calls were
-        timed one at a time.
-        """
+        """Return the index of the fastest backend for a problem, even if calls were timed one at a time."""
         return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
 
     def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:
