@@ -237,7 +237,6 @@ def recommend_network(
 
 @cache
 def _recommender() -> "Recommender":
-    """Return the `Recommender` that all functions of this module share."""
     from kernrec.recommender import Recommender
 
     return Recommender()

@@ -103,7 +103,6 @@ def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[T
 
 
 def _operands(step: Step, routing: Routing) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the input, weight and output tensors of a matmul, as described in a call."""
     shape, element = step.shape, _ELEMENTS[step.file.weights]
     stored = "u8" if step.file.quantization.group else element
     return (
