@@ -288,7 +288,7 @@ class NetworkAnswer(NetworkNames, JsonForm):
     gpu: GPU
     query: Query
     layers: tuple[LayerAnswer, ...]
-    """Layers in the order of the network."""
+    """Answers for the layers, in the order of the network."""
     left_out: tuple[str, ...]
     """One line for each layer that the totals do not include, with the reason."""
     totals: tuple[Total, ...]

@@ -79,7 +79,8 @@ def own_alone(file: TunedFile) -> bool:
 
 
 def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[Tiles]]]:
-    """Return calls that together launch the matmul with all configs, each with the configs that it covers.
+    """Return calls that together launch the matmul with all configs. Each is returned with the configs that it
+    covers.
 
     Routing depends on the number of rows of a tile. So configs with different numbers of rows need different calls.
 
